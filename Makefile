@@ -1,0 +1,51 @@
+# The commands of the project. Nothing needs root or a running service; the first command makes .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+EXTRAS ?= dev
+ARGS   ?=
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench docs soak clean
+
+help: ## list the commands
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+# The stamp is written last, so an installation that broke off is made again.
+$(STAMP): pyproject.toml src/holdfast/_version.py
+	@echo "Installing holdfast[$(EXTRAS)] into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP) ## run the demo: a shop, its failures, and what holds (ARGS="--seconds 20")
+	@$(BIN)/holdfast demo $(ARGS)
+
+test: $(STAMP) ## run the tests on two cores, without the soak tests (ARGS="-k claim")
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+
+check: $(STAMP) ## check format, lint, types and import layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(STAMP) ## format the code and mend what the linter can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## measure throughput on this machine
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: $(STAMP) ## build the documentation into site/, refusing broken links
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "Documentation is in site/index.html"
+
+soak: $(STAMP) ## run the full sizes and the long runs (hours may pass)
+	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
