@@ -1,0 +1,30 @@
+"""Correlation ids: what ties one user action together, from the route through message and handler to the log."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from holdfast.core.payload import check_headers
+
+_current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
+
+
+@contextmanager
+def correlate(**ids: object) -> Iterator[None]:
+    """Every message published and every line logged inside carries these ids; nested ones add to them.
+
+    >>> with correlate(request_id="r-1"):
+    ...     correlation()["request_id"]
+    'r-1'
+    """
+    given = check_headers({name: str(value) for name, value in ids.items() if value is not None})
+    token = _current.set({**_current.get(), **given})
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def correlation() -> Mapping[str, str]:
+    """The ids in force here."""
+    return _current.get()

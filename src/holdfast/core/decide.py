@@ -1,0 +1,98 @@
+"""The decision: the one place where attempts meet a budget.
+
+A reported failure and an expired lease pass through here alike, for every store and every worker.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Protocol, assert_never
+
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Retry, Snooze
+from holdfast.core.outcome import Cancelled, Failed, LeaseExpired, Outcome, Released, Snoozed, Succeeded
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.verdict import VerdictKind
+
+MAX_HOLDS = 20
+"""How many runs may blame a resource that is well, or be cut off, before they count as failures."""
+
+SUSPECT_EXPIRIES = 2
+PARK_DELAY = timedelta(minutes=5)
+
+_NOW = timedelta(0)
+_HOLD = RetryPolicy.exponential(base=5, cap="5m", jitter="equal")
+
+
+class Counted(Protocol):
+    """What a decision looks at: a delivery as it was read, or as it was claimed."""
+
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def max_attempts(self) -> int | None: ...
+    @property
+    def holds(self) -> int: ...
+    @property
+    def expiries(self) -> int: ...
+
+
+def decide(delivery: Counted, outcome: Outcome, policy: RetryPolicy, random: float) -> Change:
+    """Return what is to be written after a run of `delivery`; the same for the same arguments.
+
+    `random` in [0, 1) picks the jitter. The message's own `max_attempts` overrides the policy's attempts.
+    """
+    match outcome:
+        case Succeeded():
+            return Deliver()
+        case Failed():
+            return _failed(delivery, outcome, policy, random)
+        case LeaseExpired():
+            return _spend(delivery, policy, random)
+        case Snoozed():
+            return Snooze(outcome.delay)
+        case Cancelled():
+            return Discard(outcome.reason)
+        case Released():
+            if outcome.started and delivery.holds >= MAX_HOLDS:
+                return _spend(delivery, policy, random)
+            return Release(_NOW, held=outcome.started)
+        case _:
+            assert_never(outcome)
+
+
+def budget(delivery: Counted, policy: RetryPolicy) -> int:
+    """Return how many runs `delivery` may have."""
+    return policy.attempts if delivery.max_attempts is None else delivery.max_attempts
+
+
+def suspect_after(delivery: Counted) -> bool:
+    """Say whether `delivery`, its last expiry counted, must run alone: its workers keep dying."""
+    return delivery.expiries >= SUSPECT_EXPIRIES
+
+
+def _failed(delivery: Counted, outcome: Failed, policy: RetryPolicy, random: float) -> Change:
+    verdict = outcome.verdict
+    match verdict.kind:
+        case VerdictKind.DEAD:
+            return DeadLetter()
+        case VerdictKind.RETRY:
+            return _spend(delivery, policy, random, verdict.after)
+        case VerdictKind.PARK:
+            delay = None if verdict.until is not None else verdict.after
+            if delay is None and verdict.until is None:
+                delay = PARK_DELAY
+            return Park(verdict.resource or "", delay, verdict.until)
+        case VerdictKind.BLOCK:
+            # While the resource is truly out a hold is free, however long it lasts. Poison that only
+            # looks like an outage is held while the probe succeeds, and that must end.
+            if outcome.held and delivery.holds >= MAX_HOLDS:
+                return _spend(delivery, policy, random)
+            return Block(verdict.resource or "", _HOLD.delay(delivery.holds + 1, random), outcome.held)
+        case _:
+            assert_never(verdict.kind)
+
+
+def _spend(delivery: Counted, policy: RetryPolicy, random: float, after: timedelta | None = None) -> Retry | DeadLetter:
+    if delivery.attempts >= budget(delivery, policy):
+        return DeadLetter()
+    return Retry(policy.delay(delivery.attempts, random) if after is None else policy.clamp(after))

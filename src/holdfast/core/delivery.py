@@ -1,0 +1,153 @@
+"""Deliveries: a message for one consumer, the only row that changes, and its past failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Self
+from uuid import UUID
+
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE
+
+FAILURE_HISTORY_LIMIT = 20
+"""How many failure cycles stay on the row, newest last; older ones are in the audit."""
+
+
+class Status(StrEnum):
+    """The four states of a delivery. A retry wait is `PENDING` with `run_at` ahead."""
+
+    PENDING = "pending"
+    IN_FLIGHT = "in_flight"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCycle:
+    """One life of a delivery that ended in `failed` and was replayed.
+
+    Stored as JSON whose fields only ever increase: a reader ignores the ones it does not know and
+    fills in the ones an older writer did not have.
+    """
+
+    attempts: int = 0
+    last_error: str | None = None
+    error_type: str | None = None
+    fingerprint: str | None = None
+    first_failed_at: datetime | None = None
+    failed_at: datetime | None = None
+    generation: int = 0
+    replayed_at: datetime | None = None
+    replayed_by: str | None = None
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the cycle as JSON values; times are ISO 8601 in UTC."""
+        stored: dict[str, object] = {}
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            stored[spec.name] = value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
+        return stored
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, object]) -> Self:
+        """Return the cycle some release wrote; a field that is missing or unreadable takes its default."""
+        return cls(
+            attempts=_number(stored.get("attempts")),
+            last_error=_text(stored.get("last_error")),
+            error_type=_text(stored.get("error_type")),
+            fingerprint=_text(stored.get("fingerprint")),
+            first_failed_at=_time(stored.get("first_failed_at")),
+            failed_at=_time(stored.get("failed_at")),
+            generation=_number(stored.get("generation")),
+            replayed_at=_time(stored.get("replayed_at")),
+            replayed_by=_text(stored.get("replayed_by")),
+            reason=_text(stored.get("reason")),
+        )
+
+
+def read_history(stored: object) -> tuple[FailureCycle, ...]:
+    """Return the cycles in a decoded ``failure_history``, oldest first; what is no cycle is passed over."""
+    if not isinstance(stored, list):
+        return ()
+    return tuple(FailureCycle.from_json(entry) for entry in stored if isinstance(entry, Mapping))
+
+
+def extend_history(
+    history: Iterable[FailureCycle], cycle: FailureCycle
+) -> tuple[tuple[FailureCycle, ...], tuple[FailureCycle, ...]]:
+    """Return what stays on the row, the newest `FAILURE_HISTORY_LIMIT`, and what must go to the audit."""
+    everything = (*history, cycle)
+    return everything[-FAILURE_HISTORY_LIMIT:], everything[:-FAILURE_HISTORY_LIMIT]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One delivery as it was read: who it is for and how it is doing. All times are aware UTC.
+
+    `attempts` counts claims, so it includes the run under way. `max_attempts` is this delivery's own
+    budget; without one the consumer's policy decides. `fence` only rises. `holds` counts runs that were
+    cut off, or blamed a resource that was well; `expiries` counts leases that ran out in a row.
+    """
+
+    id: UUID
+    message_id: UUID
+    consumer: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    generation: int = 0
+    status: Status = Status.PENDING
+    run_at: datetime
+    attempts: int = 0
+    max_attempts: int | None = None
+    fence: int = 0
+    lease_until: datetime | None = None
+    locked_by: str | None = None
+    suspect: bool = False
+    holds: int = 0
+    expiries: int = 0
+    ordering_key: str | None = None
+    last_error: str | None = None
+    error_type: str | None = None
+    fingerprint: str | None = None
+    first_failed_at: datetime | None = None
+    failure_history: tuple[FailureCycle, ...] = ()
+    created_at: datetime
+    claimed_at: datetime | None = None
+    completed_at: datetime | None = None
+    discarded_at: datetime | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Whether this is a dead letter: failed, and nobody has discarded it."""
+        return self.status is Status.FAILED and self.discarded_at is None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A worker's right to run a delivery and to settle it, valid as long as its fence is the row's."""
+
+    delivery_id: UUID
+    worker: str
+    fence: int
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _time(value: object) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        read = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    # An operator's SQL may write a time without an offset; the store's times are all UTC.
+    return read.replace(tzinfo=UTC) if read.utcoffset() is None else read.astimezone(UTC)

@@ -1,0 +1,394 @@
+"""Every exception Holdfast raises, in one tree.
+
+::
+
+    HoldfastError
+    ├── ConfigurationError            a setting or declaration is wrong; fix the code
+    │   └── InvalidDuration           (also ValueError)
+    ├── InvalidName                   (also ValueError) a queue, consumer, source, schema, type …
+    ├── InvalidPayload                (also ValueError) `.path` says where
+    │   └── PayloadTooLarge
+    ├── InvalidKey                    (also ValueError)
+    ├── KeyConflict                   one key, two different contents
+    ├── UnsupportedConnection         (also TypeError)
+    ├── NoTransaction                 a connection in autocommit was handed in
+    ├── NotFound
+    ├── LeaseLost                     the claim belongs to someone else by now
+    ├── AlreadyHandled                the effect was applied before; roll back
+    ├── Refused                       an operator action the item's state does not allow
+    ├── StoreError
+    │   ├── StoreUnavailable
+    │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
+    │   ├── SchemaMismatch
+    │   ├── EngineRunning             a second engine on one SQLite file
+    │   └── LockTimeout               a migration could not get its lock
+    └── Signal                        what a handler may raise *or* return
+        ├── TerminalError             dead letter now
+        ├── RetryAfter                retry then, clamped
+        ├── Snooze                    again later, not a failure
+        ├── Cancel                    discard, no alert
+        ├── Outage                    our own infrastructure is out: block
+        └── CircuitOpen               a dependency is out: park
+
+Constructors take facts; the class words the message. Facts stay readable as attributes, and every
+error survives `pickle` and `copy`, also in subclasses that change the constructor. The file is long
+because it is the whole tree: a reader of a message finds every other one beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TypeVar
+from uuid import UUID
+
+from holdfast.core.duration import Duration, clamp_duration, format_duration, to_timedelta
+from holdfast.core.text import safe_repr, safe_str
+
+_E = TypeVar("_E", bound="HoldfastError")
+
+
+def _rebuild(cls: type[_E], args: tuple[object, ...], state: Mapping[str, object]) -> _E:
+    exc = cls.__new__(cls, *args)
+    exc.__dict__.update(state)
+    return exc
+
+
+def _kept(value: object) -> object:
+    """What may stay on an error: it must pickle, so of strange objects only their repr."""
+    return value if isinstance(value, str | int | float | timedelta | UUID) else safe_repr(value)[:200]
+
+
+def _shown(value: object, limit: int = 80) -> str:
+    """Quoted, bounded and printable on any terminal, whatever was handed in."""
+    text = safe_str(value)
+    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+class HoldfastError(Exception):
+    """The root: `except HoldfastError` catches everything Holdfast raises on purpose."""
+
+    # The default rebuilds by calling the constructor with `args`, which breaks as soon as a
+    # subclass takes other parameters; a failure must survive a process boundary regardless.
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+class ConfigurationError(HoldfastError):
+    """A setting or a declaration is wrong: nothing was stored or run, and trying again will not help."""
+
+
+class InvalidDuration(ConfigurationError, ValueError):
+    """A duration cannot be read or makes no sense."""
+
+    def __init__(self, name: str, value: object, problem: str) -> None:
+        self.name, self.value, self.problem = name, _kept(value), problem
+        super().__init__(name, self.value, problem)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {_shown(self.value)} {self.problem}; "
+            "give seconds, a timedelta, or text such as '250ms', '30s', '5m', '1h30m', '2d', '1w'"
+        )
+
+
+class InvalidName(HoldfastError, ValueError):
+    """A name was refused before it could reach a table, a label or an SQL identifier."""
+
+    def __init__(self, kind: str, value: object, problem: str, allowed: str) -> None:
+        self.kind, self.value, self.problem, self.allowed = kind, _kept(value), problem, allowed
+        super().__init__(kind, self.value, problem, allowed)
+
+    def __str__(self) -> str:
+        return f"{self.kind} name {_shown(self.value)} is refused: {self.problem}; use {self.allowed}"
+
+
+class InvalidPayload(HoldfastError, ValueError):
+    """A payload or header cannot be stored as JSON without loss; nothing was stored.
+
+    `path` says where, for instance ``$.items[3].price``.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(path, problem)
+        self.path, self.problem = path, problem
+
+    def __str__(self) -> str:
+        return f"payload is refused at {self.path}: {self.problem}"
+
+
+class PayloadTooLarge(InvalidPayload):
+    """A payload is over its byte limit; nothing was stored."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__("$", f"{size:,} bytes of JSON, over the limit of {limit:,}")
+        self.args = (size, limit)
+        self.size, self.limit = size, limit
+
+    def __str__(self) -> str:
+        return f"payload is refused: {self.problem}; store the content elsewhere and send a reference to it"
+
+
+class InvalidKey(HoldfastError, ValueError):
+    """An idempotency or ordering key was refused; nothing was stored."""
+
+    def __init__(self, value: object, problem: str) -> None:
+        self.value, self.problem = _kept(value), problem
+        super().__init__(self.value, problem)
+
+    def __str__(self) -> str:
+        return f"key {_shown(self.value)} is refused: {self.problem}"
+
+
+class KeyConflict(HoldfastError):
+    """A key that already names another message was used for different content; nothing was stored."""
+
+    def __init__(self, source: str, key: str, message_id: UUID) -> None:
+        super().__init__(source, key, message_id)
+        self.source, self.key, self.message_id = source, key, message_id
+
+    def __str__(self) -> str:
+        return (
+            f"key {_shown(self.key)} of source {_shown(self.source)} already names message {self.message_id}"
+            ", whose type or payload differs; use a new key for new content (for instance raise its version)"
+        )
+
+
+class UnsupportedConnection(HoldfastError, TypeError):
+    """A `conn` of a kind Holdfast cannot write to was handed in; nothing was stored."""
+
+    def __init__(self, given: str, hint: str = "") -> None:
+        super().__init__(given, hint)
+        self.given, self.hint = given, hint
+
+    def __str__(self) -> str:
+        hint = self.hint or (
+            "pass a sqlite3, psycopg or asyncpg connection, an SQLAlchemy Session, AsyncSession or "
+            "Connection, a Django alias, or conn=None to commit on its own"
+        )
+        return f"cannot write through a connection of type {self.given}; {hint}"
+
+
+class NoTransaction(HoldfastError):
+    """A connection in autocommit with no open transaction was handed in; nothing was stored."""
+
+    def __init__(self, given: str, hint: str = "") -> None:
+        super().__init__(given, hint)
+        self.given, self.hint = given, hint
+
+    def __str__(self) -> str:
+        hint = self.hint or "open a transaction around your own writes and this call"
+        return (
+            f"the {self.given} handed in commits every statement by itself, so the message could not share "
+            f"the fate of your writes; {hint}, or pass conn=None to commit the message on its own"
+        )
+
+
+class NotFound(HoldfastError):
+    """The item that was asked for does not exist in this store."""
+
+    def __init__(self, what: str, id: object) -> None:
+        self.what, self.id = what, _kept(id)
+        super().__init__(what, self.id)
+
+    def __str__(self) -> str:
+        return f"no {self.what} {_shown(self.id)} in this store; check the id and whether it was pruned"
+
+
+class LeaseLost(HoldfastError):
+    """The caller no longer owns the claim; its write changed nothing."""
+
+    def __init__(self, delivery_id: UUID, fence: int) -> None:
+        super().__init__(delivery_id, fence)
+        self.delivery_id, self.fence = delivery_id, fence
+
+    def __str__(self) -> str:
+        return (
+            f"delivery {self.delivery_id} is no longer held under fence {self.fence}: its lease ran out, or "
+            "it was cancelled or replayed; roll back and stop, its present owner decides"
+        )
+
+
+class AlreadyHandled(HoldfastError):
+    """This consumer applied this message before; let the exception roll the effect back."""
+
+    def __init__(self, consumer: str, key: str) -> None:
+        super().__init__(consumer, key)
+        self.consumer, self.key = consumer, key
+
+    def __str__(self) -> str:
+        return (
+            f"consumer {_shown(self.consumer)} has already handled {_shown(self.key)}; "
+            "roll back, the delivery settles by itself"
+        )
+
+
+class Refused(HoldfastError):
+    """An operator action is not allowed in the item's present state; nothing changed."""
+
+    def __init__(self, action: str, item: str, state: str, remedy: str = "") -> None:
+        super().__init__(action, item, state, remedy)
+        self.action, self.item, self.state, self.remedy = action, item, state, remedy
+
+    def __str__(self) -> str:
+        text = f"cannot {self.action} {self.item}: it is {self.state}"
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class StoreError(HoldfastError):
+    """The store could not do what was asked; what was written in the same transaction is not committed."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached. `store` names it without a password."""
+
+    def __init__(self, store: str, cause: str = "") -> None:
+        super().__init__(store, cause)
+        self.store, self.cause = store, cause
+
+    def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
+        return f"store {self.store} cannot be reached{cause}; check that it runs and that the DSN is right"
+
+
+class StoreBusy(StoreError):
+    """SQLite could not turn a read snapshot into a write; the transaction must be rolled back."""
+
+    def __init__(self, store: str = "SQLite") -> None:
+        super().__init__(store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return (
+            f"{self.store}: this transaction read first and another connection wrote since, so it can no "
+            "longer write (SQLITE_BUSY_SNAPSHOT; waiting does not help); roll back, and begin transactions "
+            "that will write with BEGIN IMMEDIATE"
+        )
+
+
+class SchemaMismatch(StoreError):
+    """The tables are not at the version this release needs; nothing was read or written."""
+
+    def __init__(self, schema: str, found: int | None, expected: int) -> None:
+        super().__init__(schema, found, expected)
+        self.schema, self.found, self.expected = schema, found, expected
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"schema {_shown(self.schema)} has no Holdfast tables; run `holdfast schema migrate`"
+        what = f"schema {_shown(self.schema)} is at version {self.found}, this release needs {self.expected}"
+        if self.found < self.expected:
+            return f"{what}; run `holdfast schema migrate`"
+        return f"{what}; upgrade holdfast in this environment"
+
+
+class EngineRunning(StoreError):
+    """Another engine already works on this SQLite file; this one did not start."""
+
+    def __init__(self, path: str, holder: str = "") -> None:
+        super().__init__(path, holder)
+        self.path, self.holder = path, holder
+
+    def __str__(self) -> str:
+        holder = f" ({self.holder})" if self.holder else ""
+        return (
+            f"another engine{holder} already works on {self.path}; stop it first, or move to PostgreSQL to "
+            "run several (publishing and operating need no engine and go on)"
+        )
+
+
+class LockTimeout(StoreError):
+    """A migration could not get its lock in time; nothing was changed."""
+
+    def __init__(self, what: str, waited: Duration) -> None:
+        self.what, self.waited = what, to_timedelta(waited, name="waited")
+        super().__init__(what, self.waited)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} could not get its lock within {format_duration(self.waited)}; nothing was changed. "
+            "Find the long transaction that holds it, end it or wait, and run it again"
+        )
+
+
+class Signal(HoldfastError):
+    """What a handler may raise or return to say how its delivery goes on."""
+
+
+class TerminalError(Signal):
+    """Dead-letter this delivery now; running it again cannot help."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetryAfter(Signal):
+    """Retry after `delay`, within the attempts budget and clamped by the retry policy.
+
+    Numbers usually come from someone else's header, so a negative delay means now and an absurd one
+    the longest there is; only what is no number at all is refused.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay, self.reason = clamp_duration(delay, name="delay"), reason
+        super().__init__(self.delay, reason)
+
+    def __str__(self) -> str:
+        text = f"retry after {format_duration(self.delay)}"
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+class Snooze(Signal):
+    """Run again after `delay`; this run was no failure and its attempt is returned."""
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay = to_timedelta(delay, name="delay")
+        super().__init__(self.delay)
+
+    def __str__(self) -> str:
+        return f"snooze for {format_duration(self.delay)}"
+
+
+class Cancel(Signal):
+    """Discard this delivery: recorded, not counted as failed, not alerted."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Outage(Signal):
+    """Our own `resource` is out: hold this consumer, spend no attempt, go on when it is back."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(resource)
+        self.resource = resource
+
+    def __str__(self) -> str:
+        return f"{self.resource} is out"
+
+
+class CircuitOpen(Signal):
+    """The circuit `name` is open: park this delivery until it may close, spend no attempt.
+
+    `until` is kept as a timedelta (time until it may close) or as an aware datetime.
+    """
+
+    def __init__(self, name: str, until: Duration | datetime) -> None:
+        self.name = name
+        self.until: timedelta | datetime
+        if isinstance(until, datetime):
+            if until.utcoffset() is None:
+                raise ConfigurationError(
+                    f"CircuitOpen({name!r}) was given a naive datetime, {until}; give an aware one"
+                )
+            self.until = until
+        else:
+            self.until = clamp_duration(until, name="until")
+        super().__init__(name, self.until)
+
+    def __str__(self) -> str:
+        if isinstance(self.until, datetime):
+            return f"circuit {self.name} is open until {self.until.isoformat()}"
+        return f"circuit {self.name} is open for {format_duration(self.until)}"

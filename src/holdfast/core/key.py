@@ -1,0 +1,88 @@
+"""Idempotency keys: any bounded string will do, and a helper writes the ones that explain themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from holdfast.core.errors import InvalidKey
+
+MAX_KEY = 500
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The parts of a key written by `key`; only the operation may hold colons."""
+
+    domain: str
+    user: str
+    entity: str
+    operation: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}:{self.user}:{self.entity}:{self.operation}:{self.version}"
+
+
+def key(domain: str, user: str | int | UUID, entity: str | int | UUID, operation: str, version: str | int) -> str:
+    """Return ``<domain>:<user>:<entity>:<operation>:<version>``, the same for the same parts everywhere.
+
+    >>> key("order", 7, 42, "cancel:refund", "v1")
+    'order:7:42:cancel:refund:v1'
+    """
+    parts = Key(
+        _part("domain", domain),
+        _part("user", user),
+        _part("entity", entity),
+        _part("operation", operation, colons=True),
+        _part("version", version),
+    )
+    return check_key(str(parts))
+
+
+def parse_key(value: str) -> Key:
+    """Return the parts of a key that `key` wrote, or raise `InvalidKey`."""
+    parts = check_key(value).split(":")
+    if len(parts) < 5 or not all(parts):
+        raise InvalidKey(value, "it is not of the form <domain>:<user>:<entity>:<operation>:<version>")
+    return Key(parts[0], parts[1], parts[2], ":".join(parts[3:-1]), parts[-1])
+
+
+def job_key(job_id: str | int | UUID, operation: str, entity: str | int | UUID) -> str:
+    """Return ``job:<id>:<operation>:<entity>``, so that a job run twice asks for the same effect.
+
+    No part holds a colon: four parts can then never be mistaken for the five of `key`.
+
+    >>> job_key(9, "charge", "invoice-3")
+    'job:9:charge:invoice-3'
+    """
+    return check_key(f"job:{_part('job id', job_id)}:{_part('operation', operation)}:{_part('entity', entity)}")
+
+
+def check_key(value: str) -> str:
+    """Return `value` if it is 1 to 500 printable characters, else raise `InvalidKey`."""
+    if not isinstance(value, str):
+        raise InvalidKey(value, f"it is a {type(value).__name__}; make it text first")
+    if not 1 <= len(value) <= MAX_KEY:
+        raise InvalidKey(value, f"it has {len(value)} characters; use 1 to {MAX_KEY}, hash what is longer")
+    if wrong := _UNPRINTABLE.search(value):
+        raise InvalidKey(
+            value, f"character {wrong[0]!r} at position {wrong.start() + 1} is not printable; leave it out"
+        )
+    return value
+
+
+def _part(name: str, value: str | int | UUID, *, colons: bool = False) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+        raise InvalidKey(value, f"the {name} is a {type(value).__name__}; give text, a number or a UUID")
+    text = str(value)
+    if not text:
+        raise InvalidKey(text, f"the {name} is empty")
+    if not colons and ":" in text:
+        raise InvalidKey(text, f"the {name} holds a colon, which separates the parts; replace it")
+    if not all(text.split(":")):
+        raise InvalidKey(text, f"the {name} has an empty part between colons")
+    return text

@@ -1,0 +1,144 @@
+"""Messages: the immutable envelope as it is stored, and as a producer hands it to a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from holdfast.core.duration import to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.key import check_key
+from holdfast.core.names import check_name, check_type
+from holdfast.core.payload import MAX_BYTES, check_headers, encode
+from holdfast.core.retry import RetryPolicy, check_attempts
+
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 1
+LOWEST_PRIORITY = 3
+MAX_GENERATION = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A stored message: nothing in it changes. `payload` is JSON text, `position` its place in the log."""
+
+    id: UUID
+    type: str
+    source: str
+    key: str | None
+    payload: str
+    headers: Mapping[str, str]
+    generation: int
+    occurred_at: datetime
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One consumer a message is written for by name, whether or not it has registered yet.
+
+    `delay` is added to the database's clock, `run_at` is taken as it is; at most one of them is given.
+    `max_attempts` and `retry` override the consumer's. While a delivery with the same `unique` is
+    unfinished, no second one is made.
+    """
+
+    consumer: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    max_attempts: int | None = None
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    retry: RetryPolicy | None = None
+    unique: str | None = None
+
+    def __post_init__(self) -> None:
+        check_name("consumer", self.consumer)
+        check_name("queue", self.queue)
+        check_priority(self.priority)
+        if self.max_attempts is not None:
+            check_attempts(self.max_attempts, name="max_attempts")
+        if self.delay is not None:
+            object.__setattr__(self, "delay", to_timedelta(self.delay, name="delay"))
+        if self.run_at is not None:
+            object.__setattr__(self, "run_at", aware("run_at", self.run_at))
+        if self.delay is not None and self.run_at is not None:
+            raise ConfigurationError(f"{self.consumer} was given both delay and run_at; give one of them")
+        if self.unique is not None:
+            check_key(self.unique)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A checked message on its way into a store; build it with `new_message`.
+
+    Without `occurred_at` the database's clock says when it happened.
+    """
+
+    id: UUID
+    type: str
+    source: str
+    payload: str
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+    occurred_at: datetime | None = None
+    ordering_key: str | None = None
+    addressed: tuple[Address, ...] = ()
+
+
+def new_message(
+    *,
+    id: UUID,
+    type: str,
+    source: str,
+    payload: object,
+    key: str | None = None,
+    headers: Mapping[str, object] | None = None,
+    generation: int = 0,
+    occurred_at: datetime | None = None,
+    ordering_key: str | None = None,
+    addressed: Iterable[Address] = (),
+    max_bytes: int = MAX_BYTES,
+) -> NewMessage:
+    """Return a message every store can take as it is, or raise a typed error before anything is written.
+
+    `payload` is any value `encode` takes, not JSON text. One consumer may be addressed once.
+    """
+    addresses = tuple(addressed)
+    if len(addresses) > 1 and len({address.consumer for address in addresses}) < len(addresses):
+        raise ConfigurationError(f"message {id} addresses a consumer twice; one message is one delivery to each")
+    return NewMessage(
+        id=id,
+        type=check_type(type),
+        source=check_name("source", source),
+        payload=encode(payload, max_bytes=max_bytes),
+        key=None if key is None else check_key(key),
+        headers=check_headers(headers) if headers else {},
+        generation=check_generation(generation),
+        occurred_at=None if occurred_at is None else aware("occurred_at", occurred_at),
+        ordering_key=None if ordering_key is None else check_key(ordering_key),
+        addressed=addresses,
+    )
+
+
+def check_priority(value: int) -> int:
+    """Return `value` if it is a priority, 0 (first) to 3, else raise `ConfigurationError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LOWEST_PRIORITY:
+        raise ConfigurationError(f"priority is {value!r}; give 0 (first) to {LOWEST_PRIORITY}")
+    return value
+
+
+def check_generation(value: int) -> int:
+    """Return `value` if it is a generation, a whole number from 0, else raise `ConfigurationError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_GENERATION:
+        raise ConfigurationError(f"generation is {value!r}; give a whole number from 0 to {MAX_GENERATION:,}")
+    return value
+
+
+def aware(name: str, value: datetime) -> datetime:
+    """Return `value` in UTC, or raise `ConfigurationError` if it has no time zone and could mean any."""
+    if not isinstance(value, datetime) or value.utcoffset() is None:
+        raise ConfigurationError(f"{name} is {value!r}; give a datetime with a time zone, such as datetime.now(UTC)")
+    return value.astimezone(UTC)

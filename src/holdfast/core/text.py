@@ -1,0 +1,70 @@
+"""Text that every store can hold, made from objects that may not want to be printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+# PostgreSQL refuses NUL in text, and neither database can encode half of a surrogate pair.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def sanitise(text: str, limit: int) -> str:
+    """Return at most `limit` characters that PostgreSQL and SQLite can both store.
+
+    NUL and lone surrogates become U+FFFD. Longer text keeps its head and its tail, which is where
+    causes are named, around a note of how many characters were cut.
+    """
+    if len(text) > limit:
+        # Cut before anything else looks at the text: the rest may be 50 MB.
+        text = _shortened(text, limit)
+    return _UNSTORABLE.sub("�", text)
+
+
+def storable(text: str) -> bool:
+    """Say whether both databases can hold `text` as it is: no NUL, no lone surrogate."""
+    return _UNSTORABLE.search(text) is None
+
+
+def safe_str(obj: object) -> str:
+    """Return ``str(obj)``, or a note of why there is none; never raises because of `obj`."""
+    return _printed(obj, str)
+
+
+def safe_repr(obj: object) -> str:
+    """Return ``repr(obj)``, or a note of why there is none; never raises because of `obj`."""
+    return _printed(obj, repr)
+
+
+def type_name(cls: type) -> str:
+    """Return the qualified name of a class as people would import it; never raises because of `cls`."""
+    try:
+        module, name = str(cls.__module__), str(cls.__qualname__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - a metaclass may do anything
+        module, name = "", type.__repr__(cls)
+    return sanitise(name if module in ("builtins", "") else f"{module}.{name}", 300)
+
+
+def _shortened(text: str, limit: int) -> str:
+    room = limit - len(_cut_note(len(text)))
+    if room < 30:
+        return text[:limit]
+    tail = room // 3
+    return text[: room - tail] + _cut_note(len(text) - room) + text[-tail:]
+
+
+def _cut_note(count: int) -> str:
+    return f" … [{count:,} characters cut] … "
+
+
+def _printed(obj: object, how: Callable[[object], str]) -> str:
+    try:
+        # A subclass of str may override anything; only a plain copy is safe to hand on.
+        return str.__str__(how(obj))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # noqa: BLE001
+        # Also SystemExit: a __str__ that exits must not take down the worker that records it.
+        return f"<{type_name(type(obj))} cannot be printed: {type_name(type(exc))}>"

@@ -1,0 +1,58 @@
+"""Verdicts: which of the four kinds of failure an exception is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Self
+
+from holdfast.core.text import sanitise
+
+_RESOURCE_LIMIT = 200
+
+
+class VerdictKind(StrEnum):
+    """The four kinds of failure."""
+
+    RETRY = "retry"
+    DEAD = "dead"
+    BLOCK = "block"
+    PARK = "park"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What kind of failure it was, and when or for what to wait.
+
+    `after` and `until` are wishes: the retry policy clamps them. `resource` is what is out (block), or
+    whose circuit is open (park).
+    """
+
+    kind: VerdictKind
+    after: timedelta | None = None
+    until: datetime | None = None
+    resource: str | None = None
+
+    @classmethod
+    def retry(cls, after: timedelta | None = None) -> Self:
+        """Try again, after the policy's wait unless another was asked for; the attempt is spent."""
+        return cls(VerdictKind.RETRY, after=after)
+
+    @classmethod
+    def dead(cls) -> Self:
+        """Trying again cannot help: dead letter now."""
+        return cls(VerdictKind.DEAD)
+
+    @classmethod
+    def block(cls, resource: str) -> Self:
+        """Our own `resource` is out: hold the consumer, spend no attempt."""
+        return cls(VerdictKind.BLOCK, resource=sanitise(resource, _RESOURCE_LIMIT))
+
+    @classmethod
+    def park(cls, resource: str, until_or_delay: datetime | timedelta | None = None) -> Self:
+        """The circuit of `resource` is open: come back when it may close, spend no attempt."""
+        name = sanitise(resource, _RESOURCE_LIMIT)
+        if isinstance(until_or_delay, datetime):
+            return cls(VerdictKind.PARK, until=until_or_delay, resource=name)
+        return cls(VerdictKind.PARK, after=until_or_delay, resource=name)

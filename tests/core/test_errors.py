@@ -1,0 +1,201 @@
+"""Every error says what happened, survives pickle and copy, and hangs in the tree that is drawn."""
+
+import copy
+import inspect
+import pickle
+import re
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast.core import errors
+from holdfast.core.errors import (
+    AlreadyHandled,
+    Cancel,
+    CircuitOpen,
+    ConfigurationError,
+    EngineRunning,
+    HoldfastError,
+    InvalidDuration,
+    InvalidKey,
+    InvalidName,
+    InvalidPayload,
+    KeyConflict,
+    LeaseLost,
+    LockTimeout,
+    NotFound,
+    NoTransaction,
+    Outage,
+    PayloadTooLarge,
+    Refused,
+    RetryAfter,
+    SchemaMismatch,
+    Signal,
+    Snooze,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    TerminalError,
+    UnsupportedConnection,
+)
+
+ID = UUID("01890000-0000-7000-8000-000000000001")
+AT = datetime(2026, 1, 2, tzinfo=UTC)
+
+SAMPLES: list[tuple[HoldfastError, list[str]]] = [
+    (ConfigurationError("queue 'a' is declared twice"), ["declared twice"]),
+    (InvalidDuration("timeout", "5 parsecs", "cannot be read"), ["timeout", "5 parsecs", "'30s'"]),
+    (InvalidName("queue", "a b", "character ' ' is wrong", "letters"), ["queue", "'a b'", "use letters"]),
+    (InvalidPayload("$.a[3]", "nan is not JSON"), ["$.a[3]", "nan is not JSON"]),
+    (PayloadTooLarge(2_000_000, 1_048_576), ["2,000,000", "1,048,576", "reference"]),
+    (InvalidKey("a\n", "not printable"), [r"'a\n'", "not printable"]),
+    (KeyConflict("shop", "order:1", ID), ["'shop'", "'order:1'", str(ID), "new key"]),
+    (UnsupportedConnection("builtins.dict"), ["builtins.dict", "psycopg", "conn=None"]),
+    (UnsupportedConnection("x.Cursor", "pass its connection"), ["x.Cursor", "pass its connection"]),
+    (NoTransaction("psycopg.Connection"), ["psycopg.Connection", "transaction", "conn=None"]),
+    (NotFound("delivery", ID), ["delivery", str(ID)]),
+    (LeaseLost(ID, 7), [str(ID), "fence 7", "roll back"]),
+    (AlreadyHandled("billing", "order:1"), ["'billing'", "'order:1'", "roll back"]),
+    (
+        Refused("replay", f"delivery {ID}", "in flight", "cancel it first"),
+        ["replay", "in flight", "cancel it"],
+    ),
+    (StoreError("could not write"), ["could not write"]),
+    (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
+    (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "BEGIN IMMEDIATE", "roll back"]),
+    (SchemaMismatch("holdfast", None, 3), ["no Holdfast tables", "holdfast schema migrate"]),
+    (SchemaMismatch("holdfast", 2, 3), ["version 2", "needs 3", "holdfast schema migrate"]),
+    (SchemaMismatch("holdfast", 4, 3), ["version 4", "needs 3", "upgrade holdfast"]),
+    (EngineRunning("/tmp/shop.db", "pid 7"), ["/tmp/shop.db", "pid 7", "stop it first"]),  # noqa: S108
+    (LockTimeout("migration 3", "5s"), ["migration 3", "5s", "nothing was changed"]),
+    (TerminalError("no such customer"), ["no such customer"]),
+    (RetryAfter("5m", "busy"), ["5m", "busy"]),
+    (Snooze(90), ["1m 30s"]),
+    (Cancel("out of stock"), ["out of stock"]),
+    (Outage("mail"), ["mail is out"]),
+    (CircuitOpen("acme", "5m"), ["acme", "5m"]),
+    (CircuitOpen("acme", AT), ["acme", "2026-01-02T00:00:00+00:00"]),
+]
+
+
+def each_class() -> list[type[HoldfastError]]:
+    found = (value for value in vars(errors).values() if inspect.isclass(value))
+    return [cls for cls in found if issubclass(cls, HoldfastError)]
+
+
+@pytest.mark.parametrize(("error", "words"), SAMPLES, ids=lambda value: type(value).__name__)
+def test_a_message_names_the_facts_and_the_remedy(error: HoldfastError, words: list[str]) -> None:
+    for word in words:
+        assert word in str(error)
+
+
+@pytest.mark.parametrize(("error", "words"), SAMPLES, ids=lambda value: type(value).__name__)
+def test_every_error_survives_pickle_and_copy(error: HoldfastError, words: list[str]) -> None:
+    error.add_note("seen on worker 3")
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):  # noqa: S301
+        assert type(twin) is type(error)
+        assert twin.args == error.args
+        assert vars(twin) == vars(error)
+        assert str(twin) == str(error)
+
+
+def test_every_class_has_a_sample() -> None:
+    abstract = {HoldfastError, Signal}
+    assert set(each_class()) - abstract == {type(error) for error, _ in SAMPLES}
+
+
+def test_the_tree_in_the_docstring_is_the_tree() -> None:
+    drawn: list[tuple[str, str]] = []
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"    ([│├└─ ]*)(\w+)( |$)", line)
+        if found:
+            depth = len(found[1]) // 4
+            above[depth:] = [found[2]]
+            drawn.append((found[2], above[depth - 1] if depth else "Exception"))
+    real = {(cls.__name__, next(base.__name__ for base in cls.__bases__ if issubclass(base, Exception)))
+            for cls in each_class()}  # fmt: skip
+    assert set(drawn) == real
+
+
+@pytest.mark.parametrize(
+    ("cls", "builtin"),
+    [
+        (InvalidDuration, ValueError),
+        (InvalidName, ValueError),
+        (InvalidPayload, ValueError),
+        (PayloadTooLarge, ValueError),
+        (InvalidKey, ValueError),
+        (UnsupportedConnection, TypeError),
+    ],
+)
+def test_errors_about_arguments_are_also_the_builtin_ones(cls: type, builtin: type) -> None:
+    assert issubclass(cls, builtin)
+
+
+class CardDeclined(TerminalError):
+    """A user's own error with another constructor."""
+
+    def __init__(self, card: int, *, bank: str) -> None:
+        super().__init__(f"{bank} declined {card}")
+        self.card = card
+
+
+def test_a_subclass_with_its_own_constructor_survives_pickle() -> None:
+    twin = pickle.loads(pickle.dumps(CardDeclined(7, bank="acme")))  # noqa: S301
+    assert (twin.card, twin.reason, str(twin)) == (7, "acme declined 7", "acme declined 7")
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize("cls", [InvalidKey, lambda value, problem: InvalidName("queue", value, problem, "x")])
+def test_a_strange_value_neither_breaks_the_message_nor_the_pickle(cls) -> None:
+    error = cls(Unprintable(), "it is strange")
+    assert "cannot be printed" in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301
+
+
+def test_a_huge_value_is_not_repeated_in_the_message() -> None:
+    assert len(str(InvalidKey("x" * 1_000_000, "too long"))) < 200
+
+
+@pytest.mark.parametrize("delay", [-5, -1e300, float("-inf"), timedelta(days=-1)])
+def test_a_negative_retry_after_means_now(delay) -> None:
+    assert RetryAfter(delay).delay == timedelta(0)
+
+
+@pytest.mark.parametrize("delay", [10**12, 10**400, 1e300, float("inf"), timedelta.max])
+def test_an_absurd_retry_after_is_the_longest_there_is(delay) -> None:
+    assert RetryAfter(delay).delay == timedelta(days=36_525)
+
+
+@pytest.mark.parametrize("delay", [float("nan"), "soon", True, None])
+def test_a_retry_after_that_is_no_duration_is_refused(delay) -> None:
+    with pytest.raises(InvalidDuration, match="delay"):
+        RetryAfter(delay)
+
+
+@pytest.mark.parametrize("delay", [-1, float("inf"), 10**12])
+def test_a_snooze_is_not_clamped_silently(delay) -> None:
+    with pytest.raises(InvalidDuration):
+        Snooze(delay)
+
+
+def test_a_circuit_refuses_a_naive_time() -> None:
+    with pytest.raises(ConfigurationError, match="naive"):
+        CircuitOpen("acme", datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_a_circuit_keeps_a_duration_as_timedelta() -> None:
+    assert CircuitOpen("acme", "5m").until == timedelta(minutes=5)
+    assert CircuitOpen("acme", AT).until == AT
+
+
+def test_terminal_and_cancel_need_no_reason() -> None:
+    assert (TerminalError().reason, Cancel().reason) == ("", "")

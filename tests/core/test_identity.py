@@ -1,0 +1,69 @@
+"""Identifiers sort by time, and a delivery's id is its pair of message and consumer."""
+
+from uuid import RFC_4122, UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.identity import delivery_id, delivery_range, uuid7
+
+milliseconds = st.integers(0, 2**48 - 1)
+bits = st.integers(0, 2**74 - 1)
+consumers = st.from_regex(r"[a-z0-9_][a-z0-9_:/-]{0,30}", fullmatch=True)
+ids = st.uuids()
+
+
+@given(milliseconds, bits)
+def test_a_message_id_is_a_version_7_uuid(ms: int, random_bits: int) -> None:
+    made = uuid7(ms, random_bits)
+    assert made.version == 7
+    assert made.variant == RFC_4122
+    assert made.int >> 80 == ms
+
+
+@given(milliseconds, bits, milliseconds, bits)
+def test_message_ids_sort_by_time_and_then_by_their_random_bits(a: int, x: int, b: int, y: int) -> None:
+    assert (uuid7(a, x) < uuid7(b, y)) is ((a, x) < (b, y))
+    assert (uuid7(a, x) == uuid7(b, y)) is ((a, x) == (b, y))
+
+
+def test_the_published_example_of_rfc_9562_comes_out() -> None:
+    expected = UUID("017F22E2-79B0-7CC3-98C4-DC0C0C07398F")
+    assert uuid7(0x017F22E279B0, 0xCC3 << 62 | 0x18C4DC0C0C07398F) == expected
+
+
+@pytest.mark.parametrize(("ms", "random_bits"), [(-1, 0), (2**48, 0), (0, -1), (0, 2**74)])
+def test_numbers_that_do_not_fit_are_refused(ms: int, random_bits: int) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        uuid7(ms, random_bits)
+
+
+def test_a_delivery_id_never_changes_between_releases() -> None:
+    message = UUID("01890000-0000-7000-8000-000000000001")
+    assert delivery_id(message, "billing") == UUID("01890000-0000-7000-be99-be90f0522c6b")
+
+
+@given(ids, consumers)
+def test_a_delivery_id_keeps_the_time_and_the_variant(message: UUID, consumer: str) -> None:
+    made = delivery_id(message, consumer)
+    assert made.int >> 62 == message.int >> 62
+    assert delivery_id(message, consumer) == made
+
+
+@given(ids, consumers)
+def test_a_delivery_lies_in_the_range_of_its_message(message: UUID, consumer: str) -> None:
+    lowest, highest = delivery_range(message)
+    assert lowest <= delivery_id(message, consumer) <= highest
+    assert lowest <= message <= highest
+    assert highest.int - lowest.int == 2**62 - 1
+
+
+@given(ids, st.lists(consumers, unique=True))
+def test_each_consumer_has_its_own_delivery(message: UUID, names: list[str]) -> None:
+    assert len({delivery_id(message, name) for name in names}) == len(names)
+
+
+@given(st.lists(ids, unique=True), consumers)
+def test_each_message_has_its_own_delivery(messages: list[UUID], consumer: str) -> None:
+    assert len({delivery_id(message, consumer) for message in messages}) == len(messages)
