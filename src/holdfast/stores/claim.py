@@ -1,0 +1,136 @@
+"""Claiming: taking due deliveries by lane, and taking over those whose worker is gone."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.retry import RetryPolicy
+from holdfast.stores.dialect import as_uuid, aware_time
+from holdfast.stores.operation import Query, Row, Steps, columns, operation
+
+_LANE = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_LOWEST = UUID(int=0)
+
+
+class Lane(NamedTuple):
+    """What a claim scans. Rows before the floor are passed over; it is a hint, the row is the authority."""
+
+    queue: str
+    consumer: str
+    generation: int
+    priority: int
+    floor_at: datetime = _BEGINNING
+    floor_id: UUID = _LOWEST
+
+
+class Claimed(NamedTuple):
+    """A delivery this worker may run, joined with its message. `payload` and `headers` are JSON text."""
+
+    id: UUID
+    message_id: UUID
+    consumer: str
+    queue: str
+    priority: int
+    generation: int
+    attempts: int
+    max_attempts: int | None
+    fence: int
+    holds: int
+    expiries: int
+    suspect: bool
+    run_at: datetime
+    retry: str | None
+    type: str
+    source: str
+    key: str | None
+    payload: str
+    headers: str
+    occurred_at: datetime
+    message_generation: int
+
+    @property
+    def own_policy(self) -> RetryPolicy | None:
+        """The retry policy that came with the message, if one did."""
+        return None if self.retry is None else RetryPolicy.from_json(orjson.loads(self.retry))
+
+    @property
+    def correlation(self) -> Mapping[str, str]:
+        """The message's headers."""
+        return orjson.loads(self.headers)  # type: ignore[no-any-return]
+
+
+class TakenOver(NamedTuple):
+    """A delivery whose lease ran out, now held by the reaper, with the policy that decides about it."""
+
+    claimed: Claimed
+    policy: RetryPolicy
+
+
+@operation(reads=True)
+def lanes(
+    consumers: Sequence[str], generation: int, *, queues: Sequence[str] | None = None, suspects: bool = False
+) -> Steps[list[Lane]]:
+    """The lanes that hold pending work for these consumers, highest priority first.
+
+    Left out: paused queues and consumers, blocked consumers, and generations that a living worker still serves.
+    """
+    rows = yield Query(
+        "lanes",
+        {"consumers": list(consumers), "generation": generation, "queues": None if queues is None else list(queues)},
+        slots=_suspicion(suspects),
+    )
+    return [Lane(*row) for row in rows]
+
+
+@operation(single=True)
+def claim(
+    lanes: Sequence[Lane], worker: str, lease: timedelta, limit: int, *, suspects: bool = False
+) -> Steps[list[Claimed]]:
+    """Takes up to `limit` due deliveries, lane by lane in the order given: each is this worker's alone.
+
+    The attempt is counted and the fence raised by the same statement, so a worker that dies at once has used one.
+    """
+    rows = yield Query(
+        "claim",
+        {"worker": worker, "lease": lease},
+        {"lanes": columns(_LANE, lanes)},
+        slots=_suspicion(suspects),
+        limit=limit,
+    )
+    return [_claimed(row) for row in rows]
+
+
+@operation(single=True)
+def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver]]:
+    """Takes deliveries whose lease and whose worker's lease are both past; no attempt is counted.
+
+    The old owner's fence is void from here on. What becomes of each is decided and settled as for any failure.
+    """
+    rows = yield Query("take_over", {"worker": worker, "lease": lease}, limit=limit)
+    return [TakenOver(_claimed(row[:-1]), _policy(row[-1])) for row in rows]
+
+
+def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (("suspicion", ("suspected" if suspects else "innocent",)),)
+
+
+def _policy(stored: object) -> RetryPolicy:
+    # A job may be addressed to a consumer that never registered: the default policy decides then.
+    return RetryPolicy.exponential() if stored is None else RetryPolicy.from_json(orjson.loads(str(stored)))
+
+
+def _claimed(row: Row) -> Claimed:
+    claimed = Claimed._make(row)
+    if isinstance(row[0], UUID):
+        return claimed
+    return claimed._replace(
+        id=as_uuid(claimed.id),
+        message_id=as_uuid(claimed.message_id),
+        suspect=bool(claimed.suspect),
+        run_at=aware_time(claimed.run_at),
+        occurred_at=aware_time(claimed.occurred_at),
+    )

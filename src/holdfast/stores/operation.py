@@ -1,0 +1,111 @@
+"""Operations: what a store does, written once as generators that yield statements and receive rows.
+
+An operation touches no connection. Whoever runs it, blocking or awaiting, on the store's own connection or on a
+caller's, sends the rows of each yielded `Query` back in. So there is one SQL text and one parameter builder
+for every driver and both colours.
+"""
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+Row = Sequence[Any]
+"""What a driver gives back; an operation turns it into values at once."""
+Rows = Sequence[Row]
+Columns = Mapping[str, Sequence[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One named statement with its values. `batches` are columns of equal length, `slots` chosen fragments."""
+
+    name: str
+    values: Mapping[str, object] = field(default_factory=dict)
+    batches: Mapping[str, Columns] = field(default_factory=dict)
+    slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    limit: int | None = None
+
+
+Steps = Generator[Query, Rows, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation(Generic[T]):
+    """A unit of work that commits as a whole; it can be started again from the beginning.
+
+    `single` says that it is one statement, which a server makes atomic by itself; `reads` that it changes nothing.
+    """
+
+    start: Callable[[], Steps[T]]
+    single: bool = False
+    reads: bool = False
+
+
+@overload
+def operation(function: Callable[P, Steps[T]], /) -> Callable[P, Operation[T]]: ...
+@overload
+def operation(
+    *, single: bool = False, reads: bool = False
+) -> Callable[[Callable[P, Steps[T]]], Callable[P, Operation[T]]]: ...
+def operation(
+    function: Callable[P, Steps[T]] | None = None, /, *, single: bool = False, reads: bool = False
+) -> Callable[P, Operation[T]] | Callable[[Callable[P, Steps[T]]], Callable[P, Operation[T]]]:
+    """Turns a generator function into one that returns an `Operation`."""
+
+    def decorate(function: Callable[P, Steps[T]]) -> Callable[P, Operation[T]]:
+        @wraps(function)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+            return Operation(lambda: function(*args, **kwargs), single or reads, reads)
+
+        return make
+
+    return decorate if function is None else decorate(function)
+
+
+class Executor(Protocol):
+    """Runs statements on one blocking connection."""
+
+    def execute(self, query: Query) -> Rows: ...
+
+
+class AsyncExecutor(Protocol):
+    """Runs statements on one awaiting connection."""
+
+    def execute(self, query: Query) -> Awaitable[Rows]: ...
+
+
+def drive(operation: Operation[T], executor: Executor) -> T:
+    """Runs an operation to its end on a blocking connection; commits nothing by itself."""
+    steps = operation.start()
+    try:
+        query = next(steps)
+        while True:
+            query = steps.send(executor.execute(query))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+async def drive_async(operation: Operation[T], executor: AsyncExecutor) -> T:
+    """Runs an operation to its end on an awaiting connection; commits nothing by itself."""
+    steps = operation.start()
+    try:
+        query = next(steps)
+        while True:
+            query = steps.send(await executor.execute(query))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+def columns(names: Iterable[str], rows: Iterable[Row]) -> dict[str, list[object]]:
+    """Rows turned into named columns, the shape a batch has."""
+    names = list(names)
+    turned = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+    return dict(zip(names, turned, strict=True))

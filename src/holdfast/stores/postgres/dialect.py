@@ -1,0 +1,46 @@
+"""How PostgreSQL runs a query: always one statement, batches as arrays."""
+
+from collections.abc import Generator
+from functools import lru_cache
+
+from holdfast.core.names import check_schema
+from holdfast.stores.dialect import Answer, Parameters, Style
+from holdfast.stores.operation import Query, Rows
+from holdfast.stores.statement import Statements, parameters
+
+
+class PostgresDialect:
+    """Statements qualified by their schema: no session setting is needed, so any connection or pooler will do."""
+
+    name = "postgres"
+
+    def __init__(self, schema: str = "holdfast") -> None:
+        self.schema = check_schema(schema)
+        self.prefix = f'"{self.schema}".'
+        self.statements = Statements("holdfast.stores.postgres.statements", {"hf": self.prefix})
+        self._compiled = lru_cache(maxsize=1024)(self._compile)
+
+    def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
+        text, names = self._compiled(query.name, query.slots, query.limit, style)
+        values = dict(query.values)
+        for batch in query.batches.values():
+            values.update(batch)
+        given: Parameters = [values[name] for name in names] if style is Style.NUMERIC else values
+        _, rows = yield text, given
+        return rows
+
+    def _compile(
+        self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None, style: Style
+    ) -> tuple[str, tuple[str, ...]]:
+        (step,) = self.statements.render(name, slots, limit)
+        (text,) = step.statements
+        names: list[str] = []
+
+        def number(parameter: str) -> str:
+            if parameter not in names:
+                names.append(parameter)
+            return f"${names.index(parameter) + 1}"
+
+        if style is Style.NUMERIC:
+            return parameters(text, number), tuple(names)
+        return parameters(text.replace("%", "%%"), lambda parameter: f"%({parameter})s"), ()

@@ -1,0 +1,77 @@
+-- fragment: claimed
+u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
+u.holds, u.expiries, u.suspect, u.run_at, u.retry::text, m.type, m.source, m.key, m.payload::text,
+m.headers::text, m.occurred_at, m.generation
+
+-- fragment: innocent
+not d.suspect
+-- fragment: suspected
+d.suspect
+
+-- name: lanes
+-- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+with recursive lane as (
+  (select d.queue, d.consumer, d.generation, d.priority from {hf}delivery d
+   where d.status = 'pending' and {suspicion}
+   order by d.queue, d.consumer, d.generation, d.priority limit 1)
+  union all
+  select n.queue, n.consumer, n.generation, n.priority
+  from lane l cross join lateral (
+    select d.queue, d.consumer, d.generation, d.priority from {hf}delivery d
+    where d.status = 'pending' and {suspicion}
+      and (d.queue, d.consumer, d.generation, d.priority) > (l.queue, l.consumer, l.generation, l.priority)
+    order by d.queue, d.consumer, d.generation, d.priority limit 1) n)
+select l.queue, l.consumer, l.generation, l.priority
+from lane l
+{runnable}
+order by l.priority, l.queue, l.consumer, l.generation
+
+-- fragment: runnable
+left join {hf}queue q on q.name = l.queue
+left join {hf}consumer c on c.name = l.consumer
+where q.paused_at is null and c.paused_at is null
+  and (c.blocked_until is null or c.blocked_until <= now())
+  and (:queues::text[] is null or l.queue = any (:queues::text[]))
+  and l.consumer = any (:consumers::text[])
+  and (l.generation = :generation::bigint
+       or (l.generation < :generation::bigint and not exists (
+             select 1 from {hf}worker w
+             where w.alive_until > now() and w.generation = l.generation and l.consumer = any (w.consumers))))
+
+-- name: claim
+-- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence.
+with c as materialized (
+  select d.id
+  from unnest(:queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
+              :floor_at::timestamptz[], :floor_id::uuid[])
+         l (queue, consumer, generation, priority, floor_at, floor_id)
+  cross join lateral (
+    select d.id from {hf}delivery d
+    where d.status = 'pending' and {suspicion}
+      and d.queue = l.queue and d.consumer = l.consumer and d.generation = l.generation and d.priority = l.priority
+      and (d.run_at, d.id) >= (l.floor_at, l.floor_id) and d.run_at <= now()
+    order by d.run_at, d.id limit {limit} for update skip locked) d
+  limit {limit}),
+u as (
+  update {hf}delivery d
+  set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claimed_at = now(),
+      lease_until = now() + :lease::interval, locked_by = :worker::text
+  where d.id = any (array(select c.id from c))
+  returning d.*)
+select {claimed} from u join {hf}message m on m.id = u.message_id
+
+-- name: take_over
+-- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.
+with c as materialized (
+  select d.id from {hf}delivery d
+  left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.lease_until < now() and coalesce(w.alive_until < now(), true)
+  limit {limit} for update of d skip locked),
+u as (
+  update {hf}delivery d
+  set fence = d.fence + 1, lease_until = now() + :lease::interval, locked_by = :worker::text
+  where d.id = any (array(select c.id from c))
+  returning d.*)
+select {claimed}, coalesce(u.retry, k.retry)::text
+from u join {hf}message m on m.id = u.message_id
+left join {hf}consumer k on k.name = u.consumer

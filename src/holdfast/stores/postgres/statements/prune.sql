@@ -1,0 +1,54 @@
+-- fragment: done
+d.status = 'delivered' and d.completed_at < now() - :older_than::interval
+-- fragment: set_aside
+d.status = 'failed' and d.discarded_at < now() - :older_than::interval
+
+-- name: delivery_window
+-- The key that ends a batch: only a start and an order, so that no plan can sort the whole table.
+select d.id from {hf}delivery d where d.id >= :cursor::uuid order by d.id limit 1 offset {limit}
+
+-- name: prune_deliveries
+-- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked.
+with d as (
+  delete from {hf}delivery d
+  where d.id >= :cursor::uuid and d.id < :ceiling::uuid and {which}
+  returning d.id, d.message_id, d.consumer),
+r as (
+  delete from {hf}run r
+  where r.delivery_id >= :cursor::uuid and r.delivery_id < :ceiling::uuid
+    and r.delivery_id in (select d.id from d)),
+c as (
+  update {hf}consumer c set pruned_to = greatest(c.pruned_to, p.message_id)
+  from (select d.consumer, (array_agg(d.message_id order by d.message_id desc))[1] as message_id
+        from d group by d.consumer) p
+  where c.name = p.consumer)
+select d.id from d order by d.id
+
+-- name: message_window
+-- The key that ends a batch of messages.
+select m.id from {hf}message m where m.id >= :cursor::uuid order by m.id limit 1 offset {limit}
+
+-- name: prune_messages
+-- Removes the old messages of a batch that no delivery needs, with what was handled of them; only when asked.
+-- The offset keeps the lookup of deliveries a lookup: as a join it would read the whole table.
+with old as materialized (
+  select m.id, m.source, m.key from {hf}message m
+  where m.id >= :cursor::uuid and m.id < :ceiling::uuid and m.occurred_at < now() - :older_than::interval
+    and not exists (
+      select 1 from {hf}delivery d
+      where d.message_id = m.id
+        and d.id between (left(m.id::text, 18) || '-8000-000000000000')::uuid
+                     and (left(m.id::text, 18) || '-bfff-ffffffffffff')::uuid
+      offset 0)
+    and not exists (
+      select 1 from {hf}subscription s
+      where s.retired_at is null and (s.mark_tx, s.mark_position) < (m.tx, m.position))
+  for update of m skip locked),
+h as (
+  delete from {hf}handled h using old where h.source = old.source and h.key = old.key),
+d as (delete from {hf}message where id in (select old.id from old) returning id)
+select d.id from d order by d.id
+
+-- name: prunable
+-- How many old rows a pruning would remove.
+select count(*) from {hf}delivery d where d.id < :ceiling::uuid and {which}

@@ -1,0 +1,84 @@
+-- name: subscriptions
+-- Every subscription ever made with where its consumer's deliveries go; retired ones still carry an epoch.
+select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null
+from {hf}subscription s join {hf}consumer c on c.name = s.consumer
+
+-- name: publish
+-- Stores messages without a key and their deliveries; returns the newest subscription epoch.
+with stored as (
+  insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+  select m.id, m.type, m.source, m.payload::jsonb, m.headers::jsonb, m.generation,
+         coalesce(m.occurred_at, now()), m.sub_epoch
+  from unnest(:id::uuid[], :type::text[], :source::text[], :payload::text[], :headers::text[],
+              :generation::bigint[], :occurred_at::timestamptz[], :sub_epoch::bigint[])
+         m (id, type, source, payload, headers, generation, occurred_at, sub_epoch)),
+addressed as (
+  insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+  select d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.max_attempts,
+         coalesce(d.run_at, now() + d.delay, now()), d.retry::jsonb
+  from unnest(:delivery_id::uuid[], :message_id::uuid[], :consumer::text[], :queue::text[], :priority::smallint[],
+              :delivery_generation::bigint[], :max_attempts::integer[], :delay::interval[],
+              :run_at::timestamptz[], :retry::text[])
+         d (id, message_id, consumer, queue, priority, generation, max_attempts, delay, run_at, retry))
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
+-- name: publish_keyed
+-- Stores the messages whose (source, key) is new, with their deliveries; returns those and the newest epoch.
+with stored as (
+  insert into {hf}message (id, type, source, key, payload, headers, generation, occurred_at, sub_epoch)
+  select m.id, m.type, m.source, m.key, m.payload::jsonb, m.headers::jsonb, m.generation,
+         coalesce(m.occurred_at, now()), m.sub_epoch
+  from unnest(:id::uuid[], :type::text[], :source::text[], :key::text[], :payload::text[], :headers::text[],
+              :generation::bigint[], :occurred_at::timestamptz[], :sub_epoch::bigint[])
+         m (id, type, source, key, payload, headers, generation, occurred_at, sub_epoch)
+  on conflict (source, key) where key is not null do nothing
+  returning id),
+addressed as (
+  insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+  select d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.max_attempts,
+         coalesce(d.run_at, now() + d.delay, now()), d.retry::jsonb
+  from unnest(:delivery_id::uuid[], :message_id::uuid[], :consumer::text[], :queue::text[], :priority::smallint[],
+              :delivery_generation::bigint[], :max_attempts::integer[], :delay::interval[],
+              :run_at::timestamptz[], :retry::text[])
+         d (id, message_id, consumer, queue, priority, generation, max_attempts, delay, run_at, retry)
+  where d.message_id in (select s.id from stored s))
+select s.id, (select coalesce(max(e.epoch), 0) from {hf}subscription e) from stored s
+
+-- name: publish_unique
+-- Stores one job unless another with its unique key is pending or in flight; returns the id that was stored.
+with addressed as (
+  insert into {hf}delivery
+    (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry, unique_key)
+  values (:delivery_id::uuid, :message_id::uuid, :consumer::text, :queue::text, :priority::smallint,
+          :generation::bigint, :max_attempts::integer, coalesce(:run_at::timestamptz, now() + :delay::interval, now()),
+          :retry::text::jsonb, :unique_key::text)
+  on conflict (consumer, unique_key) where unique_key is not null and status in ('pending', 'in_flight') do nothing
+  returning message_id),
+stored as (
+  insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+  select a.message_id, :type::text, :source::text, :payload::text::jsonb, :headers::text::jsonb, :generation::bigint,
+         coalesce(:occurred_at::timestamptz, now()), :sub_epoch::bigint
+  from addressed a
+  returning id)
+select s.id from stored s
+
+-- name: find_unique
+-- The message of the job that holds a unique key now.
+select d.message_id from {hf}delivery d
+where d.consumer = :consumer::text and d.unique_key = :unique_key::text and d.status in ('pending', 'in_flight')
+
+-- name: find_keyed
+-- The messages that already hold these keys; a second statement, because the conflict may have committed late.
+select m.source, m.key, m.id, m.type, m.payload::text
+from unnest(:source::text[], :key::text[]) k (source, key)
+join {hf}message m on m.source = k.source and m.key = k.key
+
+-- name: insert_deliveries
+-- Adds deliveries that are absent; one per message and consumer however often it runs.
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)
+select d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation
+from unnest(:delivery_id::uuid[], :message_id::uuid[], :consumer::text[], :queue::text[], :priority::smallint[],
+            :delivery_generation::bigint[])
+       d (id, message_id, consumer, queue, priority, generation)
+on conflict (id) do nothing
+returning id

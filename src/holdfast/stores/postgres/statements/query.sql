@@ -1,0 +1,124 @@
+-- fragment: delivery
+d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.status, d.run_at, d.attempts,
+coalesce(d.max_attempts, c.max_attempts),
+d.fence, d.lease_until, d.locked_by, d.suspect, d.holds, d.expiries, d.last_error, d.error_type,
+d.fingerprint, d.first_failed_at, d.failure_history::text, d.created_at, d.claimed_at, d.completed_at, d.discarded_at
+
+-- fragment: message
+m.id, m.type, m.source, m.key, m.payload::text, m.headers::text, m.generation, m.occurred_at, m.position
+
+-- name: list_deliveries
+-- A page of deliveries, newest first, with what their message is.
+select {delivery}, m.type, m.source, m.key
+from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
+where true {where}
+order by d.id desc limit {limit}
+
+-- name: message_deliveries
+-- All deliveries of one message; they are neighbours in the index.
+select {delivery}, m.type, m.source, m.key
+from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
+where d.id between :low::uuid and :high::uuid and d.message_id = :message_id::uuid
+order by d.consumer
+
+-- fragment: where_ids
+and d.id = any (:ids::uuid[])
+-- fragment: where_before
+and d.id < :before::uuid
+-- fragment: where_status
+and d.status = any (:statuses::text[])
+-- fragment: where_pending
+and d.status = 'pending'
+-- fragment: where_in_flight
+and d.status = 'in_flight'
+-- fragment: where_delivered
+and d.status = 'delivered'
+-- fragment: where_failed
+and d.status = 'failed'
+-- fragment: where_discarded
+and d.status = 'failed' and d.discarded_at is not null
+-- fragment: where_not_discarded
+and d.discarded_at is null
+-- fragment: where_consumers
+and d.consumer = any (:consumers::text[])
+-- fragment: where_queue
+and d.queue = :queue::text
+-- fragment: where_error_type
+and d.error_type = :error_type::text
+-- fragment: where_group
+and d.fingerprint = :group::text
+-- fragment: where_message
+and d.message_id = :message_id::uuid and d.id between :low::uuid and :high::uuid
+-- fragment: where_type
+and m.type = :type::text
+-- fragment: where_since
+and coalesce(d.completed_at, d.created_at) >= :since::timestamptz
+-- fragment: where_until
+and coalesce(d.completed_at, d.created_at) < :until::timestamptz
+
+-- name: list_messages
+-- A page of messages, newest first.
+select {message} from {hf}message m where true {where} order by m.id desc limit {limit}
+
+-- fragment: where_message_before
+and m.id < :before::uuid
+-- fragment: where_message_type
+and m.type = :type::text
+-- fragment: where_message_source
+and m.source = :source::text
+-- fragment: where_message_key
+and m.key = :key::text
+-- fragment: where_message_id
+and m.id = :message_id::uuid
+
+-- name: runs
+-- What happened in each recorded attempt of a delivery.
+select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, r.started_at, r.completed_at
+from {hf}run r where r.delivery_id = :delivery_id::uuid order by r.fence
+
+-- name: failure_groups
+-- Dead letters that failed alike: how many, for whom, since when, with one example.
+-- The example is found as text, for want of max(uuid): sorting every error to pick one would take a group's size in
+-- memory.
+select g.fingerprint, g.consumer, g.error_type, g.size, g.first_failed_at, g.last_failed_at, g.first_generation,
+       g.last_generation, g.example, e.last_error
+from (
+  select d.fingerprint, d.consumer, max(d.error_type) as error_type, count(*) as size,
+         min(d.first_failed_at) as first_failed_at, max(d.completed_at) as last_failed_at,
+         min(d.generation) as first_generation, max(d.generation) as last_generation,
+         max(d.id::text collate "C")::uuid as example
+  from {hf}delivery d
+  where d.status = 'failed' and d.discarded_at is null
+  group by d.fingerprint, d.consumer
+  order by count(*) desc, d.fingerprint, d.consumer limit {limit}) g
+join {hf}delivery e on e.id = g.example
+order by g.size desc, g.fingerprint, g.consumer
+
+-- name: counts
+-- How much waits, runs and has failed, per queue and consumer, from partial indexes alone.
+select d.queue, d.consumer, 'pending', count(*), min(d.run_at), now()
+from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, 'suspect', count(*), min(d.run_at), now()
+from {hf}delivery d where d.status = 'pending' and d.suspect group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, 'in_flight', count(*), min(d.claimed_at), now()
+from {hf}delivery d where d.status = 'in_flight' group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, case when d.discarded_at is null then 'failed' else 'discarded' end, count(*),
+       min(d.completed_at), now()
+from {hf}delivery d where d.status = 'failed' group by d.queue, d.consumer, d.discarded_at is null
+
+-- name: clock
+-- The database's own time, the only clock that decides.
+select now()
+
+-- name: outlook
+-- When the next delivery of these consumers is due, or the lease of one in flight ends, and the time now.
+select min(o.at), now() from (
+  select d.run_at as at from {hf}delivery d
+  left join {hf}queue q on q.name = d.queue
+  left join {hf}consumer c on c.name = d.consumer
+  where d.status = 'pending' and d.consumer = any (:consumers::text[]) and q.paused_at is null and c.paused_at is null
+  union all
+  select d.lease_until from {hf}delivery d where d.status = 'in_flight' and d.consumer = any (:consumers::text[])) o

@@ -1,0 +1,67 @@
+-- name: lock_registry
+-- One registration at a time, so that epochs become visible in their order; publishers only read.
+lock table {hf}subscription in share row exclusive mode
+
+-- name: consumers
+-- Every consumer with where its deliveries go and whether it may run.
+select c.name, c.queue, c.priority, c.max_attempts, c.retry::text, c.generation, c.registered_at,
+       c.paused_at, c.blocked_until, c.blocked_resource
+from {hf}consumer c order by c.name
+
+-- name: save_consumer
+-- Declares a consumer, or changes what it declared; pauses and blocks stay.
+insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
+values (:name::text, :queue::text, :priority::smallint, :max_attempts::integer, :retry::text::jsonb, :generation::bigint)
+on conflict (name) do update
+set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
+
+-- name: save_subscription
+-- Activates a subscription in this snapshot; one that comes back goes on from its mark.
+insert into {hf}subscription (pattern, consumer, epoch, from_start, mark_tx)
+values (:pattern::text, :consumer::text, :epoch::bigint, :from_start::boolean,
+        case when :from_start::boolean then '0'::xid8 else pg_snapshot_xmin(pg_current_snapshot()) end)
+on conflict (pattern, consumer) do update set epoch = excluded.epoch, retired_at = null
+
+-- name: renew_epoch
+-- Makes every publisher load a consumer's subscriptions anew.
+update {hf}subscription set epoch = :epoch::bigint where consumer = :consumer::text
+
+-- name: retire_subscription
+-- Ends a subscription; deliveries that exist stay.
+update {hf}subscription set retired_at = now(), epoch = :epoch::bigint
+where pattern = :pattern::text and consumer = :consumer::text and retired_at is null
+returning consumer
+
+-- name: catch_up_marks
+-- How far each group of subscriptions has seen the log of messages, and how far it may look.
+select s.mark_tx::text, s.mark_position, max(s.epoch), pg_snapshot_xmin(pg_current_snapshot())::text
+from {hf}subscription s
+where s.retired_at is null and s.mark_tx < pg_snapshot_xmin(pg_current_snapshot())
+group by s.mark_tx, s.mark_position
+order by s.mark_tx, s.mark_position
+
+-- name: catch_up_scan
+-- Messages whose publisher did not know a subscription, each with the consumers it must still go to.
+with late as materialized (
+  select m.id, m.type, m.generation, m.sub_epoch, m.tx, m.position
+  from {hf}message m
+  where (m.tx, m.position) > (:mark_tx::text::xid8, :mark_position::bigint) and m.tx < :horizon::text::xid8
+    and m.sub_epoch < :epoch::bigint
+  order by m.tx, m.position limit {limit})
+select l.tx::text, l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
+from late l
+left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer)
+  on s.mark_tx = :mark_tx::text::xid8 and s.mark_position = :mark_position::bigint and s.epoch <= :epoch::bigint
+  and s.retired_at is null and l.sub_epoch < s.epoch
+  and (s.pattern = l.type or s.pattern = '*'
+       or (s.pattern like '%.*' and starts_with(l.type, left(s.pattern, -1))))
+  and (s.from_start or not pg_visible_in_snapshot(l.tx, s.activated))
+  and (c.pruned_to is null or l.id > c.pruned_to)
+order by l.tx, l.position
+
+-- name: catch_up_advance
+-- Moves a group's mark on; a subscription that joined meanwhile has a newer epoch and stays.
+update {hf}subscription
+set mark_tx = :new_tx::text::xid8, mark_position = :new_position::bigint
+where mark_tx = :mark_tx::text::xid8 and mark_position = :mark_position::bigint and epoch <= :epoch::bigint
+  and retired_at is null

@@ -1,0 +1,52 @@
+-- name: settle_delivered
+-- Marks claims delivered; what does not come back was lost. Guarded by fence and owner alone: a status guard
+-- makes the planner scan the lease index.
+update {hf}delivery d
+set status = 'delivered', completed_at = now(), suspect = false, expiries = 0, lease_until = null, locked_by = null
+from unnest(:delivery_id::uuid[], :fence::bigint[]) s (delivery_id, fence)
+where d.id = s.delivery_id and d.fence = s.fence and d.locked_by = :worker::text
+returning d.id
+
+-- name: settle
+-- Writes any outcome, with its run record; what does not come back was lost.
+with s as (
+  select * from unnest(
+    :delivery_id::uuid[], :fence::bigint[], :status::text[], :delay::interval[], :until::timestamptz[],
+    :returned::integer[], :held::integer[], :expired::boolean[], :suspect::boolean[], :failure::boolean[],
+    :discarded::boolean[], :outcome::text[], :error_type::text[], :error::text[], :fingerprint::text[],
+    :trace::text[], :elapsed::interval[], :keep_run::boolean[])
+  s (delivery_id, fence, status, delay, until, returned, held, expired, suspect, failure, discarded, outcome,
+     error_type, error, fingerprint, trace, elapsed, keep_run)),
+u as (
+  update {hf}delivery d
+  set status = s.status, attempts = d.attempts - s.returned, holds = d.holds + s.held,
+      expiries = case when s.expired then d.expiries + 1 else 0 end,
+      suspect = s.suspect or (d.suspect and s.status <> 'delivered'),
+      run_at = case when s.status = 'pending' then coalesce(s.until, now() + s.delay, d.run_at) else d.run_at end,
+      completed_at = case when s.status in ('delivered', 'failed') then now() end,
+      discarded_at = case when s.discarded then now() end,
+      last_error = coalesce(s.error, d.last_error), error_type = coalesce(s.error_type, d.error_type),
+      fingerprint = coalesce(s.fingerprint, d.fingerprint),
+      first_failed_at = case when s.failure then coalesce(d.first_failed_at, now()) else d.first_failed_at end,
+      lease_until = null, locked_by = null
+  from s
+  where d.id = s.delivery_id and d.fence = s.fence and d.locked_by = :worker::text
+  returning d.id, d.fence, d.attempts + s.returned as attempt, s.outcome, s.error_type, s.error, s.trace, s.elapsed,
+            s.keep_run),
+r as (
+  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at)
+  select u.id, u.fence, u.attempt, u.outcome, u.error_type, u.error, u.trace, :worker::text, now() - u.elapsed
+  from u where u.keep_run)
+select u.id from u
+
+-- name: ownership
+-- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
+select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id = any (:ids::uuid[])
+
+-- name: complete
+-- Marks a claim delivered in the caller's transaction, or raises and aborts it.
+select {hf}complete(:delivery_id::uuid, :fence::bigint, :worker::text, :idle_timeout_ms::bigint)
+
+-- name: record_handled
+-- Records a foreign key as handled in the caller's transaction, or raises and aborts it.
+select {hf}record_handled(:consumer::text, :source::text, :key::text, :delivery_id::uuid)

@@ -1,0 +1,241 @@
+"""Publishing: a message and its deliveries, written together, in whoever's transaction it is."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+
+from holdfast.core import payload
+from holdfast.core.errors import ConfigurationError, KeyConflict
+from holdfast.core.identity import delivery_id
+from holdfast.core.message import Address, NewMessage
+from holdfast.core.pattern import candidates
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Query, Rows, Steps, columns, operation
+
+# Large batches with conflict handling plan badly; plain ones do not.
+_CHUNK = 1000
+_KEYED_CHUNK = 100
+
+# An addressed message knows every subscription there will ever be: none of them is to catch up on it.
+_EVERY_EPOCH = 2**63 - 1
+
+_MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
+_KEYED = ("id", "type", "source", "key", "payload", "headers", "generation", "occurred_at", "sub_epoch")
+_DELIVERY = (
+    "delivery_id",
+    "message_id",
+    "consumer",
+    "queue",
+    "priority",
+    "delivery_generation",
+    "max_attempts",
+    "delay",
+    "run_at",
+    "retry",
+)
+FANNED_OUT = _DELIVERY[:6]
+
+
+class Target(NamedTuple):
+    """Where a subscription sends an event."""
+
+    consumer: str
+    queue: str
+    priority: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """Who gets which events, as of one epoch. A list with an epoch holds every subscription up to it."""
+
+    epoch: int
+    targets: Mapping[str, tuple[Target, ...]]
+
+    def targets_of(self, type: str) -> tuple[Target, ...]:
+        """Everyone who gets events of this type, once each however many patterns match."""
+        found: dict[str, Target] = {}
+        for pattern in candidates(type):
+            for target in self.targets.get(pattern, ()):
+                found.setdefault(target.consumer, target)
+        return tuple(found.values())
+
+
+@dataclass(slots=True)
+class Fanout:
+    """A producer's copy of the subscriptions; replaced whole when a publish finds that it is old."""
+
+    current: Subscriptions | None = field(default=None)
+
+
+class Published(NamedTuple):
+    """A message that is in the store, and whether this call put it there."""
+
+    id: UUID
+    created: bool
+
+
+@operation
+def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Published]]:
+    """Every message is stored with its deliveries, or was already there under its key; in the order given.
+
+    One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of
+    the same keys wait for each other and do not deadlock.
+    """
+    stored: dict[UUID, Published] = {}
+    subscriptions = fanout.current
+    if subscriptions is None:
+        subscriptions = fanout.current = read_subscriptions((yield Query("subscriptions")))
+    plain = [m for m in messages if m.key is None and not _unique(m)]
+    keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.source, m.key))
+    newest = subscriptions.epoch
+    for chunk in _chunks(plain, _CHUNK):
+        rows = yield _insert("publish", _MESSAGE, chunk, subscriptions)
+        newest = max(newest, rows[0][0])
+        stored.update((m.id, Published(m.id, True)) for m in chunk)
+    for chunk in _chunks(keyed, _KEYED_CHUNK):
+        rows = yield _insert("publish_keyed", _KEYED, chunk, subscriptions)
+        created = {as_uuid(row[0]) for row in rows}
+        newest = max([newest, *(row[1] for row in rows)])
+        stored.update((m.id, Published(m.id, True)) for m in chunk if m.id in created)
+        if late := [m for m in chunk if m.id not in created]:
+            stored.update(_first_ones(late, (yield _find(late))))
+    for message in sorted(filter(_unique, messages), key=_unique_key):
+        stored[message.id] = yield from _publish_unique(message)
+    if newest != subscriptions.epoch:
+        # The list was old. What it missed is written now, in the same transaction.
+        fanout.current = fresh = read_subscriptions((yield Query("subscriptions")))
+        created_now = [m for m in messages if stored[m.id].created]
+        if rows := list(_fanned_out(created_now, fresh)):
+            yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, rows)})
+    return [stored[m.id] for m in messages]
+
+
+def read_subscriptions(rows: Rows) -> Subscriptions:
+    """The rows of `subscriptions` as a list to fan out from."""
+    targets: dict[str, list[Target]] = {}
+    epoch = 0
+    for pattern, consumer, queue, priority, generation, row_epoch, active in rows:
+        epoch = max(epoch, row_epoch)
+        if active:
+            target = Target(str(consumer), str(queue), priority, generation)
+            targets.setdefault(str(pattern), []).append(target)
+    return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
+
+
+def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
+    rows = [tuple(_value(m, column, subscriptions.epoch) for column in names) for m in messages]
+    deliveries = [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
+    batches = {"messages": columns(names, rows), "deliveries": columns(_DELIVERY, deliveries)}
+    return Query(name, batches=batches)
+
+
+def _value(message: NewMessage, column: str, epoch: int) -> object:
+    if column == "sub_epoch":
+        return _EVERY_EPOCH if message.addressed else epoch
+    value = getattr(message, column)
+    return orjson.dumps(value).decode() if column == "headers" else value
+
+
+def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
+    for m in messages:
+        for address in m.addressed:
+            yield (
+                delivery_id(m.id, address.consumer),
+                m.id,
+                address.consumer,
+                address.queue,
+                address.priority,
+                m.generation,
+                address.max_attempts,
+                address.delay,
+                address.run_at,
+                _policy(address),
+            )
+
+
+def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) -> Iterator[tuple[object, ...]]:
+    """Addressed messages go to their address alone; events go to whoever subscribed."""
+    for m in messages:
+        if m.addressed:
+            continue
+        for to in subscriptions.targets_of(m.type):
+            # A consumer that came with a later deploy must not get work that only earlier workers would run.
+            generation = max(m.generation, to.generation)
+            yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
+
+
+def _padded(row: tuple[object, ...]) -> tuple[object, ...]:
+    return (*row, None, None, None, None)
+
+
+def _find(messages: Sequence[NewMessage]) -> Query:
+    return Query("find_keyed", batches={"keys": columns(("source", "key"), [(m.source, m.key) for m in messages])})
+
+
+def _first_ones(messages: Sequence[NewMessage], rows: Rows) -> Iterator[tuple[UUID, Published]]:
+    first = {(source, key): (as_uuid(id), type, text) for source, key, id, type, text in rows}
+    for m in messages:
+        id, type, text = first[m.source, m.key]
+        if type != m.type or not payload.same(str(text), m.payload):
+            raise KeyConflict(m.source, str(m.key), id)
+        yield m.id, Published(id, False)
+
+
+def _publish_unique(message: NewMessage) -> Steps[Published]:
+    (address,) = message.addressed
+    if message.key is not None:
+        raise ConfigurationError(
+            f"message {message.id} for {address.consumer} has both key= and unique=; a key dedupes for ever, unique "
+            "while it is unfinished: give one of them"
+        )
+    while True:
+        rows = yield Query(
+            "publish_unique",
+            {
+                "delivery_id": delivery_id(message.id, address.consumer),
+                "message_id": message.id,
+                "consumer": address.consumer,
+                "queue": address.queue,
+                "priority": address.priority,
+                "generation": message.generation,
+                "max_attempts": address.max_attempts,
+                "delay": address.delay,
+                "run_at": address.run_at,
+                "retry": _policy(address),
+                "unique_key": address.unique,
+                "type": message.type,
+                "source": message.source,
+                "payload": message.payload,
+                "headers": orjson.dumps(message.headers).decode(),
+                "occurred_at": message.occurred_at,
+                "sub_epoch": _EVERY_EPOCH,
+            },
+        )
+        if rows:
+            return Published(message.id, True)
+        held = yield Query("find_unique", {"consumer": address.consumer, "unique_key": address.unique})
+        if held:
+            return Published(as_uuid(held[0][0]), False)
+        # The one that held it finished in between: try again.
+
+
+def _unique(message: NewMessage) -> bool:
+    return any(address.unique is not None for address in message.addressed)
+
+
+def _unique_key(message: NewMessage) -> tuple[str, str]:
+    (address,) = message.addressed
+    return address.consumer, address.unique or ""
+
+
+def _policy(address: Address) -> str | None:
+    return None if address.retry is None else orjson.dumps(address.retry.to_json()).decode()
+
+
+def _chunks(messages: Sequence[NewMessage], size: int) -> Iterator[Sequence[NewMessage]]:
+    for start in range(0, len(messages), size):
+        yield messages[start : start + size]

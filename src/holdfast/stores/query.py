@@ -1,0 +1,273 @@
+"""Reading: deliveries, messages, runs, failure groups and counts, by filter and page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.delivery import Delivery, Status, read_history
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.identity import delivery_range
+from holdfast.core.message import Message
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+MAX_PAGE = 1000
+_DELIVERY = (
+    "id",
+    "message_id",
+    "consumer",
+    "queue",
+    "priority",
+    "generation",
+    "status",
+    "run_at",
+    "attempts",
+    "max_attempts",
+    "fence",
+    "lease_until",
+    "locked_by",
+    "suspect",
+    "holds",
+    "expiries",
+    "last_error",
+    "error_type",
+    "fingerprint",
+    "first_failed_at",
+    "failure_history",
+    "created_at",
+    "claimed_at",
+    "completed_at",
+    "discarded_at",
+)
+_TIMES = tuple(name for name in _DELIVERY if name.endswith("_at") or name == "lease_until")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """The one query value for list, replay and discard. Everything given must hold.
+
+    `group` is an error fingerprint. `since` and `until` look at when a delivery ended, or else when it was made.
+    `dead` asks for dead letters: failed and not discarded.
+    """
+
+    ids: tuple[UUID, ...] | None = None
+    statuses: tuple[Status, ...] = ()
+    dead: bool = False
+    discarded: bool | None = None
+    consumers: tuple[str, ...] = ()
+    queue: str | None = None
+    type: str | None = None
+    error_type: str | None = None
+    group: str | None = None
+    message_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A delivery with what its message is."""
+
+    delivery: Delivery
+    type: str
+    source: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The append-only record of one attempt."""
+
+    attempt: int
+    fence: int
+    outcome: str
+    error_type: str | None
+    error: str | None
+    trace: str | None
+    worker: str
+    started_at: datetime | None
+    completed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Dead letters of one consumer that failed alike."""
+
+    fingerprint: str | None
+    consumer: str
+    error_type: str | None
+    count: int
+    first_failed_at: datetime | None
+    last_failed_at: datetime | None
+    first_generation: int
+    last_generation: int
+    example: UUID
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many deliveries of a queue and consumer are in a state, since when, at the database's time `now`."""
+
+    queue: str
+    consumer: str
+    state: str
+    count: int
+    oldest_at: datetime | None
+    now: datetime
+
+
+@operation(reads=True)
+def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[list[Listed]]:
+    """A page of deliveries, newest first; pass the last id as `before` for the next."""
+    where, values = _where(wanted)
+    if before is not None:
+        where, values = (*where, "where_before"), {**values, "before": before}
+    rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=_page(limit))
+    return [_listed(row) for row in rows]
+
+
+@operation(reads=True)
+def deliveries_of(message_id: UUID) -> Steps[list[Listed]]:
+    """All deliveries of one message, by consumer."""
+    low, high = delivery_range(message_id)
+    rows = yield Query("message_deliveries", {"message_id": message_id, "low": low, "high": high})
+    return [_listed(row) for row in rows]
+
+
+@operation(reads=True)
+def messages(
+    *,
+    id: UUID | None = None,
+    type: str | None = None,
+    source: str | None = None,
+    key: str | None = None,
+    limit: int = 50,
+    before: UUID | None = None,
+) -> Steps[list[Message]]:
+    """A page of messages, newest first; pass the last id as `before` for the next."""
+    given = {"message_id": id, "type": type, "source": source, "key": key, "before": before}
+    fragments = {"message_id": "id", "type": "type", "source": "source", "key": "key", "before": "before"}
+    values = {name: value for name, value in given.items() if value is not None}
+    where = tuple(f"where_message_{fragments[name]}" for name in values)
+    rows = yield Query("list_messages", values, slots=(("where", where),), limit=_page(limit))
+    return [_message(row) for row in rows]
+
+
+@operation(reads=True)
+def runs(delivery_id: UUID) -> Steps[list[Run]]:
+    """The recorded attempts of a delivery, in order."""
+    rows = yield Query("runs", {"delivery_id": delivery_id})
+    return [
+        Run(attempt, fence, outcome, error_type, error, trace, worker, optional_time(started), aware_time(completed))
+        for attempt, fence, outcome, error_type, error, trace, worker, started, completed in rows
+    ]
+
+
+@operation(reads=True)
+def failure_groups(limit: int = 50) -> Steps[list[FailureGroup]]:
+    """Dead letters gathered by what went wrong, largest group first."""
+    rows = yield Query("failure_groups", limit=_page(limit))
+    return [
+        FailureGroup(
+            mark, consumer, kind, size, optional_time(first), optional_time(last), low, high, as_uuid(id), error
+        )
+        for mark, consumer, kind, size, first, last, low, high, id, error in rows
+    ]
+
+
+@operation(reads=True)
+def counts() -> Steps[list[Count]]:
+    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done."""
+    rows = yield Query("counts")
+    return [
+        Count(queue, consumer, state, count, optional_time(oldest), aware_time(now))
+        for queue, consumer, state, count, oldest, now in rows
+    ]
+
+
+@operation(reads=True)
+def outlook(consumers: Sequence[str]) -> Steps[timedelta | None]:
+    """How long until something of these consumers is due or a lease of theirs ends; none when nothing is left."""
+    ((next_at, now),) = yield Query("outlook", {"consumers": list(consumers)})
+    return None if next_at is None else aware_time(next_at) - aware_time(now)
+
+
+@operation(reads=True)
+def clock() -> Steps[datetime]:
+    """The database's own time."""
+    rows = yield Query("clock")
+    return aware_time(rows[0][0])
+
+
+def _page(limit: int) -> int:
+    if not 1 <= limit <= MAX_PAGE:
+        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+    return limit
+
+
+def _where(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
+    where: list[str] = []
+    values: dict[str, object] = {}
+
+    def add(fragment: str, **given: object) -> None:
+        where.append(fragment)
+        values.update(given)
+
+    if wanted.ids is not None:
+        add("where_ids", ids=list(wanted.ids))
+    if wanted.dead:
+        # A literal status, here and below, so that a partial index serves.
+        add("where_failed")
+        add("where_not_discarded")
+    if len(wanted.statuses) == 1:
+        add(f"where_{wanted.statuses[0].value}")
+    elif wanted.statuses:
+        add("where_status", statuses=[status.value for status in wanted.statuses])
+    if wanted.discarded is not None:
+        add("where_discarded" if wanted.discarded else "where_not_discarded")
+    if wanted.consumers:
+        add("where_consumers", consumers=list(wanted.consumers))
+    for name in ("queue", "error_type", "group", "type", "since", "until"):
+        if (value := getattr(wanted, name)) is not None:
+            add(f"where_{name}", **{name: value})
+    if wanted.message_id is not None:
+        low, high = delivery_range(wanted.message_id)
+        add("where_message", message_id=wanted.message_id, low=low, high=high)
+    return tuple(where), values
+
+
+def _listed(row: Sequence[object]) -> Listed:
+    *columns, type, source, key = row
+    return Listed(_delivery(columns), str(type), str(source), None if key is None else str(key))
+
+
+def _delivery(row: Row) -> Delivery:
+    read = dict(zip(_DELIVERY, row, strict=True))
+    for name in ("id", "message_id"):
+        read[name] = as_uuid(read[name])
+    for name in _TIMES:
+        read[name] = optional_time(read[name])
+    history = read["failure_history"]
+    read["failure_history"] = () if history is None else read_history(orjson.loads(str(history)))
+    read["status"] = Status(str(read["status"]))
+    read["suspect"] = bool(read["suspect"])
+    return Delivery(**read)
+
+
+def _message(row: Row) -> Message:
+    id, type, source, key, payload, headers, generation, occurred, position = row
+    return Message(
+        id=as_uuid(id),
+        type=str(type),
+        source=str(source),
+        key=None if key is None else str(key),
+        payload=str(payload),
+        headers=orjson.loads(str(headers)),
+        generation=generation,
+        occurred_at=aware_time(occurred),
+        position=position,
+    )

@@ -1,0 +1,40 @@
+"""What a database says by raising, read from whatever error a driver or a framework wrapped around it."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, StoreBusy
+from holdfast.stores.operation import Query
+
+_LEASE_LOST = ("HF001", "holdfast: lease lost")
+_ALREADY_HANDLED = ("HF002", "holdfast: already handled")
+
+
+def meaning(error: Exception, query: Query) -> HoldfastError | None:
+    """The typed error for what `query` was told, or none when the driver's own error says it best."""
+    values = query.values
+    for link in _chain(error):
+        if getattr(link, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT":
+            return StoreBusy()
+        if query.name == "complete" and _says(link, *_LEASE_LOST):
+            return LeaseLost(UUID(str(values["delivery_id"])), int(str(values["fence"])))
+        if query.name == "record_handled" and _says(link, *_ALREADY_HANDLED):
+            return AlreadyHandled(str(values["consumer"]), str(values["key"]))
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it wraps: SQLAlchemy keeps the driver's error as `orig`, Django as the cause."""
+    link: BaseException | None = error
+    for _ in range(5):
+        if link is None:
+            return
+        yield link
+        orig = getattr(link, "orig", None)
+        link = orig if isinstance(orig, BaseException) else link.__cause__
+
+
+def _says(link: BaseException, sqlstate: str, text: str) -> bool:
+    # psycopg and asyncpg call it sqlstate, psycopg2 pgcode; SQLite has only the text of RAISE.
+    found = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None)
+    return found == sqlstate or (found is None and str(link).startswith(text))

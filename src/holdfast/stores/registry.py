@@ -1,0 +1,185 @@
+"""The registry: which consumers there are, what they subscribe to, and catching up so that they miss nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+
+from holdfast.core.errors import NotFound
+from holdfast.core.identity import delivery_id
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
+from holdfast.core.names import check_name
+from holdfast.core.pattern import check_pattern
+from holdfast.core.retry import RetryPolicy
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
+from holdfast.stores.publish import FANNED_OUT
+
+_BATCH = 1000
+_DEFAULT = RetryPolicy.exponential()
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a consumer says of itself. Its policy is stored, so that any worker can decide for it."""
+
+    name: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    retry: RetryPolicy = _DEFAULT
+
+    def __post_init__(self) -> None:
+        check_name("consumer", self.name)
+        check_name("queue", self.queue)
+        check_priority(self.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A consumer's wish for all events that match a pattern, from the first one stored or from now on."""
+
+    pattern: str
+    consumer: str
+    from_start: bool = True
+
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer as the store knows it."""
+
+    name: str
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    generation: int
+    registered_at: datetime
+    paused_at: datetime | None
+    blocked_until: datetime | None
+    blocked_resource: str | None
+
+    @property
+    def declaration(self) -> Declaration:
+        return Declaration(self.name, self.queue, self.priority, self.retry)
+
+
+@operation
+def register(
+    declarations: Sequence[Declaration], subscriptions: Sequence[Subscription], generation: int
+) -> Steps[bool]:
+    """Declares consumers and their subscriptions; true when something changed. Running it again changes nothing.
+
+    Publishers that are in flight do not know a new subscription; `catch_up` gives it what they wrote.
+    """
+    if not _differences(declarations, subscriptions, *(yield from _registry())):
+        return False
+    yield Query("lock_registry")
+    known, active, epoch = yield from _registry()
+    changed, added = _differences(declarations, subscriptions, known, active, epoch) or ([], [])
+    for declaration in changed:
+        yield Query(
+            "save_consumer",
+            {
+                "name": declaration.name,
+                "queue": declaration.queue,
+                "priority": declaration.priority,
+                "max_attempts": declaration.retry.attempts,
+                "retry": orjson.dumps(declaration.retry.to_json()).decode(),
+                "generation": generation,
+            },
+        )
+        if declaration.name in known:
+            yield Query("renew_epoch", {"consumer": declaration.name, "epoch": epoch + 1})
+    for subscription in added:
+        yield Query(
+            "save_subscription",
+            {
+                "pattern": subscription.pattern,
+                "consumer": subscription.consumer,
+                "epoch": epoch + 1,
+                "from_start": subscription.from_start,
+            },
+        )
+    return bool(changed or added)
+
+
+@operation
+def retire(pattern: str, consumer: str) -> Steps[None]:
+    """Ends a subscription: no new deliveries, the ones that exist are still run."""
+    yield Query("lock_registry")
+    _, _, epoch = yield from _registry()
+    if not (yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})):
+        raise NotFound("active subscription", f"{pattern} -> {consumer}")
+
+
+@operation(reads=True)
+def consumers() -> Steps[list[Consumer]]:
+    """Every consumer that ever registered."""
+    return [_consumer(row) for row in (yield Query("consumers"))]
+
+
+@operation
+def catch_up() -> Steps[tuple[int, bool]]:
+    """Gives subscriptions a batch of messages whose publishers did not know them; says how many, and if more wait.
+
+    Safe to run in several processes at once: deliveries are inserted where absent, and a mark moves only from
+    where it was read.
+    """
+    added, more = 0, False
+    for mark_tx, mark_position, epoch, horizon in (yield Query("catch_up_marks")):
+        group = {"mark_tx": mark_tx, "mark_position": mark_position, "epoch": epoch}
+        late = yield Query("catch_up_scan", {**group, "horizon": horizon}, limit=_BATCH)
+        # Sorted, so that two processes that catch up at once wait for each other and do not deadlock.
+        deliveries = sorted((_late_delivery(row) for row in late if row[4] is not None), key=lambda row: str(row[0]))
+        if deliveries:
+            batch = {"deliveries": columns(FANNED_OUT, deliveries)}
+            added += len((yield Query("insert_deliveries", batches=batch)))
+        scanned = {(row[0], row[1]) for row in late}
+        # A full batch may hide more below the horizon; a short one means that all of it was seen.
+        new_tx, new_position = (late[-1][0], late[-1][1]) if len(scanned) >= _BATCH else (horizon, 0)
+        more = more or len(scanned) >= _BATCH
+        yield Query("catch_up_advance", {**group, "new_tx": new_tx, "new_position": new_position})
+    return added, more
+
+
+def _late_delivery(row: Row) -> tuple[object, ...]:
+    _, _, id, generation, consumer, queue, priority, since = row
+    message_id = as_uuid(id)
+    return delivery_id(message_id, str(consumer)), message_id, consumer, queue, priority, max(generation, since)
+
+
+def _registry() -> Steps[tuple[dict[str, Consumer], set[tuple[str, str]], int]]:
+    known = {consumer.name: consumer for consumer in map(_consumer, (yield Query("consumers")))}
+    rows: Rows = yield Query("subscriptions")
+    active = {(str(row[0]), str(row[1])) for row in rows if row[6]}
+    return known, active, max((int(str(row[5])) for row in rows), default=0)
+
+
+def _differences(
+    declarations: Sequence[Declaration],
+    subscriptions: Sequence[Subscription],
+    known: dict[str, Consumer],
+    active: set[tuple[str, str]],
+    epoch: int,
+) -> tuple[list[Declaration], list[Subscription]] | None:
+    changed = [d for d in declarations if d.name not in known or known[d.name].declaration != d]
+    added = [s for s in subscriptions if (s.pattern, s.consumer) not in active]
+    return (changed, added) if changed or added else None
+
+
+def _consumer(row: Row) -> Consumer:
+    name, queue, priority, _, retry, generation, registered, paused, blocked, resource = row
+    return Consumer(
+        str(name),
+        str(queue),
+        priority,
+        RetryPolicy.from_json(orjson.loads(str(retry))),
+        generation,
+        aware_time(registered),
+        optional_time(paused),
+        optional_time(blocked),
+        None if resource is None else str(resource),
+    )

@@ -1,0 +1,1 @@
+"""SQL files; see `holdfast.stores.statement` and `holdfast.stores.migration`."""

@@ -1,0 +1,71 @@
+-- fragment: claimed
+u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
+u.holds, u.expiries, u.suspect, u.run_at, u.retry, m.type, m.source, m.key, m.payload,
+m.headers, m.occurred_at, m.generation
+
+-- fragment: innocent
+not d.suspect
+-- fragment: suspected
+d.suspect
+
+-- name: lanes
+-- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+with recursive head(row) as (
+  select (select d.rowid from {hf}delivery d where d.status = 'pending' and {suspicion}
+          order by d.queue, d.consumer, d.generation, d.priority limit 1)
+  union all
+  select (select d.rowid from {hf}delivery d
+          where d.status = 'pending' and {suspicion}
+            and (d.queue, d.consumer, d.generation, d.priority) > (l.queue, l.consumer, l.generation, l.priority)
+          order by d.queue, d.consumer, d.generation, d.priority limit 1)
+  from head join {hf}delivery l on l.rowid = head.row)
+select l.queue, l.consumer, l.generation, l.priority
+from head join {hf}delivery l on l.rowid = head.row
+{runnable}
+order by l.priority, l.queue, l.consumer, l.generation
+
+-- fragment: runnable
+left join {hf}queue q on q.name = l.queue
+left join {hf}consumer c on c.name = l.consumer
+where q.paused_at is null and c.paused_at is null
+  and (c.blocked_until is null or c.blocked_until <= {now})
+  and (:queues is null or l.queue in (select value from json_each(:queues)))
+  and l.consumer in (select value from json_each(:consumers))
+  and (l.generation = :generation
+       or (l.generation < :generation and not exists (
+             select 1 from {hf}worker w
+             where w.alive_until > {now} and w.generation = l.generation
+               and l.consumer in (select value from json_each(w.consumers)))))
+
+-- name: claim
+-- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence.
+-- each: lanes
+update {hf}delivery
+set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, claimed_at = {now},
+    lease_until = {now} + :lease, locked_by = :worker
+where id in (
+  select d.id from {hf}delivery d
+  where d.status = 'pending' and {suspicion}
+    and d.queue = :queue and d.consumer = :consumer and d.generation = :generation and d.priority = :priority
+    and d.run_at <= {now}
+  order by d.run_at, d.id limit :limit)
+returning id;
+-- each: returned
+select {claimed} from {hf}delivery u join {hf}message m on m.id = u.message_id where u.id = :id
+
+-- name: take_over
+-- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.
+-- once
+update {hf}delivery
+set fence = fence + 1, lease_until = {now} + :lease, locked_by = :worker
+where id in (
+  select d.id from {hf}delivery d
+  left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.lease_until < {now} and coalesce(w.alive_until < {now}, 1)
+  limit :limit)
+returning id;
+-- each: returned
+select {claimed}, coalesce(u.retry, k.retry)
+from {hf}delivery u join {hf}message m on m.id = u.message_id
+left join {hf}consumer k on k.name = u.consumer
+where u.id = :id

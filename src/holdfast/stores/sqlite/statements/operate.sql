@@ -1,0 +1,108 @@
+-- name: replay
+-- Puts failed deliveries back to pending in place, with history and audit; returns what was replayed.
+-- once
+select d.id, json_object(
+    'attempts', d.attempts, 'last_error', d.last_error, 'error_type', d.error_type, 'fingerprint', d.fingerprint,
+    'first_failed_at', strftime('%Y-%m-%dT%H:%M:%fZ', d.first_failed_at / 1000.0, 'unixepoch'),
+    'failed_at', strftime('%Y-%m-%dT%H:%M:%fZ', d.completed_at / 1000.0, 'unixepoch'),
+    'generation', d.generation, 'replayed_at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'),
+    'replayed_by', :actor, 'reason', :reason) as cycle
+from {hf}delivery d
+where d.id in (select value from json_each(:ids))
+  and ((d.status = 'failed' and d.discarded_at is null) or (:rerun and d.status = 'delivered'))
+  and not exists (
+    select 1 from {hf}delivery o
+    where o.consumer = d.consumer and o.unique_key = d.unique_key and o.status in ('pending', 'in_flight'))
+  and not exists (
+    select 1 from {hf}delivery o
+    where o.id in (select value from json_each(:ids)) and o.id < d.id
+      and o.consumer = d.consumer and o.unique_key = d.unique_key
+      and ((o.status = 'failed' and o.discarded_at is null) or (:rerun and o.status = 'delivered')))
+order by d.id;
+-- each: returned
+insert into {hf}audit (actor, action, kind, target, reason, detail)
+select :actor, 'replay', 'delivery', d.id, :reason, :cycle
+from {hf}delivery d
+where d.id = :id and ((d.status = 'failed' and d.discarded_at is null) or (:rerun and d.status = 'delivered'));
+update {hf}delivery
+set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1,
+    generation = coalesce(:generation, (
+      select max(w.generation) from {hf}worker w
+      where w.alive_until > {now} and consumer in (select value from json_each(w.consumers))), generation),
+    last_error = null, error_type = null, fingerprint = null, first_failed_at = null,
+    completed_at = null, claimed_at = null, suspect = 0, holds = 0, expiries = 0,
+    failure_history = (
+      select json_group_array(json(newest.entry)) from (
+        select kept.entry from (
+          select h.value as entry, h.key as n
+          from json_each(json_insert(coalesce(failure_history, '[]'), '$[#]', json(:cycle))) h
+          order by h.key desc limit 20) kept
+        order by kept.n) newest)
+where id = :id and ((status = 'failed' and discarded_at is null) or (:rerun and status = 'delivered'))
+returning id, consumer, generation, fence
+
+-- name: live_generation
+-- The generation a replay would give this consumer's deliveries.
+select max(w.generation) from {hf}worker w
+where w.alive_until > {now} and :consumer in (select value from json_each(w.consumers))
+
+-- name: discard
+-- Sets dead letters aside for good, audited; they stay queryable.
+-- once
+update {hf}delivery set discarded_at = {now}, fence = fence + 1
+where id in (select value from json_each(:ids)) and status = 'failed' and discarded_at is null
+returning id;
+-- each: returned
+insert into {hf}audit (actor, action, kind, target, reason) values (:actor, 'discard', 'delivery', :id, :reason)
+
+-- name: cancel
+-- Cancels deliveries that are not done; the fence rises, so one in flight cannot finish any more.
+-- once
+update {hf}delivery
+set status = 'failed', completed_at = {now}, discarded_at = {now}, fence = fence + 1,
+    last_error = coalesce(:reason, 'cancelled'), lease_until = null, locked_by = null
+where id in (select value from json_each(:ids)) and status in ('pending', 'in_flight')
+returning id;
+-- each: returned
+insert into {hf}audit (actor, action, kind, target, reason) values (:actor, 'cancel', 'delivery', :id, :reason)
+
+-- name: pause_queue
+-- Leaves a queue's lanes out of every claim until it is resumed.
+insert into {hf}queue (name, paused_at) values (:name, {now})
+on conflict (name) do update set paused_at = coalesce(paused_at, {now})
+returning name
+
+-- name: resume_queue
+-- Lets a queue's lanes be claimed again.
+update {hf}queue set paused_at = null where name = :name and paused_at is not null returning name
+
+-- name: pause_consumer
+-- Leaves a consumer's lanes out of every claim until it is resumed.
+update {hf}consumer set paused_at = coalesce(paused_at, {now}) where name = :name returning name
+
+-- name: resume_consumer
+-- Lets a consumer's lanes be claimed again.
+update {hf}consumer set paused_at = null where name = :name and paused_at is not null returning name
+
+-- name: block_consumer
+-- Holds a consumer whose resource is out, for a while; every worker leaves it alone.
+update {hf}consumer set blocked_until = {now} + :delay, blocked_resource = :resource where name = :name returning name
+
+-- name: unblock_consumer
+-- Lets a blocked consumer run again.
+update {hf}consumer set blocked_until = null, blocked_resource = null
+where name = :name and blocked_until is not null returning name
+
+-- name: write_audit
+-- Records who did what to which item, and why.
+insert into {hf}audit (actor, action, kind, target, reason, detail)
+values (:actor, :action, :kind, :target, :reason, :detail)
+
+-- name: audit
+-- The newest audit entries below a cursor.
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail
+from {hf}audit a where a.id < :before {where}
+order by a.id desc limit :limit
+
+-- fragment: where_target
+and a.kind = :kind and a.target = :target

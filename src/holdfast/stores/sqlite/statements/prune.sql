@@ -1,0 +1,40 @@
+-- fragment: done
+d.status = 'delivered' and d.completed_at < {now} - :older_than
+-- fragment: set_aside
+d.status = 'failed' and d.discarded_at < {now} - :older_than
+
+-- name: delivery_window
+-- The key that ends a batch.
+select d.id from {hf}delivery d where d.id >= :cursor order by d.id limit 1 offset :limit
+
+-- name: prune_deliveries
+-- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked.
+-- once
+delete from {hf}delivery as d where d.id >= :cursor and d.id < :ceiling and {which}
+returning id, message_id, consumer;
+-- each: returned
+delete from {hf}run where delivery_id = :id;
+update {hf}consumer set pruned_to = max(coalesce(pruned_to, ''), :message_id) where name = :consumer
+
+-- name: message_window
+-- The key that ends a batch of messages.
+select m.id from {hf}message m where m.id >= :cursor order by m.id limit 1 offset :limit
+
+-- name: prune_messages
+-- Removes the old messages of a batch that no delivery needs, with what was handled of them; only when asked.
+-- once
+delete from {hf}message as m
+where m.id >= :cursor and m.id < :ceiling and m.occurred_at < {now} - :older_than
+  and not exists (
+    select 1 from {hf}delivery d
+    where d.message_id = m.id and d.id between substr(m.id, 1, 18) || '-8000-000000000000'
+                                          and substr(m.id, 1, 18) || '-bfff-ffffffffffff')
+  and not exists (
+    select 1 from {hf}subscription s where s.retired_at is null and s.mark_position < m.position)
+returning id, source, key;
+-- each: returned
+delete from {hf}handled where source = :source and key = :key
+
+-- name: prunable
+-- How many old rows a pruning would remove.
+select count(*) from {hf}delivery d where d.id < :ceiling and {which}

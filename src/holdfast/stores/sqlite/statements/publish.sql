@@ -1,0 +1,61 @@
+-- name: subscriptions
+-- Every subscription ever made with where its consumer's deliveries go; retired ones still carry an epoch.
+select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null
+from {hf}subscription s join {hf}consumer c on c.name = s.consumer
+
+-- name: publish
+-- Stores messages without a key and their deliveries; returns the newest subscription epoch.
+-- each: messages
+insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+values (:id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch);
+-- each: deliveries
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
+        coalesce(:run_at, {now} + :delay, {now}), :retry);
+-- once
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
+-- name: publish_keyed
+-- Stores the messages whose (source, key) is new, with their deliveries; returns those and the newest epoch.
+-- each: messages
+insert into {hf}message (id, type, source, key, payload, headers, generation, occurred_at, sub_epoch)
+values (:id, :type, :source, :key, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch)
+on conflict (source, key) where key is not null do nothing
+returning id, (select coalesce(max(e.epoch), 0) from {hf}subscription e);
+-- each: deliveries
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+select :delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
+       coalesce(:run_at, {now} + :delay, {now}), :retry
+where exists (select 1 from {hf}message m where m.id = :message_id)
+
+-- name: publish_unique
+-- Stores one job unless another with its unique key is pending or in flight; returns the id that was stored.
+-- once
+insert into {hf}delivery
+  (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry, unique_key)
+values (:delivery_id, :message_id, :consumer, :queue, :priority, :generation, :max_attempts,
+        coalesce(:run_at, {now} + :delay, {now}), :retry, :unique_key)
+on conflict (consumer, unique_key) where unique_key is not null and status in ('pending', 'in_flight') do nothing
+returning message_id;
+-- each: returned
+insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+values (:message_id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch)
+returning id
+
+-- name: find_unique
+-- The message of the job that holds a unique key now.
+select d.message_id from {hf}delivery d
+where d.consumer = :consumer and d.unique_key = :unique_key and d.status in ('pending', 'in_flight')
+
+-- name: find_keyed
+-- The messages that already hold these keys.
+-- each: keys
+select m.source, m.key, m.id, m.type, m.payload from {hf}message m where m.source = :source and m.key = :key
+
+-- name: insert_deliveries
+-- Adds deliveries that are absent; one per message and consumer however often it runs.
+-- each: deliveries
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)
+values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation)
+on conflict (id) do nothing
+returning id

@@ -1,0 +1,65 @@
+-- name: lock_registry
+-- Nothing to do: a write transaction already excludes every other.
+select 1
+
+-- name: consumers
+-- Every consumer with where its deliveries go and whether it may run.
+select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
+       c.paused_at, c.blocked_until, c.blocked_resource
+from {hf}consumer c order by c.name
+
+-- name: save_consumer
+-- Declares a consumer, or changes what it declared; pauses and blocks stay.
+insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
+values (:name, :queue, :priority, :max_attempts, :retry, :generation)
+on conflict (name) do update
+set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
+
+-- name: save_subscription
+-- Activates a subscription; one that comes back goes on from its mark.
+insert into {hf}subscription (pattern, consumer, epoch, from_start, mark_position)
+values (:pattern, :consumer, :epoch, :from_start,
+        case when :from_start then 0 else (select coalesce(max(m.position), 0) from {hf}message m) end)
+on conflict (pattern, consumer) do update set epoch = excluded.epoch, retired_at = null
+
+-- name: renew_epoch
+-- Makes every publisher load a consumer's subscriptions anew.
+update {hf}subscription set epoch = :epoch where consumer = :consumer
+
+-- name: retire_subscription
+-- Ends a subscription; deliveries that exist stay.
+update {hf}subscription set retired_at = {now}, epoch = :epoch
+where pattern = :pattern and consumer = :consumer and retired_at is null
+returning consumer
+
+-- name: catch_up_marks
+-- How far each group of subscriptions has seen the log of messages, and how far it may look: one writer at a
+-- time makes position the order of commits.
+select '0', s.mark_position, max(s.epoch), '0'
+from {hf}subscription s
+where s.retired_at is null and s.mark_position < (select coalesce(max(m.position), 0) from {hf}message m)
+group by s.mark_position
+order by s.mark_position
+
+-- name: catch_up_scan
+-- Messages whose publisher did not know a subscription, each with the consumers it must still go to.
+with late as materialized (
+  select m.id, m.type, m.generation, m.sub_epoch, m.position
+  from {hf}message m
+  where m.position > :mark_position and m.sub_epoch < :epoch
+  order by m.position limit :limit)
+select '0', l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
+from late l
+left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer)
+  on s.mark_position = :mark_position and s.epoch <= :epoch and s.retired_at is null and l.sub_epoch < s.epoch
+  and (s.pattern = l.type or s.pattern = '*'
+       or (substr(s.pattern, -2) = '.*'
+           and substr(l.type, 1, length(s.pattern) - 1) = substr(s.pattern, 1, length(s.pattern) - 1)))
+  and (c.pruned_to is null or l.id > c.pruned_to)
+order by l.position
+
+-- name: catch_up_advance
+-- Moves a group's mark on; to the newest message when no position is given.
+update {hf}subscription
+set mark_position = coalesce(nullif(:new_position, 0), (select coalesce(max(m.position), 0) from {hf}message m))
+where mark_position = :mark_position and epoch <= :epoch and retired_at is null

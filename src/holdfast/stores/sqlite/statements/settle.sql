@@ -1,0 +1,40 @@
+-- name: settle_delivered
+-- Marks claims delivered; what does not come back was lost.
+-- each: settlements
+update {hf}delivery
+set status = 'delivered', completed_at = {now}, suspect = 0, expiries = 0, lease_until = null, locked_by = null
+where id = :delivery_id and fence = :fence and locked_by = :worker
+returning id
+
+-- name: settle
+-- Writes any outcome, with its run record; what does not come back was lost.
+-- each: settlements
+update {hf}delivery
+set status = :status, attempts = attempts - :returned, holds = holds + :held,
+    expiries = case when :expired then expiries + 1 else 0 end,
+    suspect = :suspect or (suspect and :status <> 'delivered'),
+    run_at = case when :status = 'pending' then coalesce(:until, {now} + :delay, run_at) else run_at end,
+    completed_at = case when :status in ('delivered', 'failed') then {now} end,
+    discarded_at = case when :discarded then {now} end,
+    last_error = coalesce(:error, last_error), error_type = coalesce(:error_type, error_type),
+    fingerprint = coalesce(:fingerprint, fingerprint),
+    first_failed_at = case when :failure then coalesce(first_failed_at, {now}) else first_failed_at end,
+    lease_until = null, locked_by = null
+where id = :delivery_id and fence = :fence and locked_by = :worker
+returning id, fence, attempts + :returned as attempt, :outcome as outcome, :error_type as error_type,
+          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run;
+-- each: returned
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at)
+select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed where :keep_run
+
+-- name: ownership
+-- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
+select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id in (select value from json_each(:ids))
+
+-- name: complete
+-- Marks a claim delivered in the caller's transaction, or raises and rolls it back.
+insert into {hf}complete (delivery_id, fence, worker) values (:delivery_id, :fence, :worker)
+
+-- name: record_handled
+-- Records a foreign key as handled in the caller's transaction, or raises and rolls it back.
+insert into {hf}record_handled (consumer, source, key, delivery_id) values (:consumer, :source, :key, :delivery_id)

@@ -1,0 +1,251 @@
+"""The SQLite store: one connection that writes, every write in its own immediate transaction."""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.core.errors import (
+    ConfigurationError,
+    EngineRunning,
+    LockTimeout,
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.stores.connection import OnConnection, Sqlite3
+from holdfast.stores.migration import SchemaStatus, migrations, newest
+from holdfast.stores.operation import Operation, Rows, drive
+from holdfast.stores.sqlite.dialect import SqliteDialect
+
+T = TypeVar("T")
+
+_MIGRATIONS = "holdfast.stores.sqlite.migrations"
+_OLDEST = (3, 35, 0)
+_BUSY_TIMEOUT = timedelta(seconds=10)
+_LOOK_EVERY = 0.02
+_FAMILY = "HOLDFAST_ENGINE_FAMILY"
+_UNREACHABLE = tuple(
+    f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "IOERR", "FULL", "CANTOPEN", "READONLY", "CORRUPT", "NOTADB")
+)
+
+
+class SqliteStore:
+    """Messages and deliveries in one file. Any process may publish and operate; one engine family claims.
+
+    Commits are on disk before they return: `synchronous` is FULL.
+    """
+
+    def __init__(self, path: str | Path, prefix: str = "holdfast", busy_timeout: timedelta = _BUSY_TIMEOUT) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST:
+            raise ConfigurationError(
+                f"SQLite {sqlite3.sqlite_version} is too old; Holdfast needs {'.'.join(map(str, _OLDEST))} or later"
+            )
+        self.path = Path(path)
+        self.dialect = SqliteDialect(prefix)
+        self.name = f"sqlite:///{path}"
+        self._busy_timeout = busy_timeout
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._process = os.getpid()
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def run(self, operation: Operation[T]) -> T:
+        if self._thread is None or self._process != os.getpid():
+            self._thread = ThreadPoolExecutor(1, "holdfast-sqlite")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self.run_sync, operation)
+
+    def run_sync(self, operation: Operation[T]) -> T:
+        with self._transaction(immediate=not operation.reads) as connection:
+            return drive(operation, OnConnection(self.dialect, Sqlite3(connection)))
+
+    async def changes(self, wake: Callable[[], None]) -> None:
+        """SQLite counts the commits of other connections; looking at the counter costs microseconds."""
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        try:
+            seen = None
+            while True:
+                with contextlib.suppress(sqlite3.OperationalError):
+                    (version,) = connection.execute("pragma data_version").fetchone()
+                    if version != seen:
+                        seen = version
+                        wake()
+                await asyncio.sleep(_LOOK_EVERY)
+        finally:
+            connection.close()
+
+    def hint(self) -> None:
+        """Nothing to do: the commit itself can be seen."""
+
+    @contextlib.contextmanager
+    def engine_lock(self) -> Iterator[None]:
+        """One engine family claims from a file: a worker, and the children it spawned, which inherit its right."""
+        holder = self.path.with_name(self.path.name + "-engine")
+        if os.environ.get(_FAMILY) == str(holder.absolute()):
+            yield
+            return
+        with holder.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise EngineRunning(str(self.path), file.read().strip()) from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()}")
+            file.flush()
+            os.environ[_FAMILY] = str(holder.absolute())
+            try:
+                yield
+            finally:
+                os.environ.pop(_FAMILY, None)
+
+    def migrate(self, lock_timeout: timedelta = _BUSY_TIMEOUT) -> list[str]:
+        with self._lock:
+            connection = self._open()
+            connection.execute(f"pragma busy_timeout = {_milliseconds(lock_timeout)}")
+            try:
+                with self._transaction(immediate=True) as connection:
+                    return migrate_on(connection, self.dialect)
+            except (StoreBusy, StoreUnavailable) as error:
+                raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
+            finally:
+                connection.execute(f"pragma busy_timeout = {_milliseconds(self._busy_timeout)}")
+
+    def schema_status(self) -> SchemaStatus:
+        with self._transaction(immediate=False) as connection:
+            return SchemaStatus(self.dialect.schema, schema_version(connection, self.dialect), newest(_MIGRATIONS))
+
+    def check_schema(self) -> None:
+        self.schema_status().check()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.close_sync)
+
+    def close_sync(self) -> None:
+        with self._lock:
+            if self._connection is not None and self._process == os.getpid():
+                self._connection.close()
+            self._connection = None
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+            self._thread = None
+
+    @contextlib.contextmanager
+    def _transaction(self, *, immediate: bool) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._open()
+            with self._translated():
+                connection.execute("begin immediate" if immediate else "begin")
+            try:
+                with self._translated():
+                    yield connection
+            except BaseException:
+                # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+            with self._translated():
+                connection.execute("commit")
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._process == os.getpid():
+            return self._connection
+        # A connection must not be used after a fork: the child opens its own and leaves the parent's alone.
+        self._process = os.getpid()
+        with self._translated():
+            self._connection = connection = sqlite3.connect(
+                self.path, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            connection.execute("pragma synchronous = full")
+            # Another connection's open transaction may stand in the way of WAL; the next to open the file switches.
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("pragma busy_timeout = 500")
+                connection.execute("pragma journal_mode = wal")
+            connection.execute(f"pragma busy_timeout = {_milliseconds(self._busy_timeout)}")
+        return connection
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if meaning := self._meaning(error):
+                raise meaning from error
+            raise
+
+    def _meaning(self, error: sqlite3.DatabaseError) -> StoreError | None:
+        name = getattr(error, "sqlite_errorname", "")
+        if name == "SQLITE_BUSY_SNAPSHOT":
+            return StoreBusy(self.name)
+        if "no such table" in str(error) and self.dialect.prefix in str(error):
+            return SchemaMismatch(self.dialect.schema, None, newest(_MIGRATIONS))
+        if name.startswith(_UNREACHABLE):
+            return StoreUnavailable(self.name, str(error))
+        return None
+
+
+def migrate_on(connection: sqlite3.Connection, dialect: SqliteDialect) -> list[str]:
+    """Applies what is missing inside the transaction that is open on this connection; names what it applied."""
+    steps = migration_steps(dialect)
+    try:
+        text = next(steps)
+        while True:
+            text = steps.send(connection.execute(text).fetchall())
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def migration_steps(dialect: SqliteDialect) -> Generator[str, Rows, list[str]]:
+    """The statements that bring the tables up to date, for any connection that can run them in one transaction."""
+    table = f"{dialect.prefix}schema_version"
+    yield (
+        f"create table if not exists {table} (version integer primary key, name text not null, "
+        f"applied_at integer not null default ({dialect.now}))"
+    )
+    (row,) = yield f"select coalesce(max(version), 0) from {table}"
+    applied = []
+    for migration in migrations(_MIGRATIONS):
+        if migration.version > int(str(row[0])):
+            for statement in list(_statements(migration.render({"hf": dialect.prefix, "now": dialect.now}))):
+                _ = yield statement
+            yield f"insert into {table} (version, name) values ({migration.version}, '{migration.name}')"
+            applied.append(f"{migration.version:04} {migration.name}")
+    return applied
+
+
+def schema_version(connection: sqlite3.Connection, dialect: SqliteDialect) -> int | None:
+    """The version of the tables this connection sees; none when there are no tables."""
+    table = f"{dialect.prefix}schema_version"
+    if not connection.execute("select 1 from sqlite_master where name = ?", (table,)).fetchone():
+        return None
+    (version,) = connection.execute(f"select max(version) from {table}").fetchone()
+    return None if version is None else int(version)
+
+
+def schema_text(dialect: SqliteDialect) -> str:
+    """All migrations as one script, for people who apply it themselves."""
+    return "\n".join(m.render({"hf": dialect.prefix, "now": dialect.now}) for m in migrations(_MIGRATIONS))
+
+
+def _statements(text: str) -> Iterator[str]:
+    """The statements of a script. A trigger's body holds semicolons, so SQLite itself says where one ends."""
+    pending = ""
+    for line in text.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""
+    if pending.strip() and not all(line.startswith("--") or not line.strip() for line in pending.splitlines()):
+        yield pending
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)

@@ -1,0 +1,141 @@
+"""Named SQL statements, read from `.sql` files that lie beside their store.
+
+A file holds blocks. `-- name: claim` starts a statement, `-- fragment: claimed` a piece that statements name in
+braces. The comment lines that follow a name say what the statement is for. Within a statement the marks
+`-- once`, `-- each: batch` and `-- each: returned` split it into steps; they exist for a dialect that cannot
+change two tables in one statement (SQLite) and mean what a chain of common table expressions means elsewhere.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from holdfast.core.errors import ConfigurationError
+
+_HEAD = re.compile(r"^-- (name|fragment): (\w+)$")
+_MARK = re.compile(r"^-- (?:(once)|each: (\w+))$")
+_SLOT = re.compile(r"\{(\w+)\}")
+# A colon that starts a parameter: not the second of a cast, not inside a literal such as '%H:%M'.
+_PARAMETER = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):([a-z_]\w*)")
+
+_ANSWERS = re.compile(r"^\s*(select|with)\b|\breturning\b")
+
+ONCE = ""
+RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Statements that run together, once or for each row of `batch`."""
+
+    batch: str
+    statements: tuple[str, ...]
+
+    @property
+    def answers(self) -> bool:
+        """Whether it gives rows back."""
+        return any(_ANSWERS.search(text) for text in self.statements)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A named statement as written: its steps still carry slots in braces."""
+
+    name: str
+    intent: str
+    steps: tuple[Step, ...]
+
+
+class Statements:
+    """All statements of one dialect, with their table prefix filled in; rendering is pure and cached."""
+
+    def __init__(self, package: str, constants: Mapping[str, str]) -> None:
+        self._statements, self._fragments = _read(package)
+        self._constants = dict(constants)
+        self.render = cache(self._render)
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._statements)
+
+    @property
+    def fragments(self) -> frozenset[str]:
+        return frozenset(self._fragments)
+
+    def intent(self, name: str) -> str:
+        return self._statements[name].intent
+
+    def _render(self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None) -> tuple[Step, ...]:
+        """The statement's steps with every slot filled: fragments by the caller's choice, the rest by name."""
+        chosen = {slot: "\n".join(self._fragments[f] for f in fragments) for slot, fragments in slots}
+        if limit is not None:
+            chosen["limit"] = str(int(limit))
+
+        def fill(match: re.Match[str]) -> str:
+            slot = match[1]
+            for source in (chosen, self._constants, self._fragments):
+                if slot in source:
+                    return _SLOT.sub(fill, source[slot])
+            raise ConfigurationError(f"statement {name!r} has no value for {{{slot}}}")
+
+        return tuple(
+            Step(step.batch, tuple(_SLOT.sub(fill, text) for text in step.statements))
+            for step in self._statements[name].steps
+        )
+
+
+def parameters(text: str, replace: Callable[[str], str]) -> str:
+    """The SQL text with each `:name` outside literals replaced by what `replace(name)` returns."""
+    return _PARAMETER.sub(lambda m: replace(m[1]) if m[1] else m[0], text)
+
+
+@cache
+def _read(package: str) -> tuple[dict[str, Statement], dict[str, str]]:
+    statements: dict[str, Statement] = {}
+    fragments: dict[str, str] = {}
+    for file in sorted(resources.files(package).iterdir(), key=lambda f: f.name):
+        if not file.name.endswith(".sql"):
+            continue
+        for kind, name, lines in _blocks(file.read_text(encoding="utf-8")):
+            if name in statements or name in fragments:
+                raise ConfigurationError(f"{file.name} defines {name!r} a second time")
+            if kind == "fragment":
+                fragments[name] = "\n".join(line for line in lines if line).strip()
+            else:
+                statements[name] = _statement(name, lines)
+    return statements, fragments
+
+
+def _blocks(text: str) -> list[tuple[str, str, list[str]]]:
+    blocks: list[tuple[str, str, list[str]]] = []
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            blocks.append((head[1], head[2], []))
+        elif blocks:
+            blocks[-1][2].append(line)
+    return blocks
+
+
+def _statement(name: str, lines: list[str]) -> Statement:
+    intent: list[str] = []
+    steps: list[tuple[str, list[str]]] = []
+    for line in lines:
+        if mark := _MARK.match(line):
+            steps.append((mark[2] or ONCE, []))
+        elif line.startswith("-- "):
+            intent.append(line[3:])
+        else:
+            if not steps:
+                steps.append((ONCE, []))
+            steps[-1][1].append(line)
+    return Statement(
+        name,
+        " ".join(intent),
+        tuple(
+            Step(batch, tuple(part.strip() for part in "\n".join(body).split(";") if part.strip()))
+            for batch, body in steps
+            if "".join(body).strip()
+        ),
+    )

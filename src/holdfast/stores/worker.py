@@ -1,0 +1,83 @@
+"""Workers' own rows: a lease per worker, so that renewing never touches a delivery."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import orjson
+
+from holdfast.core.errors import Refused
+from holdfast.stores.dialect import aware_time
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker instance as the store knows it."""
+
+    id: str
+    generation: int
+    queues: tuple[str, ...]
+    consumers: tuple[str, ...]
+    started_at: datetime
+    alive_until: datetime
+    alive: bool
+    in_flight: int
+
+
+@operation(single=True)
+def start_worker(
+    worker: str, generation: int, queues: Sequence[str], consumers: Sequence[str], lease: timedelta
+) -> Steps[None]:
+    """Announces a worker instance; an id is used once and never again."""
+    values = {
+        "worker": worker,
+        "generation": generation,
+        "queues": list(queues),
+        "consumers": list(consumers),
+        "lease": lease,
+    }
+    if not (yield Query("start_worker", values)):
+        raise Refused("start", f"worker {worker}", "already known", "a restarted worker needs a new instance id")
+
+
+@operation(single=True)
+def renew_worker(worker: str, lease: timedelta) -> Steps[bool]:
+    """Prolongs a worker's lease; false when its row is gone, and then the worker must stop its handlers."""
+    return bool((yield Query("renew_worker", {"worker": worker, "lease": lease})))
+
+
+@operation(single=True)
+def stop_worker(worker: str) -> Steps[None]:
+    """Ends a worker's lease at once."""
+    yield Query("stop_worker", {"worker": worker})
+
+
+@operation(single=True)
+def forget_workers(older_than: timedelta) -> Steps[None]:
+    """Removes the rows of workers that ended long ago and hold nothing."""
+    yield Query("forget_workers", {"older_than": older_than})
+
+
+@operation(reads=True)
+def workers() -> Steps[list[Worker]]:
+    """Every worker known, oldest first."""
+    return [_worker(row) for row in (yield Query("workers"))]
+
+
+def _worker(row: Row) -> Worker:
+    id, generation, queues, consumers, started, alive_until, alive, in_flight = row
+    return Worker(
+        str(id),
+        generation,
+        _names(queues),
+        _names(consumers),
+        aware_time(started),
+        aware_time(alive_until),
+        bool(alive),
+        in_flight,
+    )
+
+
+def _names(value: str | list[str]) -> tuple[str, ...]:
+    return tuple(orjson.loads(value) if isinstance(value, str) else value)
