@@ -1,0 +1,1 @@
+"""The object a user holds, and what is declared on it."""

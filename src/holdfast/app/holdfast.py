@@ -1,0 +1,292 @@
+"""`Holdfast`, the object a user holds: composes everything and chooses the store."""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from holdfast.app.loop import run_loop, stopped_by_signals, then
+from holdfast.app.opening import migrate_async, migrate_blocking, open_store
+from holdfast.app.reactions import Reactions
+from holdfast.app.router import Router
+from holdfast.app.sync import SyncHoldfast
+from holdfast.core.classify import Classifier, Rules
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import Address, NewMessage, check_generation
+from holdfast.core.names import check_name
+from holdfast.core.payload import MAX_BYTES
+from holdfast.core.retry import RetryPolicy
+from holdfast.engine.alert import AlertHook, Alerts
+from holdfast.engine.cron import CronDuty, Schedule
+from holdfast.engine.options import WorkerOptions
+from holdfast.engine.pruner import PruneDuty
+from holdfast.engine.worker import Duty, Surroundings, Worker
+from holdfast.produce.producer import Producer
+from holdfast.stores.connection import run_on, run_on_async
+from holdfast.stores.operation import Operation
+from holdfast.stores.protocol import Store
+from holdfast.stores.publish import Published
+from holdfast.stores.registry import register
+from holdfast.stores.sqlite.store import SqliteStore
+
+Classes = tuple[type[BaseException], ...]
+
+
+class Holdfast(Router):
+    """Reliable events, jobs and commands on one database.
+
+    >>> hf = Holdfast("sqlite:///shop.db")
+
+    `dsn` is `sqlite:///path` or `postgresql://…`, from the environment variable `HOLDFAST_DSN` when left out. `source`
+    names this producer; keys are unique within it. Nothing is connected until it is used.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        source: str = "app",
+        schema: str = "holdfast",
+        generation: int | None = None,
+        max_payload: int = MAX_BYTES,
+        dead_on: Classes = (),
+        retry_on: Classes = (),
+        block_on: Classes = (),
+        park_on: Classes = (),
+        classify: Classifier | None = None,
+        queues: Mapping[str, RetryPolicy] | None = None,
+        alerts: Sequence[AlertHook] = (),
+        probes: Mapping[str, Callable[[], Awaitable[bool]]] | None = None,
+        keep: Duration | None = "30d",
+    ) -> None:
+        super().__init__()
+        self._app = self
+        dsn = dsn or os.environ.get("HOLDFAST_DSN")
+        if not dsn:
+            raise ConfigurationError(
+                "no store was named; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
+                "postgresql://user@host/database"
+            )
+        self.dsn, self.schema = dsn, schema
+        self.source = check_name("source", source)
+        if generation is None:
+            generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
+        self.generation = check_generation(generation)
+        self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
+        self.store: Store = open_store(dsn, schema)
+        self.sync = SyncHoldfast(self)
+        self._producer = Producer(
+            self.store, self.source, generation=self.generation, max_payload=max_payload, committed=self._wake
+        )
+        self._queue_policies = dict(queues or {})
+        self._alerts = Alerts(tuple(alerts))
+        self._probes = dict(probes or {})
+        self._keep = None if keep is None else to_timedelta(keep, name="keep")
+        self._reactions = Reactions(self.reactions, self, self.store.dialect)
+        self._workers: set[Worker] = set()
+        self._prepared: tuple[str, ...] | None = None
+        self._preparing = threading.Lock()
+
+    async def publish(
+        self,
+        event: object,
+        payload: object = None,
+        /,
+        *,
+        conn: Any,
+        key: str | None = None,
+        headers: Mapping[str, object] | None = None,
+        occurred_at: datetime | None = None,
+    ) -> Published:
+        """Stores an event with a delivery for everyone subscribed, in `conn`'s transaction: both or neither.
+
+        `conn=None` says aloud that it commits on its own. The same `key` again stores nothing and returns the first
+        message; with another payload it raises `KeyConflict`.
+        """
+        message = self._producer.build(event, payload, key=key, headers=headers, occurred_at=occurred_at)
+        return (await self._publish([message], conn))[0]
+
+    async def publish_many(
+        self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
+    ) -> list[Published]:
+        """Stores many events at once; each is an instance, or a pair of name (or class) and payload."""
+        return await self._publish([self._many(event, headers) for event in events], conn)
+
+    def _many(self, event: object, headers: Mapping[str, object] | None) -> NewMessage:
+        name, payload = event if isinstance(event, tuple) else (event, None)
+        return self._producer.build(name, payload, headers=headers)
+
+    async def _publish(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
+        await self._prepare(conn)
+        written = self._reactions.plan(messages, conn)
+        published = await self._producer.publish(messages, conn)
+        written(published)
+        return published
+
+    def _publish_sync(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
+        self._prepare_sync(conn)
+        written = self._reactions.plan(messages, conn)
+        published = self._producer.publish_sync(messages, conn)
+        written(published)
+        return published
+
+    async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
+        """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
+        with self.store.engine_lock():
+            await self._prepare(None)
+            lease_store = open_store(self.dsn, self.schema, role="holdfast-lease", pool_size=1)
+            worker = Worker(self._surroundings(lease_store, options or WorkerOptions()), self._own(options))
+            self._workers.add(worker)
+            stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
+            try:
+                await worker.run()
+            finally:
+                self._workers.discard(worker)
+                if stopper is not None:
+                    stopper.cancel()
+                await lease_store.close()
+
+    def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
+        """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
+
+        Waits through retry waits, ignores cron. Blocks; inside an event loop use `await hf.work(...)`.
+        """
+        chosen = options or WorkerOptions()
+        if until_idle:
+            chosen = replace(chosen, until_idle=True, cron=False)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            run_loop(self._run(chosen))
+        else:
+            raise TypeError("hf.run() blocks and an event loop is running here; use `await hf.work(...)`")
+
+    async def _run(self, options: WorkerOptions) -> None:
+        stop = asyncio.Event()
+        with stopped_by_signals(stop, self._stop_workers):
+            try:
+                await self.work(options, stop=stop)
+            finally:
+                await self.close()
+
+    def _stop_workers(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _app: object = None, *, workers: WorkerOptions | None = None) -> AsyncIterator[None]:
+        """Opens the store for an application's life, and closes it; runs a worker in its loop if given options.
+
+        `FastAPI(lifespan=hf.lifespan)`
+        """
+        await self._prepare(None)
+        stop = asyncio.Event()
+        working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))
+        try:
+            yield
+        finally:
+            stop.set()
+            if working is not None:
+                await working
+            await self.close()
+
+    async def close(self) -> None:
+        """Closes the store's connections; they open again when needed."""
+        await self.store.close()
+
+    async def _prepare(self, conn: Any) -> None:
+        if self._prepared == tuple(self.handlers):
+            return
+        if conn is None or not self._embedded:
+            await asyncio.to_thread(self._prepare_own)
+            return
+        adapter = self._producer.adapter(conn)
+        if adapter.awaits:
+            assert isinstance(self.store, SqliteStore)
+            await adapter.check()
+            await migrate_async(self.store, adapter)
+            await run_on_async(self._registration(), self.store.dialect, adapter)
+
+    def _prepare_sync(self, conn: Any) -> None:
+        """Makes tables (SQLite) and registers subscriptions before the first publish.
+
+        On SQLite, inside the caller's transaction when it handed one in: it may hold the only write lock there is.
+        """
+        if self._prepared == tuple(self.handlers):
+            return
+        if conn is None or not self._embedded:
+            self._prepare_own()
+            return
+        adapter = self._producer.adapter(conn)
+        if not adapter.awaits:
+            assert isinstance(self.store, SqliteStore)
+            adapter.check()
+            migrate_blocking(self.store, adapter)
+            run_on(self._registration(), self.store.dialect, adapter)
+
+    def _prepare_own(self) -> None:
+        with self._preparing:
+            declared = tuple(self.handlers)
+            if self._prepared != declared:
+                if self._embedded:
+                    self.store.migrate()
+                else:
+                    self.store.check_schema()
+                self.store.run_sync(self._registration())
+                self._prepared = declared
+
+    def _registration(self) -> Operation[bool]:
+        handlers = self.handlers.values()
+        return register(
+            [handler.declaration for handler in handlers],
+            [subscription for handler in handlers for subscription in handler.subscriptions],
+            self.generation,
+        )
+
+    @property
+    def _embedded(self) -> bool:
+        return isinstance(self.store, SqliteStore)
+
+    def _own(self, options: WorkerOptions | None) -> WorkerOptions:
+        options = options or WorkerOptions()
+        return options if options.generation else replace(options, generation=self.generation)
+
+    def _surroundings(self, lease_store: Store, options: WorkerOptions) -> Surroundings:
+        duties: list[Duty] = []
+        if self.schedules and options.cron:
+            duties.append(CronDuty(self.store, self.schedules, self._occurrence))
+        if self._keep is not None:
+            duties.append(PruneDuty(self.store, self._keep))
+        return Surroundings(
+            store=self.store,
+            lease_store=lease_store,
+            handlers=self.handlers,
+            rules=self.rules,
+            alerts=self._alerts,
+            publisher=self,
+            probes=self._probes,
+            duties=tuple(duties),
+        )
+
+    def _occurrence(self, schedule: Schedule, at: datetime) -> NewMessage:
+        handler = self.handlers[schedule.name]
+        return self._producer.build(
+            f"job.{schedule.name}",
+            {},
+            key=f"cron:{schedule.name}:{at.isoformat()}",
+            headers={"scheduled_for": at.isoformat()},
+            addressed=[Address(consumer=handler.name, queue=handler.queue, priority=handler.priority)],
+        )
+
+    def _default_retry(self, queue: str) -> RetryPolicy:
+        return self._queue_policies.get(queue) or RetryPolicy.exponential()
+
+    def _wake(self) -> None:
+        for worker in list(self._workers):
+            worker.wake()
+        self.store.hint()

@@ -1,0 +1,159 @@
+"""Jobs and commands: functions that are called later, durably."""
+
+import inspect
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import Address, NewMessage
+from holdfast.core.retry import RetryPolicy
+from holdfast.engine.handler import Handler
+from holdfast.stores.publish import Published
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+    from holdfast.app.router import Router
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """How one call of a job is enqueued."""
+
+    conn: Any = None
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    key: str | None = None
+    unique: str | None = None
+    priority: int | None = None
+    queue: str | None = None
+    max_attempts: int | None = None
+    retry: RetryPolicy | None = None
+
+
+class Job(Generic[P, R]):
+    """A function that can be enqueued with its own parameters, checked by type checkers; calling it just calls it.
+
+    A command is a job whose key is built from its arguments, so that the same command twice runs once.
+    """
+
+    def __init__(
+        self,
+        router: "Router",
+        handler: Handler,
+        function: Callable[P, R],
+        key: str | None,
+        placement: Placement | None = None,
+    ) -> None:
+        self._router, self.handler, self.function, self._key = router, handler, function, key
+        self._placement = placement or Placement()
+        self.sync: SyncJob[P, R] = SyncJob(self)
+        self.__name__ = handler.name
+        self.__doc__ = function.__doc__
+
+    @property
+    def name(self) -> str:
+        return self.handler.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def using(
+        self,
+        *,
+        conn: Any = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        key: str | None = None,
+        unique: str | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> "Job[P, R]":
+        """The same job, enqueued this way: in `conn`'s transaction, later, under a key, before others."""
+        if key is not None and self._key is not None:
+            raise ConfigurationError(f"command {self.name} builds its key from its arguments; leave key= out")
+        placement = Placement(
+            conn=conn,
+            delay=None if delay is None else to_timedelta(delay, name="delay"),
+            run_at=run_at,
+            key=key,
+            unique=unique,
+            priority=priority,
+            queue=queue,
+            max_attempts=max_attempts,
+            retry=retry,
+        )
+        return Job(self._router, self.handler, self.function, self._key, placement)
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
+        """Stores the call; it runs once committed. The same key again stores nothing and returns the first."""
+        app, message = self._message(args, kwargs)
+        return (await app._publish([message], self._placement.conn))[0]
+
+    def _enqueue_sync(self, *args: Any, **kwargs: Any) -> Published:
+        app, message = self._message(args, kwargs)
+        return app._publish_sync([message], self._placement.conn)[0]
+
+    def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Holdfast, NewMessage]":
+        app = self._router._bound()
+        arguments = self._arguments(args, kwargs)
+        where, handler = self._placement, self.handler
+        key = self._command_key(arguments) if self._key is not None else where.key
+        address = Address(
+            consumer=handler.name,
+            queue=where.queue or handler.queue,
+            priority=handler.priority if where.priority is None else where.priority,
+            max_attempts=where.max_attempts,
+            delay=where.delay,
+            run_at=where.run_at,
+            retry=where.retry,
+            unique=where.unique,
+        )
+        return app, app._producer.build(f"job.{handler.name}", arguments, key=key, addressed=[address])
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        signature = inspect.signature(self.function)
+        if self.handler.takes_context:
+            parameters = list(signature.parameters.values())[1:]
+            signature = signature.replace(parameters=parameters)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"job {self.name}{signature}: {error}") from None
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _command_key(self, arguments: dict[str, Any]) -> str:
+        assert self._key is not None
+        return self._key.format(**arguments)
+
+
+class SyncJob(Generic[P, R]):
+    """The blocking twins of a job's methods."""
+
+    def __init__(self, job: Job[P, R]) -> None:
+        self._job = job
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
+        """`Job.enqueue`, blocking."""
+        return self._job._enqueue_sync(*args, **kwargs)
+
+
+def check_key_template(name: str, template: str, parameters: set[str]) -> None:
+    """Refuses a command key that names no parameter or an unknown one: it would make all calls one, or none."""
+    named = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
+    roots = {field.partition(".")[0].partition("[")[0] for field in named}
+    if not roots or not roots <= parameters:
+        unknown = ", ".join(sorted(roots - parameters)) or "nothing"
+        raise ConfigurationError(
+            f"command {name}: key {template!r} names {unknown}; it must name parameters of the function "
+            f"({', '.join(sorted(parameters)) or 'it has none'})"
+        )

@@ -1,0 +1,58 @@
+"""From a DSN to a store, and making a store ready for an app."""
+
+import contextlib
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.stores.connection import AsyncConnection, Connection
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite.store import SqliteStore, migration_steps
+
+
+def open_store(dsn: str, schema: str = "holdfast", *, role: str = "holdfast", pool_size: int = 10) -> Store:
+    """The store a DSN names; nothing is connected yet. `role` is the connections' application name."""
+    scheme = dsn.partition(":")[0]
+    if scheme == "sqlite":
+        return SqliteStore(_sqlite_path(dsn), schema)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from holdfast.stores.postgres.store import PostgresStore
+        except ImportError as error:
+            raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
+        return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size)
+    raise ConfigurationError(
+        f"a DSN that begins with {scheme!r} names no store Holdfast knows; use sqlite:///path or postgresql://…"
+    )
+
+
+def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
+    """Makes the tables inside the caller's transaction: a second connection would meet "database is locked"."""
+    steps = migration_steps(store.dialect)
+    with contextlib.suppress(StopIteration):
+        text = next(steps)
+        while True:
+            text = steps.send(conn.run(text, {})[1])
+
+
+async def migrate_async(store: SqliteStore, conn: AsyncConnection) -> None:
+    """`migrate_blocking`, awaiting."""
+    steps = migration_steps(store.dialect)
+    with contextlib.suppress(StopIteration):
+        text = next(steps)
+        while True:
+            text = steps.send((await conn.run(text, {}))[1])
+
+
+def _sqlite_path(dsn: str) -> Path:
+    split = urlsplit(dsn)
+    path = unquote(split.path)
+    if split.netloc or not path.startswith("/") or path == "/":
+        raise ConfigurationError(
+            f"{dsn!r} names no file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
+        )
+    if split.query:
+        raise ConfigurationError(f"{dsn!r} has options after '?'; SQLite takes none here")
+    if path == "/:memory:":
+        raise ConfigurationError("an in-memory database is gone with its connection; use a file, for instance in /tmp")
+    return Path(path[1:])

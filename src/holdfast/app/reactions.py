@@ -1,0 +1,137 @@
+"""Reactions: functions that run in the publishing process, after the commit and never without it."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import structlog
+
+from holdfast.app.router import Reaction
+from holdfast.core import payload
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.identity import delivery_id
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
+from holdfast.core.pattern import matches
+from holdfast.engine.context import Context, Publisher
+from holdfast.produce.commit import after_commit
+from holdfast.stores.claim import Claimed
+from holdfast.stores.dialect import Dialect
+from holdfast.stores.publish import Published
+
+log = structlog.get_logger("holdfast.reaction")
+
+
+class Reactions:
+    """Runs an app's reactions. One that raises is logged; the event is committed and stays so."""
+
+    def __init__(self, declared: Sequence[Reaction], publisher: Publisher, dialect: Dialect) -> None:
+        self._declared, self._publisher, self._dialect = declared, publisher, dialect
+        self._running: set[asyncio.Task[None]] = set()
+
+    def plan(self, messages: Sequence[NewMessage], conn: Any) -> Callable[[Sequence[Published]], None]:
+        """What to call once the messages are written; refuses a connection whose commit cannot be seen."""
+        wanted = [
+            (reaction, message)
+            for message in messages
+            if not message.addressed
+            for reaction in self._declared
+            if matches(reaction.pattern, message.type)
+        ]
+        if not wanted:
+            return lambda _: None
+
+        def written(published: Sequence[Published]) -> None:
+            new = {one.id for one in published if one.created}
+            calls = [(reaction, message) for reaction, message in wanted if message.id in new]
+            if conn is None:
+                self._start(calls)
+            elif not after_commit(conn, lambda: self._start(calls)):
+                raise ConfigurationError(
+                    f"{wanted[0][0].function.__qualname__} is a reaction to {wanted[0][1].type}, and a "
+                    f"{type(conn).__name__} cannot say when it commits; publish through an SQLAlchemy session or Django, "
+                    "or make the reaction a consumer (change @hf.reaction to @hf.consumer)"
+                )
+
+        return written
+
+    def _start(self, calls: list[tuple[Reaction, NewMessage]]) -> None:
+        if not calls:
+            return
+        try:
+            task = asyncio.get_running_loop().create_task(self._run(calls))
+        except RuntimeError:
+            if any(inspect.iscoroutinefunction(reaction.function) for reaction, _ in calls):
+                threading.Thread(target=lambda: asyncio.run(self._run(calls)), name="holdfast-reaction").start()
+                return
+            for reaction, message in calls:
+                self._call_plain(reaction, message)
+            return
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _run(self, calls: list[tuple[Reaction, NewMessage]]) -> None:
+        for reaction, message in calls:
+            if inspect.iscoroutinefunction(reaction.function):
+                try:
+                    await reaction.function(*self._arguments(reaction, message))
+                except Exception:  # noqa: BLE001
+                    self._failed(reaction, message)
+            else:
+                await asyncio.to_thread(self._call_plain, reaction, message)
+
+    def _call_plain(self, reaction: Reaction, message: NewMessage) -> None:
+        try:
+            reaction.function(*self._arguments(reaction, message))
+        except Exception:  # noqa: BLE001
+            self._failed(reaction, message)
+
+    def _failed(self, reaction: Reaction, message: NewMessage) -> None:
+        log.exception(
+            "a reaction failed; it is not tried again",
+            reaction=reaction.function.__qualname__,
+            event_id=str(message.id),
+            event_type=message.type,
+        )
+
+    def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
+        # Through JSON, as a consumer would get it: moving up to one changes nothing.
+        body = (
+            payload.decode(message.payload)
+            if reaction.event is None
+            else reaction.event.read(message.payload, reaction.event.version)
+        )
+        if not reaction.takes_context:
+            return (body,)
+        return (Context(_as_claimed(reaction, message), "in-process", self._dialect, self._publisher, 1), body)
+
+
+def _as_claimed(reaction: Reaction, message: NewMessage) -> Claimed:
+    name = reaction.function.__name__
+    now = datetime.now(UTC)
+    return Claimed(
+        id=delivery_id(message.id, name),
+        message_id=message.id,
+        consumer=name,
+        queue=DEFAULT_QUEUE,
+        priority=DEFAULT_PRIORITY,
+        generation=message.generation,
+        attempts=1,
+        max_attempts=1,
+        fence=0,
+        holds=0,
+        expiries=0,
+        suspect=False,
+        run_at=now,
+        retry=None,
+        type=message.type,
+        source=message.source,
+        key=message.key,
+        payload=message.payload,
+        headers=orjson.dumps(dict(message.headers)).decode(),
+        occurred_at=message.occurred_at or now,
+        message_generation=message.generation,
+    )

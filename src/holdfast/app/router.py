@@ -1,0 +1,207 @@
+"""Declaring handlers, on the app itself or on a router that an app includes later."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+
+from holdfast.app.job import Job, check_key_template
+from holdfast.core.classify import Classifier, Rules
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.event import EventType, event_type
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
+from holdfast.core.names import check_name
+from holdfast.core.pattern import check_pattern
+from holdfast.core.retry import RetryPolicy
+from holdfast.engine.cron import Missed, Schedule
+from holdfast.engine.handler import Handler, Kind, check_event_function, job_parameters, takes_context
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+Classes = tuple[type[BaseException], ...]
+
+
+class Options(TypedDict, total=False):
+    """What every durable handler can say of itself. `name` must stay the same for ever."""
+
+    name: str
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    timeout: Duration
+    dead_on: Classes
+    retry_on: Classes
+    block_on: Classes
+    park_on: Classes
+    classify: Classifier
+    keep_runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """A function that runs in the publishing process, right after the commit; nothing is stored for it."""
+
+    pattern: str
+    event: EventType | None
+    function: Callable[..., Any]
+    takes_context: bool
+
+
+class Router:
+    """Collects handlers. Declaring one does nothing else: no connection is made at import."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, Handler] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.reactions: list[Reaction] = []
+        self._app: Holdfast | None = None
+
+    def include(self, router: "Router") -> None:
+        """Takes over everything a router declared; its jobs can be enqueued from now on."""
+        for handler in router.handlers.values():
+            self._add(handler)
+        for schedule in router.schedules.values():
+            self.schedules[schedule.name] = schedule
+        self.reactions.extend(router.reactions)
+        router._app = self._bound()
+
+    def consumer(
+        self,
+        *events: object,
+        start: str = "beginning",
+        **options: Unpack[Options],
+    ) -> Callable[[F], F]:
+        """Runs the function for every event of these types, durably. It stays an ordinary function.
+
+        `events` are event classes, names or patterns (`order.*`, `*`). A new consumer starts with the first event in
+        the store, or with `start="now"`. The name must stay the same for ever; it defaults to the function's.
+        """
+
+        def decorate(function: F) -> F:
+            handler = self._handler(function, Kind.CONSUMER, options)
+            check_event_function(handler.name, function)
+            patterns, known = _patterns(handler.name, events)
+            from_start = _from_start(handler.name, start)
+            self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
+            return function
+
+        return decorate
+
+    def reaction(self, *events: object) -> Callable[[F], F]:
+        """Runs the function in this process right after an event's commit: quick, and lost if the process dies.
+
+        Same signature as a consumer: change the word to make it durable.
+        """
+
+        def decorate(function: F) -> F:
+            check_event_function(function.__name__, function)
+            patterns, known = _patterns(function.__name__, events)
+            self.reactions.extend(Reaction(p, known, function, takes_context(function)) for p in patterns)
+            return function
+
+        return decorate
+
+    def job(self, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Job[P, R]]:
+        """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
+        return lambda function: self._job(function, Kind.JOB, None, options)
+
+    def command(self, *, key: str, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Job[P, R]]:
+        """A job whose key is built from its arguments (`"order:{user_id}:{order_id}:cancel:v1"`): the same
+        command twice runs once, whoever sent it."""
+        return lambda function: self._job(function, Kind.COMMAND, key, options)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        missed: str = "last",
+        **options: Unpack[Options],
+    ) -> Callable[[Callable[P, R]], Job[P, R]]:
+        """Runs a function without parameters at every occurrence: once each, however many schedulers run.
+
+        `missed` says what happens to occurrences nobody was there for: `"last"` runs the newest, `"all"` each, `"skip"` none.
+        """
+
+        def decorate(function: Callable[P, R]) -> Job[P, R]:
+            job = self._job(function, Kind.JOB, None, options)
+            if job.handler.parameters:
+                raise ConfigurationError(f"cron {job.name}: a scheduled function takes no parameters (but a Context)")
+            self.schedules[job.name] = Schedule(job.name, expression, tz, Missed.parse(missed), job.handler.queue)
+            return job
+
+        return decorate
+
+    def _job(self, function: Callable[P, R], kind: Kind, key: str | None, options: Options) -> Job[P, R]:
+        handler = self._handler(function, kind, options)
+        parameters = job_parameters(handler.name, function)
+        if key is not None:
+            check_key_template(handler.name, key, set(parameters))
+        handler = replace(handler, parameters=parameters)
+        self._add(handler)
+        return Job(self, handler, function, key)
+
+    def _handler(self, function: Callable[..., Any], kind: Kind, options: Options) -> Handler:
+        queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))
+        timeout = options.get("timeout")
+        return Handler(
+            name=check_name("consumer", options.get("name") or function.__name__),
+            kind=kind,
+            function=function,
+            queue=queue,
+            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
+            retry=options.get("retry") or self._default_retry(queue),
+            rules=Rules(
+                dead_on=options.get("dead_on", ()),
+                retry_on=options.get("retry_on", ()),
+                block_on=options.get("block_on", ()),
+                park_on=options.get("park_on", ()),
+                classify=options.get("classify"),
+            ),
+            timeout=None if timeout is None else to_timedelta(timeout, name="timeout"),
+            keep_runs=options.get("keep_runs", False),
+            takes_context=takes_context(function),
+        )
+
+    def _add(self, handler: Handler) -> None:
+        known = self.handlers.get(handler.name)
+        if known is not None and known is not handler:
+            raise ConfigurationError(
+                f"two handlers are named {handler.name!r} ({known.function.__qualname__} and "
+                f"{handler.function.__qualname__}); give one of them another name="
+            )
+        self.handlers[handler.name] = handler
+
+    def _default_retry(self, queue: str) -> RetryPolicy:
+        return RetryPolicy.exponential()
+
+    def _bound(self) -> "Holdfast":
+        if self._app is None:
+            raise ConfigurationError("this router belongs to no app yet; call hf.include(router) first")
+        return self._app
+
+
+def _patterns(name: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:
+    if not events:
+        raise ConfigurationError(f"consumer {name} names no event; give an event class, a name or a pattern")
+    known = [event_type(event) for event in events if isinstance(event, type)]
+    patterns = []
+    for event in events:
+        if not isinstance(event, str | type):
+            raise ConfigurationError(f"consumer {name}: {event!r} is neither an event class nor a name")
+        patterns.append(check_pattern(event) if isinstance(event, str) else event_type(event).name)
+    if known and len(events) > 1:
+        raise ConfigurationError(
+            f"consumer {name}: one event class at a time, or names and patterns alone; its payload has one type"
+        )
+    return tuple(patterns), known[0] if known else None
+
+
+def _from_start(name: str, start: str) -> bool:
+    if start not in ("beginning", "now"):
+        raise ConfigurationError(f"consumer {name}: start is {start!r}; use 'beginning' or 'now'")
+    return start == "beginning"

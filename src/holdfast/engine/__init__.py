@@ -1,0 +1,1 @@
+"""Workers: claim, run, settle, and take over what others left."""

@@ -1,0 +1,146 @@
+"""What a handler sees of its delivery, and what it can do with it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from holdfast.core.delivery import Claim
+from holdfast.core.errors import UnsupportedConnection
+from holdfast.stores.claim import Claimed
+from holdfast.stores.connection import recognise, run_on, run_on_async
+from holdfast.stores.dialect import Dialect
+from holdfast.stores.operation import Operation
+from holdfast.stores.settle import complete
+
+IDLE_TIMEOUT = timedelta(seconds=60)
+
+
+class Publisher(Protocol):
+    """What a context needs to publish; the app gives it."""
+
+    @property
+    def publish(self) -> Callable[..., Awaitable[Any]]: ...
+
+    @property
+    def sync(self) -> Any: ...
+
+
+class Context:
+    """One delivery as its handler sees it. `attempt` counts runs from 1."""
+
+    __slots__ = ("_claim", "_claimed", "_dialect", "_max_attempts", "_publisher", "completing", "headers", "sync")
+
+    def __init__(
+        self, claimed: Claimed, worker: str, dialect: Dialect, publisher: Publisher | None, max_attempts: int
+    ) -> None:
+        self._claimed = claimed
+        self._claim = Claim(claimed.id, worker, claimed.fence)
+        self._dialect = dialect
+        self._publisher = publisher
+        self._max_attempts = max_attempts
+        self.headers: Mapping[str, str] = claimed.correlation
+        self.completing = False
+        """Set once `complete` was called: then the store, not the handler's return, says how it ended."""
+        self.sync = SyncContext(self)
+
+    @property
+    def delivery_id(self) -> UUID:
+        return self._claimed.id
+
+    @property
+    def message_id(self) -> UUID:
+        """Stable through every retry and replay: the id to hand to the outside world."""
+        return self._claimed.message_id
+
+    @property
+    def attempt(self) -> int:
+        return self._claimed.attempts
+
+    @property
+    def max_attempts(self) -> int:
+        return self._max_attempts
+
+    @property
+    def type(self) -> str:
+        return self._claimed.type
+
+    @property
+    def source(self) -> str:
+        return self._claimed.source
+
+    @property
+    def key(self) -> str | None:
+        return self._claimed.key
+
+    @property
+    def consumer(self) -> str:
+        return self._claimed.consumer
+
+    @property
+    def queue(self) -> str:
+        return self._claimed.queue
+
+    @property
+    def generation(self) -> int:
+        return self._claimed.generation
+
+    @property
+    def occurred_at(self) -> datetime:
+        return self._claimed.occurred_at
+
+    @property
+    def fence(self) -> int:
+        return self._claimed.fence
+
+    async def complete(self, *, conn: Any, key: str | None = None) -> None:
+        """Marks this delivery delivered in the handler's own transaction: effect and outcome commit together.
+
+        `key` is a foreign id to handle only once (with the message's source); without it the message itself is the key.
+        Raises `LeaseLost` or `AlreadyHandled`, and then the database has undone the transaction: swallowing it
+        commits nothing.
+        """
+        adapter = recognise(conn)
+        if not adapter.awaits:
+            raise TypeError(f"{type(conn).__name__} blocks; call ctx.sync.complete(conn=...)")
+        await adapter.check()
+        self.completing = True
+        await run_on_async(self._completion(key), self._dialect, adapter)
+
+    def _complete_sync(self, conn: Any, key: str | None) -> None:
+        adapter = recognise(conn)
+        if adapter.awaits:
+            raise TypeError(f"{type(conn).__name__} is awaited; call await ctx.complete(conn=...)")
+        adapter.check()
+        self.completing = True
+        run_on(self._completion(key), self._dialect, adapter)
+
+    def _completion(self, key: str | None) -> Operation[None]:
+        handled = None if key is None else (self.consumer, self.source, key)
+        return complete(self._claim, IDLE_TIMEOUT, handled)
+
+    async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
+        """Publishes with this delivery's correlation ids; as `Holdfast.publish`."""
+        if self._publisher is None:
+            raise UnsupportedConnection("a context without an app")
+        return await self._publisher.publish(event, payload, conn=conn, **options)
+
+
+class SyncContext:
+    """The blocking twins of a context's methods."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def complete(self, *, conn: Any, key: str | None = None) -> None:
+        """`Context.complete`, blocking."""
+        self._context._complete_sync(conn, key)
+
+    def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
+        """`Context.publish`, blocking."""
+        publisher = self._context._publisher
+        if publisher is None:
+            raise UnsupportedConnection("a context without an app")
+        return publisher.sync.publish(event, payload, conn=conn, **options)

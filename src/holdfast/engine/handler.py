@@ -1,0 +1,119 @@
+"""Handlers: a named function, what it takes, and the rules its failures go by."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, get_type_hints
+
+from holdfast.core import payload
+from holdfast.core.classify import Rules
+from holdfast.core.errors import ConfigurationError, InvalidPayload
+from holdfast.core.event import EventType, validate, version_of
+from holdfast.core.retry import RetryPolicy
+from holdfast.engine.context import Context
+from holdfast.stores.claim import Claimed
+from holdfast.stores.registry import Declaration, Subscription
+
+
+class Kind(StrEnum):
+    """What a handler is for."""
+
+    CONSUMER = "consumer"
+    JOB = "job"
+    COMMAND = "command"
+    PROJECTOR = "projector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """A consumer with its function. The name is stable; it is not the function's import path."""
+
+    name: str
+    kind: Kind
+    function: Callable[..., Any]
+    patterns: tuple[str, ...] = ()
+    event: EventType | None = None
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    rules: Rules
+    timeout: timedelta | None = None
+    from_start: bool = True
+    keep_runs: bool = False
+    takes_context: bool = False
+    parameters: Mapping[str, Any] | None = None
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @property
+    def declaration(self) -> Declaration:
+        return Declaration(self.name, self.queue, self.priority, self.retry)
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        return [Subscription(pattern, self.name, self.from_start) for pattern in self.patterns]
+
+    def arguments(self, claimed: Claimed) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The payload as this function takes it, checked: what does not fit raises and is dead."""
+        if self.parameters is None:
+            if self.event is None:
+                return (payload.decode(claimed.payload),), {}
+            return (self.event.read(claimed.payload, version_of(claimed.correlation)),), {}
+        given = payload.decode(claimed.payload)
+        if not isinstance(given, dict):
+            raise InvalidPayload("$", f"job {self.name} takes an object of named arguments")
+        unknown = given.keys() - self.parameters.keys()
+        if unknown:
+            raise InvalidPayload(f"$.{min(unknown)}", f"job {self.name} has no such parameter")
+        return (), {
+            name: value if self.parameters[name] is Any else validate(self.parameters[name], value)
+            for name, value in given.items()
+        }
+
+
+def takes_context(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is the context: known by its `Context` annotation."""
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None:
+        return False
+    return _hints(function).get(first.name) is Context or (
+        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == "Context"
+    )
+
+
+def check_event_function(name: str, function: Callable[..., Any]) -> None:
+    """Refuses a function that cannot be called with a payload, or with a context and a payload."""
+    wanted = 2 if takes_context(function) else 1
+    try:
+        inspect.signature(function).bind(*range(wanted))
+    except TypeError:
+        raise ConfigurationError(
+            f"consumer {name}: {function.__qualname__}{inspect.signature(function)} must take (payload) or "
+            "(ctx: Context, payload)"
+        ) from None
+
+
+def job_parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """A job's parameters by name with their types; the context is left out."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if takes_context(function):
+        parameters = parameters[1:]
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigurationError(
+                f"job {name}: parameter {parameter} cannot be stored by name; use ordinary or keyword-only parameters"
+            )
+    hints = _hints(function)
+    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError):
+        # A forward reference that only a type checker can see: the value is passed as it is.
+        return {}

@@ -1,0 +1,83 @@
+"""Which lanes to claim from, in which order, and how deep: hints that keep claims cheap, never an authority.
+
+Under a long-held snapshot dead rows pile up at the head of a lane, and a claim that starts at the beginning
+walks over all of them. A floor skips them. But `run_at` is when a transaction began, so work may arrive below
+the floor: a shallow look (a little below the floor) and a look at the whole lane come round again, each due after
+a multiple of what it cost.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.stores.claim import Claimed, Lane
+
+_SHALLOW = timedelta(seconds=10)
+_COST_FACTOR = 20.0
+_LOW_SHARE = 8
+
+
+@dataclass(slots=True)
+class _Due:
+    """When a look at one depth is worth its cost again, on the local clock: a hint needs no other."""
+
+    at: float = 0.0
+
+    def took(self, started: float, ended: float) -> None:
+        self.at = ended + _COST_FACTOR * (ended - started)
+
+
+class Lanes:
+    """The lanes of one pool of slots, with a floor for each."""
+
+    def __init__(self) -> None:
+        self._known: list[Lane] = []
+        self._floors: dict[tuple[str, str, int, int], Lane] = {}
+        self._whole, self._shallow = _Due(), _Due()
+        self._depth = self._whole
+        self._turn = 0
+        self.refresh_due = 0.0
+
+    def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
+        """Takes over what the store found; looking again is due after a multiple of what it cost."""
+        self._known = list(found)
+        self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
+        self.refresh_due = ended + max(0.02, _COST_FACTOR * (ended - started))
+
+    def __bool__(self) -> bool:
+        return bool(self._known)
+
+    def order(self) -> list[Lane]:
+        """The lanes for the next claim: by priority, those of one priority in turn, sometimes the last ones first."""
+        self._turn += 1
+        if not self._known:
+            return []
+        if self._turn % _LOW_SHARE == 0:
+            ordered = sorted(self._known, key=lambda lane: -lane.priority)
+        else:
+            start = self._turn % len(self._known)
+            ordered = sorted(self._known[start:] + self._known[:start], key=lambda lane: lane.priority)
+        now = time.monotonic()
+        if not self._floors or now >= self._whole.at:
+            self._depth = self._whole
+            return ordered
+        if now >= self._shallow.at:
+            self._depth = self._shallow
+            return [self._lowered(lane) for lane in ordered]
+        self._depth = _Due()
+        return [self._floors.get(lane[:4], lane) for lane in ordered]
+
+    def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> None:
+        """Learns from a claim: the floor of a lane is the lowest row that was just taken from it."""
+        self._depth.took(started, ended)
+        lowest: dict[tuple[str, str, int, int], Lane] = {}
+        for claim in claims:
+            name = (claim.queue, claim.consumer, claim.generation, claim.priority)
+            if name not in lowest or (claim.run_at, claim.id) < (lowest[name].floor_at, lowest[name].floor_id):
+                lowest[name] = Lane(*name, claim.run_at, claim.id)
+        self._floors |= lowest
+
+    def _lowered(self, lane: Lane) -> Lane:
+        floor = self._floors.get(lane[:4])
+        return lane if floor is None else floor._replace(floor_at=floor.floor_at - _SHALLOW, floor_id=lane.floor_id)

@@ -1,0 +1,49 @@
+"""What a worker is told when it starts."""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from holdfast.core.errors import ConfigurationError
+
+MAX_CLAIM = 500
+_CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """How a worker behaves. `queues` maps a queue to its slots; without it one pool of slots serves every queue."""
+
+    queues: Mapping[str, int] | None = None
+    concurrency: int = 50
+    generation: int = 0
+    lease: timedelta = timedelta(seconds=30)
+    poll: timedelta = timedelta(milliseconds=200)
+    grace: timedelta = timedelta(seconds=30)
+    keep: timedelta | None = timedelta(days=30)
+    until_idle: bool = False
+    idle_limit: timedelta = timedelta(minutes=1)
+    suspects: bool = False
+    """Run suspects, one at a time, and nothing else: the child process of another worker."""
+    cron: bool = True
+
+    def __post_init__(self) -> None:
+        for name, slots in {"concurrency": self.concurrency, **(self.queues or {})}.items():
+            if not 1 <= slots <= 10_000:
+                raise ConfigurationError(f"{name} has {slots} slots; give 1 to 10,000")
+        if self.lease < timedelta(seconds=1):
+            raise ConfigurationError(f"a lease of {self.lease} is too short to be renewed in time; give 1 s or more")
+
+
+def instance_id() -> str:
+    """A name for this worker instance that no other ever has, readable by people: host, process, chance."""
+    host = socket.gethostname().split(".")[0][:30] or "host"
+    return f"{host}/{os.getpid()}/{secrets.token_hex(3)}"
+
+
+def claim_size(free: int) -> int:
+    """The largest of a few sizes that fits: the limit is written into the statement, and each size has its plan."""
+    return next((size for size in _CLAIM_SIZES if size <= free), 0)

@@ -1,0 +1,36 @@
+"""The pruner: a worker's duty to remove what is done and old."""
+
+from datetime import timedelta
+
+import structlog
+
+from holdfast.stores.protocol import Store
+from holdfast.stores.prune import FROM_THE_START, ceiling, prune_deliveries
+from holdfast.stores.query import clock
+from holdfast.stores.worker import forget_workers
+
+log = structlog.get_logger("holdfast.prune")
+
+_FORGET_AFTER = timedelta(days=1)
+
+
+class PruneDuty:
+    """Removes delivered rows older than `keep`, and rows of workers long gone. Messages and failures stay."""
+
+    interval = timedelta(minutes=10)
+
+    def __init__(self, store: Store, keep: timedelta) -> None:
+        self._store, self._keep = store, keep
+
+    async def perform(self, worker: str) -> None:
+        top = ceiling(await self._store.run(clock()), self._keep)
+        cursor, removed = FROM_THE_START, 0
+        while True:
+            count, following = await self._store.run(prune_deliveries(cursor, top, self._keep))
+            removed += count
+            if following is None:
+                break
+            cursor = following
+        await self._store.run(forget_workers(_FORGET_AFTER))
+        if removed:
+            log.info("pruned", removed=removed, worker=worker)

@@ -1,0 +1,1 @@
+"""Producers: from an event to rows in somebody's transaction."""

@@ -1,0 +1,136 @@
+"""The producer: builds messages and writes them where the caller says."""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from holdfast.core.correlation import correlation
+from holdfast.core.errors import ConfigurationError, UnsupportedConnection
+from holdfast.core.event import VERSION_HEADER, EventType, event_type, validate
+from holdfast.core.identity import uuid7
+from holdfast.core.message import Address, NewMessage, new_message
+from holdfast.core.payload import MAX_BYTES
+from holdfast.produce.commit import after_commit
+from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
+from holdfast.stores.protocol import Store
+from holdfast.stores.publish import Fanout, Published, publish
+
+
+class Producer:
+    """Writes messages into a store. Never buffers: a message belongs to the transaction it is published in."""
+
+    def __init__(
+        self,
+        store: Store,
+        source: str,
+        *,
+        generation: int = 0,
+        max_payload: int = MAX_BYTES,
+        committed: Callable[[], None] | None = None,
+    ) -> None:
+        self.store, self.source, self.generation = store, source, generation
+        self._max_payload = max_payload
+        self._committed = committed
+        self._fanout = Fanout()
+        self._random = random.SystemRandom()
+
+    def build(
+        self,
+        event: object,
+        payload: object = None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, object] | None = None,
+        occurred_at: datetime | None = None,
+        addressed: Iterable[Address] = (),
+    ) -> NewMessage:
+        """A checked message: `event` is an instance of an event class, or the class or name with its `payload`."""
+        type, body, version = _named(event, payload)
+        carried: dict[str, object] = {**correlation(), **(headers or {})}
+        if version != 1:
+            carried[VERSION_HEADER] = str(version)
+        return new_message(
+            id=uuid7(time.time_ns() // 1_000_000, self._random.getrandbits(74)),
+            type=type,
+            source=self.source,
+            payload=body,
+            key=key,
+            headers=carried,
+            generation=self.generation,
+            occurred_at=occurred_at,
+            addressed=addressed,
+            max_bytes=self._max_payload,
+        )
+
+    async def publish(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
+        """Writes in the caller's transaction, or with `conn=None` in one of its own."""
+        operation = publish(messages, self._fanout)
+        if conn is None:
+            published = await self.store.run(operation)
+            self._hint()
+            return published
+        adapter = self.adapter(conn)
+        if not adapter.awaits:
+            raise TypeError(f"{_kind(conn)} blocks; call hf.sync.publish(..., conn=...) from a plain function")
+        await adapter.check()
+        published = await run_on_async(operation, self.store.dialect, adapter)
+        after_commit(conn, self._hint)
+        return published
+
+    def publish_sync(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
+        """`publish`, blocking."""
+        operation = publish(messages, self._fanout)
+        if conn is None:
+            published = self.store.run_sync(operation)
+            self._hint()
+            return published
+        adapter = self.adapter(conn)
+        if adapter.awaits:
+            raise TypeError(f"{_kind(conn)} is awaited; use `await hf.publish(..., conn=...)`")
+        adapter.check()
+        published = run_on(operation, self.store.dialect, adapter)
+        after_commit(conn, self._hint)
+        return published
+
+    def adapter(self, conn: Any) -> Connection | AsyncConnection:
+        """The adapter for a caller's connection; it must lead to the same kind of database as the store."""
+        adapter = recognise(conn)
+        if adapter.database != self.store.dialect.name:
+            raise UnsupportedConnection(
+                _kind(conn),
+                f"it speaks {adapter.database}, the store is {self.store.name}; publish into the database the store is in",
+            )
+        return adapter
+
+    def _hint(self) -> None:
+        if self._committed is not None:
+            self._committed()
+
+
+def _named(event: object, payload: object) -> tuple[str, object, int]:
+    if isinstance(event, str):
+        return event, {} if payload is None else payload, 1
+    if isinstance(event, type):
+        known = event_type(event)
+        if payload is None:
+            raise ConfigurationError(
+                f"{known.name} is published without a payload; pass an instance, or the class and one"
+            )
+        return known.name, _checked(known, payload), known.version
+    if payload is not None:
+        raise ConfigurationError("an event that is an instance is its own payload; pass only one of them")
+    known = event_type(type(event))
+    return known.name, event, known.version
+
+
+def _checked(known: EventType, payload: object) -> object:
+    """A dict given for a class must fit it: bad input is refused at the door."""
+    if isinstance(payload, known.cls) and not isinstance(payload, dict):
+        return payload
+    return validate(known.cls, payload)
+
+
+def _kind(conn: object) -> str:
+    return f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}"
