@@ -82,7 +82,44 @@ _HOMES = {
     "Published": "stores.publish",
 }
 
-__all__ = ["__version__", *_HOMES]
+__all__ = [
+    "AlreadyHandled",
+    "Cancel",
+    "CircuitOpen",
+    "ConfigurationError",
+    "Context",
+    "Holdfast",
+    "HoldfastError",
+    "InvalidKey",
+    "InvalidName",
+    "InvalidPayload",
+    "Job",
+    "KeyConflict",
+    "LeaseLost",
+    "NoTransaction",
+    "NotFound",
+    "Outage",
+    "Published",
+    "Refused",
+    "RetryAfter",
+    "RetryPolicy",
+    "Router",
+    "Rules",
+    "SchemaMismatch",
+    "Snooze",
+    "StoreError",
+    "StoreUnavailable",
+    "TerminalError",
+    "UnsupportedConnection",
+    "Verdict",
+    "WorkerOptions",
+    "__version__",
+    "correlate",
+    "event",
+    "job_key",
+    "key",
+    "upcast",
+]
 
 
 def __getattr__(name: str) -> object:

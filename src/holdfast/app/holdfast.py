@@ -9,6 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from holdfast.app.family import worker_command
+from holdfast.app.locate import spec_of
 from holdfast.app.loop import run_loop, stopped_by_signals, then
 from holdfast.app.opening import migrate_async, migrate_blocking, open_store
 from holdfast.app.reactions import Reactions
@@ -25,7 +27,9 @@ from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.cron import CronDuty, Schedule
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.pruner import PruneDuty
+from holdfast.engine.suspects import SuspectDuty
 from holdfast.engine.worker import Duty, Surroundings, Worker
+from holdfast.idempotency.window import StoreWindow, Window
 from holdfast.produce.producer import Producer
 from holdfast.stores.connection import run_on, run_on_async
 from holdfast.stores.operation import Operation
@@ -62,6 +66,7 @@ class Holdfast(Router):
         queues: Mapping[str, RetryPolicy] | None = None,
         alerts: Sequence[AlertHook] = (),
         probes: Mapping[str, Callable[[], Awaitable[bool]]] | None = None,
+        dedupe: Window | None = None,
         keep: Duration | None = "30d",
     ) -> None:
         super().__init__()
@@ -86,6 +91,7 @@ class Holdfast(Router):
         self._queue_policies = dict(queues or {})
         self._alerts = Alerts(tuple(alerts))
         self._probes = dict(probes or {})
+        self._window = dedupe or StoreWindow(self.store)
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._reactions = Reactions(self.reactions, self, self.store.dialect)
         self._workers: set[Worker] = set()
@@ -139,8 +145,10 @@ class Holdfast(Router):
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         with self.store.engine_lock():
             await self._prepare(None)
+            chosen = self._own(options)
             lease_store = open_store(self.dsn, self.schema, role="holdfast-lease", pool_size=1)
-            worker = Worker(self._surroundings(lease_store, options or WorkerOptions()), self._own(options))
+            suspects = None if chosen.suspects else self._suspects(chosen)
+            worker = Worker(self._surroundings(lease_store, chosen, suspects), chosen)
             self._workers.add(worker)
             stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
             try:
@@ -149,6 +157,8 @@ class Holdfast(Router):
                 self._workers.discard(worker)
                 if stopper is not None:
                     stopper.cancel()
+                if suspects is not None:
+                    await asyncio.to_thread(suspects.stop)
                 await lease_store.close()
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
@@ -256,8 +266,16 @@ class Holdfast(Router):
         options = options or WorkerOptions()
         return options if options.generation else replace(options, generation=self.generation)
 
-    def _surroundings(self, lease_store: Store, options: WorkerOptions) -> Surroundings:
-        duties: list[Duty] = []
+    def _suspects(self, options: WorkerOptions) -> SuspectDuty:
+        def command() -> list[str] | None:
+            spec = spec_of(self)
+            return None if spec is None else worker_command(spec, options, suspects=True)
+
+        queues = None if options.queues is None else list(options.queues)
+        return SuspectDuty(self.store, sorted(self.handlers), options.generation, queues, command)
+
+    def _surroundings(self, lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None) -> Surroundings:
+        duties: list[Duty] = [] if suspects is None else [suspects]
         if self.schedules and options.cron:
             duties.append(CronDuty(self.store, self.schedules, self._occurrence))
         if self._keep is not None:
@@ -268,6 +286,7 @@ class Holdfast(Router):
             handlers=self.handlers,
             rules=self.rules,
             alerts=self._alerts,
+            window=self._window,
             publisher=self,
             probes=self._probes,
             duties=tuple(duties),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast.app.job import Job, check_key_template
@@ -24,6 +25,8 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 Classes = tuple[type[BaseException], ...]
 
+_DEDUPE = timedelta(minutes=5)
+
 
 class Options(TypedDict, total=False):
     """What every durable handler can say of itself. `name` must stay the same for ever."""
@@ -39,6 +42,7 @@ class Options(TypedDict, total=False):
     park_on: Classes
     classify: Classifier
     keep_runs: bool
+    dedupe: Duration | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +168,7 @@ class Router:
             ),
             timeout=None if timeout is None else to_timedelta(timeout, name="timeout"),
             keep_runs=options.get("keep_runs", False),
+            dedupe=_window(options.get("dedupe", False)),
             takes_context=takes_context(function),
         )
 
@@ -199,6 +204,13 @@ def _patterns(name: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], E
             f"consumer {name}: one event class at a time, or names and patterns alone; its payload has one type"
         )
     return tuple(patterns), known[0] if known else None
+
+
+def _window(dedupe: Duration | bool) -> timedelta | None:
+    """How long a key is remembered: not at all, five minutes, or as long as said."""
+    if isinstance(dedupe, bool):
+        return _DEDUPE if dedupe else None
+    return to_timedelta(dedupe, name="dedupe")
 
 
 def _from_start(name: str, start: str) -> bool:

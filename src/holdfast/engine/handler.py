@@ -43,6 +43,7 @@ class Handler:
     from_start: bool = True
     keep_runs: bool = False
     takes_context: bool = False
+    dedupe: timedelta | None = None
     parameters: Mapping[str, Any] | None = None
 
     @property

@@ -7,6 +7,7 @@ import structlog
 from holdfast.stores.protocol import Store
 from holdfast.stores.prune import FROM_THE_START, ceiling, prune_deliveries
 from holdfast.stores.query import clock
+from holdfast.stores.seen import forget_seen
 from holdfast.stores.worker import forget_workers
 
 log = structlog.get_logger("holdfast.prune")
@@ -32,5 +33,6 @@ class PruneDuty:
                 break
             cursor = following
         await self._store.run(forget_workers(_FORGET_AFTER))
+        await self._store.run(forget_seen())
         if removed:
             log.info("pruned", removed=removed, worker=worker)

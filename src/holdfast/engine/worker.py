@@ -24,7 +24,7 @@ from holdfast.core.outcome import Failed, LeaseExpired, Outcome, Released, Succe
 from holdfast.core.report import report
 from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Context, Publisher
-from holdfast.engine.execute import execute
+from holdfast.engine.execute import Window, execute
 from holdfast.engine.handler import Handler
 from holdfast.engine.lease import Lease
 from holdfast.engine.options import WorkerOptions, claim_size, instance_id
@@ -70,6 +70,7 @@ class Surroundings:
     handlers: Mapping[str, Handler]
     rules: Rules
     alerts: Alerts
+    window: Window
     publisher: Publisher | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict)
     duties: tuple[Duty, ...] = ()
@@ -276,7 +277,9 @@ class _Life:
         context = Context(claimed, self.id, self._store.dialect, self._around.publisher, budget)
         started = time.monotonic()
         try:
-            outcome, error = await execute(handler, claimed, context, self._around.rules, self._threads)
+            outcome, error = await execute(
+                handler, claimed, context, self._around.rules, self._threads, self._around.window
+            )
         except asyncio.CancelledError as cancelled:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -366,6 +369,10 @@ class _Life:
 
     async def _idle(self) -> bool:
         """Whether nothing is left that is due within the limit; waits for what is."""
+        if self._options.suspects:
+            found = await self._store.run(lanes(sorted(self._around.handlers), self._options.generation, suspects=True))
+            await self._sleep(self._options.poll.total_seconds() if found else 0.0)
+            return not found
         await self._catch_up()
         limit = self._options.idle_limit
         wait = await self._store.run(outlook(sorted(self._around.handlers)))

