@@ -5,7 +5,7 @@ import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -41,6 +41,16 @@ from holdfast.stores.sqlite.store import SqliteStore
 Classes = tuple[type[BaseException], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """What depends on the store an app is bound to."""
+
+    store: Store
+    producer: Producer
+    window: Window
+    reactions: Reactions
+
+
 class Holdfast(Router):
     """Reliable events, jobs and commands on one database.
 
@@ -71,32 +81,57 @@ class Holdfast(Router):
     ) -> None:
         super().__init__()
         self._app = self
-        dsn = dsn or os.environ.get("HOLDFAST_DSN")
-        if not dsn:
-            raise ConfigurationError(
-                "no store was named; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
-                "postgresql://user@host/database"
-            )
-        self.dsn, self.schema = dsn, schema
+        self._dsn, self.schema = dsn, schema
         self.source = check_name("source", source)
         if generation is None:
             generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
         self.generation = check_generation(generation)
         self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
-        self.store: Store = open_store(dsn, schema)
         self.sync = SyncHoldfast(self)
-        self._producer = Producer(
-            self.store, self.source, generation=self.generation, max_payload=max_payload, committed=self._wake
-        )
+        self._max_payload = max_payload
         self._queue_policies = dict(queues or {})
         self._alerts = Alerts(tuple(alerts))
         self._probes = dict(probes or {})
-        self._window = dedupe or StoreWindow(self.store)
+        self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
-        self._reactions = Reactions(self.reactions, self, self.store.dialect)
+        self._binding: _Binding | None = None
         self._workers: set[Worker] = set()
         self._prepared: tuple[str, ...] | None = None
         self._preparing = threading.Lock()
+
+    @property
+    def dsn(self) -> str:
+        """Where the store is. Looked up when it is first needed, so that importing an app needs no environment."""
+        if not (dsn := self._dsn or os.environ.get("HOLDFAST_DSN")):
+            raise ConfigurationError(
+                "no store was named; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
+                "postgresql://user@host/database"
+            )
+        return dsn
+
+    @property
+    def store(self) -> Store:
+        return self._bound_to.store
+
+    @property
+    def _producer(self) -> Producer:
+        return self._bound_to.producer
+
+    @property
+    def _bound_to(self) -> "_Binding":
+        if self._binding is None:
+            store = open_store(self.dsn, self.schema)
+            producer = Producer(
+                store, self.source, generation=self.generation, max_payload=self._max_payload, committed=self._wake
+            )
+            window = self._dedupe or StoreWindow(store)
+            self._binding = _Binding(store, producer, window, Reactions(self.reactions, self, store.dialect))
+        return self._binding
+
+    def rebind(self, dsn: str | None, schema: str = "holdfast") -> None:
+        """Moves the app to another store; what is open on the old one is the caller's to close. For tests."""
+        self._dsn, self.schema = dsn, schema
+        self._binding = self._prepared = None
 
     async def publish(
         self,
@@ -129,14 +164,14 @@ class Holdfast(Router):
 
     async def _publish(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
         await self._prepare(conn)
-        written = self._reactions.plan(messages, conn)
+        written = self._bound_to.reactions.plan(messages, conn)
         published = await self._producer.publish(messages, conn)
         written(published)
         return published
 
     def _publish_sync(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
         self._prepare_sync(conn)
-        written = self._reactions.plan(messages, conn)
+        written = self._bound_to.reactions.plan(messages, conn)
         published = self._producer.publish_sync(messages, conn)
         written(published)
         return published
@@ -286,7 +321,7 @@ class Holdfast(Router):
             handlers=self.handlers,
             rules=self.rules,
             alerts=self._alerts,
-            window=self._window,
+            window=self._bound_to.window,
             publisher=self,
             probes=self._probes,
             duties=tuple(duties),
