@@ -408,6 +408,7 @@ class _Life:
             await asyncio.wait_for(self._settler.drained(), 1 if lost else 5)
         if self._lease is not None:
             self._lease.stop()
+            await asyncio.to_thread(self._lease.join, 2)
         with contextlib.suppress(HoldfastError, TimeoutError):
             await asyncio.wait_for(self._store.run(stop_worker(self.id)), 5)
         log.info("worker stopped", worker=self.id, unwritten=len(self._settler))

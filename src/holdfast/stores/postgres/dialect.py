@@ -17,7 +17,9 @@ class PostgresDialect:
     def __init__(self, schema: str = "holdfast") -> None:
         self.schema = check_schema(schema)
         self.prefix = f'"{self.schema}".'
-        self.statements = Statements("holdfast.stores.postgres.statements", {"hf": self.prefix})
+        self.statements = Statements(
+            "holdfast.stores.postgres.statements", {"hf": self.prefix, "schema": f'"{self.schema}"'}
+        )
         self._compiled = lru_cache(maxsize=1024)(self._compile)
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:

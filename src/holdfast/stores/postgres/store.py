@@ -2,24 +2,22 @@
 
 import asyncio
 import contextlib
-import os
 import random
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
-from holdfast.core.errors import LockTimeout, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.core.errors import ConfigurationError, LockTimeout, SchemaMismatch, StoreError, StoreUnavailable
 from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, OnConnection, Psycopg
-from holdfast.stores.migration import SchemaStatus, migrations, newest
+from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, drive, drive_async
 from holdfast.stores.postgres.dialect import PostgresDialect
+from holdfast.stores.postgres.pool import AsyncPool, Pool
 
 T = TypeVar("T")
 
@@ -40,7 +38,7 @@ _PATIENCE = {
 _PLANNING = "set plan_cache_mode = force_custom_plan"
 # A replay can meet a job that was published under its unique key meanwhile; looking again tells.
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
-_UNREACHABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction, PoolTimeout)
+_UNREACHABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
 
 class PostgresStore:
@@ -56,7 +54,7 @@ class PostgresStore:
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self.dialect = PostgresDialect(schema)
-        given = conninfo_to_dict(dsn)
+        given = _read(dsn)
         self.name = _shown(given)
         settings: dict[str, Any] = {"application_name": application_name, **_PATIENCE, **given}
         self.conninfo = make_conninfo(**settings)
@@ -64,19 +62,14 @@ class PostgresStore:
         self._hinted_at = float("-inf")
         self.pooled = False
         """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
-        self._pool_size = pool_size
-        self._timeout = timeout.total_seconds()
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._pool: ConnectionPool[psycopg.Connection] | None = None
-        self._async_pool: AsyncConnectionPool[psycopg.AsyncConnection] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool = Pool(self._connect, pool_size, timeout.total_seconds(), self.name)
+        self._async_pool = AsyncPool(self._connect_async, pool_size, timeout.total_seconds(), self.name)
 
     async def run(self, operation: Operation[T]) -> T:
         for tries_left in reversed(range(_TRIES)):
             try:
                 with self._translated():
-                    async with self._async_connection() as connection:
+                    async with self._async_pool.connection() as connection:
                         executor = OnAsyncConnection(self.dialect, AsyncPsycopg(connection))
                         if operation.single:
                             return await drive_async(operation, executor)
@@ -91,7 +84,7 @@ class PostgresStore:
     def run_sync(self, operation: Operation[T]) -> T:
         for tries_left in reversed(range(_TRIES)):
             try:
-                with self._translated(), self._sync_pool().connection() as connection:
+                with self._translated(), self._pool.connection() as connection:
                     executor = OnConnection(self.dialect, Psycopg(connection))
                     if operation.single:
                         return drive(operation, executor)
@@ -129,7 +122,7 @@ class PostgresStore:
         if now - self._hinted_at < _HINT_EVERY:
             return
         self._hinted_at = now
-        with contextlib.suppress(psycopg.Error, PoolTimeout), self._sync_pool().connection() as connection:
+        with contextlib.suppress(psycopg.Error, StoreUnavailable), self._pool.connection() as connection:
             connection.execute("select pg_notify(%s, '')", (self.channel,))
 
     def engine_lock(self) -> contextlib.AbstractContextManager[None]:
@@ -150,19 +143,13 @@ class PostgresStore:
         run("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.migrate.{self.dialect.schema}",))
         if not self._version_table(connection):
             run(f'create schema if not exists "{self.dialect.schema}"')
-            run(
-                f"create table {self.dialect.prefix}schema_version "
-                "(version integer primary key, name text not null, applied_at timestamptz not null default now())"
-            )
+            run(_create_version_table(self.dialect))
         done = self._version(connection) or 0
         applied = []
         for migration in migrations(_MIGRATIONS):
             if migration.version > done:
                 run(migration.render({"hf": self.dialect.prefix}))
-                run(
-                    f"insert into {self.dialect.prefix}schema_version (version, name) values (%s, %s)",
-                    (migration.version, migration.name),
-                )
+                run(_version_row(self.dialect, migration))
                 applied.append(f"{migration.version:04} {migration.name}")
         return applied
 
@@ -175,16 +162,11 @@ class PostgresStore:
         self.schema_status().check()
 
     async def close(self) -> None:
-        pool, self._async_pool = self._async_pool, None
-        if pool is not None and self._loop is asyncio.get_running_loop():
-            await pool.close()
         self.close_sync()
 
     def close_sync(self) -> None:
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        self._pool.close()
+        self._async_pool.close()
 
     def _version_table(self, connection: psycopg.Connection) -> bool:
         (found,) = connection.execute(
@@ -197,50 +179,20 @@ class PostgresStore:
         row = run(f"select max(version) from {self.dialect.prefix}schema_version").fetchone()
         return None if row is None else row[0]
 
-    @contextlib.asynccontextmanager
-    async def _async_connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        loop = asyncio.get_running_loop()
-        if self._async_pool is None or self._loop is not loop or self._process != os.getpid():
-            # A pool belongs to its loop and process; one left over from an earlier loop cannot be closed from here.
-            self._process, self._loop = os.getpid(), loop
-            self._async_pool = AsyncConnectionPool(
-                self.conninfo,
-                kwargs={"autocommit": True},
-                min_size=1,
-                max_size=self._pool_size,
-                timeout=self._timeout,
-                configure=self._configure_async,
-                open=False,
-            )
-            await self._async_pool.open()
-        async with self._async_pool.connection() as connection:
-            yield connection
-
-    def _sync_pool(self) -> "ConnectionPool[psycopg.Connection]":
-        with self._lock:
-            if self._pool is None or self._process != os.getpid():
-                self._process = os.getpid()
-                self._pool = ConnectionPool(
-                    self.conninfo,
-                    kwargs={"autocommit": True},
-                    min_size=0,
-                    max_size=self._pool_size,
-                    timeout=self._timeout,
-                    configure=self._configure,
-                    open=True,
-                )
-            return self._pool
-
-    async def _configure_async(self, connection: psycopg.AsyncConnection) -> None:
+    async def _connect_async(self) -> psycopg.AsyncConnection:
+        connection = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True)
         cursor = await connection.execute("select pg_backend_pid()")
         self._adapt(connection, await cursor.fetchone())
         if not self.pooled:
             await connection.execute(_PLANNING)
+        return connection
 
-    def _configure(self, connection: psycopg.Connection) -> None:
+    def _connect(self) -> psycopg.Connection:
+        connection = psycopg.connect(self.conninfo, autocommit=True)
         self._adapt(connection, connection.execute("select pg_backend_pid()").fetchone())
         if not self.pooled:
             connection.execute(_PLANNING)
+        return connection
 
     def _adapt(self, connection: psycopg.BaseConnection[Any], server: tuple[Any, ...] | None) -> None:
         # One type for every integer: otherwise each size of number gets a prepared statement and a plan of its own.
@@ -267,9 +219,34 @@ class PostgresStore:
 
 
 def schema_text(dialect: PostgresDialect) -> str:
-    """All migrations as one script, for people who apply it themselves."""
-    head = f'create schema if not exists "{dialect.schema}";\n'
-    return head + "\n".join(m.render({"hf": dialect.prefix}) for m in migrations(_MIGRATIONS))
+    """All migrations as one script, for people who apply it themselves; it notes the version as `migrate` does."""
+    parts = [f'create schema if not exists "{dialect.schema}"', _create_version_table(dialect)]
+    for migration in migrations(_MIGRATIONS):
+        parts += [migration.render({"hf": dialect.prefix}).rstrip().removesuffix(";"), _version_row(dialect, migration)]
+    return ";\n\n".join(parts) + ";\n"
+
+
+def _create_version_table(dialect: PostgresDialect) -> str:
+    return (
+        f"create table {dialect.prefix}schema_version "
+        "(version integer primary key, name text not null, applied_at timestamptz not null default now())"
+    )
+
+
+def _version_row(dialect: PostgresDialect, migration: Migration) -> str:
+    values = f"({migration.version}, '{migration.name}')"
+    return f"insert into {dialect.prefix}schema_version (version, name) values {values}"
+
+
+def _read(dsn: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # The driver's message quotes the DSN.
+        raise ConfigurationError(
+            "the DSN cannot be read; write postgresql://user:password@host:port/database and percent-encode what is "
+            "special in it (it is not shown here: it may hold a password)"
+        ) from None
 
 
 def _pause(tries_left: int) -> float:

@@ -1,0 +1,23 @@
+-- name: travel
+-- Makes every stored time older.
+with d as (
+  update {hf}delivery
+  set run_at = run_at - :by::interval, created_at = created_at - :by::interval,
+      claimed_at = claimed_at - :by::interval, completed_at = completed_at - :by::interval,
+      lease_until = lease_until - :by::interval, first_failed_at = first_failed_at - :by::interval,
+      discarded_at = discarded_at - :by::interval),
+w as (update {hf}worker set started_at = started_at - :by::interval, alive_until = alive_until - :by::interval),
+c as (update {hf}consumer set blocked_until = blocked_until - :by::interval, paused_at = paused_at - :by::interval),
+s as (update {hf}schedule set last_at = last_at - :by::interval),
+k as (update {hf}seen set expires_at = expires_at - :by::interval)
+update {hf}message set occurred_at = occurred_at - :by::interval
+
+-- name: abandon
+-- Takes a delivery away from its owner.
+update {hf}delivery
+set status = 'pending', fence = fence + 1, run_at = now(), lease_until = null, locked_by = null
+where id = :delivery_id::uuid and status = 'in_flight'
+
+-- name: drop_schema
+-- Removes everything.
+drop schema {schema} cascade

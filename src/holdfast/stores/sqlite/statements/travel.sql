@@ -1,0 +1,22 @@
+-- name: travel
+-- Makes every stored time older.
+-- once
+update {hf}delivery
+set run_at = run_at - :by, created_at = created_at - :by, claimed_at = claimed_at - :by,
+    completed_at = completed_at - :by, lease_until = lease_until - :by, first_failed_at = first_failed_at - :by,
+    discarded_at = discarded_at - :by;
+update {hf}worker set started_at = started_at - :by, alive_until = alive_until - :by;
+update {hf}consumer set blocked_until = blocked_until - :by, paused_at = paused_at - :by;
+update {hf}schedule set last_at = last_at - :by;
+update {hf}seen set expires_at = expires_at - :by;
+update {hf}message set occurred_at = occurred_at - :by
+
+-- name: abandon
+-- Takes a delivery away from its owner.
+update {hf}delivery
+set status = 'pending', fence = fence + 1, run_at = {now}, lease_until = null, locked_by = null
+where id = :delivery_id and status = 'in_flight'
+
+-- name: drop_schema
+-- Nothing to do: a file of tests is removed whole.
+select 1

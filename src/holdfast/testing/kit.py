@@ -1,0 +1,205 @@
+"""The kit itself. Nothing is faked: payloads pass through JSON, the database decides, a real worker runs handlers."""
+
+import contextlib
+import inspect
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from holdfast.app.holdfast import Holdfast
+from holdfast.app.job import Job
+from holdfast.core.delivery import Status
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import NotFound
+from holdfast.core.event import event_type
+from holdfast.core.message import Message
+from holdfast.core.outcome import LeaseExpired
+from holdfast.engine.alert import Alerts
+from holdfast.engine.context import Context
+from holdfast.engine.handler import Handler
+from holdfast.engine.options import WorkerOptions
+from holdfast.engine.outcomes import Outcomes
+from holdfast.stores.claim import take_over
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import Filter, deliveries, messages, outlook
+from holdfast.stores.settle import settle
+from holdfast.stores.travel import abandon, drop_schema, travel
+
+_LEASE = timedelta(seconds=30)
+_REAPER = "holdfast-test-kit"
+
+
+class Crash(BaseException):
+    """Stands for the death of a worker process: nothing catches it, and nothing is settled."""
+
+
+class Clock:
+    """Moves time on by moving every stored time back: the database's clock still decides."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def advance(self, by: Duration) -> None:
+        """Everything stored looks `by` older: retries fall due, leases run out, schedules have missed occurrences."""
+        self._store.run_sync(travel(to_timedelta(by, name="by")))
+
+
+class Kit:
+    """An app on a store of its own."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.app = app
+        self.clock = Clock(app.store)
+
+    def published(self, event: object, **fields: object) -> list[Message]:
+        """The messages of an event class or type whose payload has these fields, newest first."""
+        name = event if isinstance(event, str) else event_type(event if isinstance(event, type) else type(event)).name
+        found = self.app.store.run_sync(messages(type=name, limit=1000))
+        return [message for message in found if _has(orjson.loads(message.payload), fields)]
+
+    def assert_published(self, event: object, **fields: object) -> Message:
+        """Fails unless such an event was published and committed; returns the newest."""
+        if found := self.published(event, **fields):
+            return found[0]
+        others = [f"{m.type} {m.payload}" for m in self.app.store.run_sync(messages(limit=20))]
+        raise AssertionError(_missing(f"{_name(event)} with {fields}", others))
+
+    def assert_enqueued(self, job: Job[Any, Any], **arguments: object) -> Message:
+        """Fails unless the job was enqueued with these arguments and committed; returns the newest."""
+        return self.assert_published(f"job.{job.name}", **arguments)
+
+    def statuses(self, consumer: str) -> list[Status]:
+        """How the deliveries of a consumer stand, oldest first."""
+        found = self.app.store.run_sync(deliveries(Filter(consumers=(consumer,)), limit=1000))
+        return [listed.delivery.status for listed in reversed(found)]
+
+    async def drain(self) -> None:
+        """Runs everything there is to run, travelling through retry waits instead of waiting for them.
+
+        Ends when every delivery is delivered or failed, or can only wait: paused, or nobody handles it.
+        """
+        options = WorkerOptions(until_idle=True, idle_limit=timedelta(0), cron=False, poll=timedelta(milliseconds=5))
+        stuck = 0
+        while stuck < 3:
+            await self.app.work(options)
+            await self._reap()
+            wait = await self.app.store.run(outlook(sorted(self.app.handlers)))
+            if wait is None:
+                return
+            stuck = 0 if wait > timedelta(0) else stuck + 1
+            self.clock.advance(max(wait, timedelta(0)) + timedelta(milliseconds=2))
+
+    @contextlib.contextmanager
+    def fail(self, consumer: str, error: type[Exception] | Exception, times: int = 1) -> Iterator[None]:
+        """The next `times` runs of a consumer raise this error in place of running."""
+
+        def failing(_context: Context, run: int) -> None:
+            if run <= times:
+                raise error
+
+        with self._instead(consumer, failing):
+            yield
+
+    @contextlib.contextmanager
+    def crash(self, consumer: str, times: int = 1) -> Iterator[None]:
+        """The next `times` runs of a consumer die with their worker: no word, an attempt used, taken over later."""
+
+        def dying(_context: Context, run: int) -> None:
+            if run <= times:
+                raise Crash
+
+        with self._instead(consumer, dying):
+            yield
+
+    @contextlib.contextmanager
+    def lose_lease(self, consumer: str, times: int = 1) -> Iterator[None]:
+        """In the next `times` runs another worker takes the delivery over before the handler begins: whatever the
+        handler then completes or returns is refused, and the delivery runs again."""
+
+        def losing(context: Context, run: int) -> None:
+            if run <= times:
+                self.app.store.run_sync(abandon(context.delivery_id))
+
+        with self._instead(consumer, losing):
+            yield
+
+    @contextlib.contextmanager
+    def _instead(self, consumer: str, before: Callable[[Context, int], None]) -> Iterator[None]:
+        original = self.app.handlers.get(consumer)
+        if original is None:
+            raise NotFound("consumer", consumer)
+        self.app.handlers[consumer] = _preceded(original, before)
+        try:
+            yield
+        finally:
+            self.app.handlers[consumer] = original
+
+    async def _reap(self) -> None:
+        """What a crash left is taken over at once: the kit knows who died, it need not wait for a lease."""
+        outcomes = Outcomes(_REAPER, Alerts())
+        taken = await self.app.store.run(take_over(_REAPER, _LEASE, 500))
+        acks = [outcomes.settle(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
+        if acks:
+            await self.app.store.run(settle(_REAPER, [ack.settlement for ack in acks]))
+            for ack in acks:
+                if ack.written is not None:
+                    ack.written()
+
+
+@contextlib.contextmanager
+def bound(app: Holdfast, dsn: str) -> Iterator[Kit]:
+    """The app on a store of its own for a while: a file, or on PostgreSQL a schema that is dropped at the end."""
+    before = app._dsn, app.schema
+    schema = "holdfast" if dsn.startswith("sqlite") else f"holdfast_test_{secrets.token_hex(6)}"
+    app.rebind(dsn, schema)
+    try:
+        app.store.migrate()
+        yield Kit(app)
+    finally:
+        if not dsn.startswith("sqlite"):
+            app.store.run_sync(drop_schema())
+        app.store.close_sync()
+        app.rebind(*before)
+
+
+def _preceded(handler: Handler, before: Callable[[Context, int], None]) -> Handler:
+    """The handler, with `before` called at the start of each run; the runs are counted from 1."""
+    runs: dict[UUID | None, int] = {}
+
+    def counted(context: Context) -> None:
+        runs[None] = runs.get(None, 0) + 1
+        before(context, runs[None])
+
+    def arguments(context: Context, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (context, *args) if handler.takes_context else args
+
+    async def run_async(context: Context, *args: Any, **kwargs: Any) -> Any:
+        counted(context)
+        return await handler.function(*arguments(context, args), **kwargs)
+
+    def run_plain(context: Context, *args: Any, **kwargs: Any) -> Any:
+        counted(context)
+        return handler.function(*arguments(context, args), **kwargs)
+
+    function = run_async if inspect.iscoroutinefunction(handler.function) else run_plain
+    return replace(handler, function=function, takes_context=True)
+
+
+def _has(payload: object, fields: dict[str, object]) -> bool:
+    return not fields or (
+        isinstance(payload, dict) and all(name in payload and payload[name] == value for name, value in fields.items())
+    )
+
+
+def _name(event: object) -> str:
+    return event if isinstance(event, str) else getattr(event, "__name__", type(event).__name__)
+
+
+def _missing(wanted: str, others: list[str]) -> str:
+    seen = "\n  ".join(others) or "nothing at all"
+    return f"{wanted} was not published. The newest messages are:\n  {seen}"
