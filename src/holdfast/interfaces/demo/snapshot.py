@@ -1,0 +1,67 @@
+"""How things stand at one moment, for the screen and for the story to wait on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from holdfast.interfaces.demo.crew import pid_of
+from holdfast.interfaces.demo.database import Database
+from holdfast.interfaces.demo.tally import PARKED
+from holdfast.stores.worker import Worker
+
+
+class State(StrEnum):
+    """A delivery's state as a visitor sees it: what is pending is told apart by why it waits."""
+
+    WAITING = "waiting"
+    IN_FLIGHT = "in flight"
+    RETRYING = "retrying"
+    PARKED = "parked"
+    DEAD = "dead"
+    DELIVERED = "delivered"
+
+
+_STATES = f"""
+select consumer, queue, case
+    when status = 'in_flight' then '{State.IN_FLIGHT}'
+    when status = 'delivered' then '{State.DELIVERED}'
+    when status = 'failed' then '{State.DEAD}'
+    when error_type = '{PARKED}' then '{State.PARKED}'
+    when error_type is not null then '{State.RETRYING}'
+    else '{State.WAITING}' end as state, count(*)
+from {{hf}}delivery group by 1, 2, 3"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Deliveries by consumer and state, and the workers with what each holds."""
+
+    counts: Counter[tuple[str, State]]
+    queues: dict[str, str]
+    workers: dict[int, int]
+
+    @classmethod
+    def nothing(cls) -> Self:
+        """Before anything has happened."""
+        return cls(Counter(), {}, {})
+
+    def count(self, *states: State, consumer: str | None = None) -> int:
+        """How many deliveries are in one of these states, of all consumers or of one."""
+        return sum(n for (name, state), n in self.counts.items() if state in states and consumer in (None, name))
+
+    @property
+    def unfinished(self) -> int:
+        """How many deliveries are neither done nor dead."""
+        return self.count(State.WAITING, State.IN_FLIGHT, State.RETRYING, State.PARKED)
+
+
+def take_snapshot(database: Database, workers: Sequence[Worker]) -> Snapshot:
+    """Looks at the store, once."""
+    rows = database.rows(_STATES)
+    return Snapshot(
+        Counter({(consumer, State(state)): n for consumer, _, state, n in rows}),
+        {consumer: queue for consumer, queue, *_ in rows},
+        {pid_of(worker): worker.in_flight for worker in workers},
+    )

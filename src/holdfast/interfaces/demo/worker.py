@@ -1,0 +1,34 @@
+"""One worker process of the demo: `python -m holdfast.interfaces.demo.worker`.
+
+The same as `holdfast worker --app holdfast.interfaces.demo.app:hf`, and it ends when the demo that started it is gone.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+
+from holdfast import WorkerOptions
+from holdfast.app.family import run_family
+
+APP = "holdfast.interfaces.demo.app:hf"
+LEASE = timedelta(seconds=2)
+"""Short, so that a visitor sees the take-over. The default of 30 s suits a shop that is not made to be watched."""
+
+
+def main() -> int:
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    return run_family(APP, WorkerOptions(concurrency=16, lease=LEASE, grace=timedelta(seconds=3)))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
