@@ -14,6 +14,7 @@ import django.db.utils
 import psycopg
 import psycopg.errors
 import pydantic
+import pydantic_core
 import pytest
 import sqlalchemy.exc
 from hypothesis import given
@@ -129,6 +130,7 @@ BUILT_IN = [
     (caught(lambda: Order(id="x")), DEAD),  # type: ignore[arg-type]
     (caught(lambda: pydantic.TypeAdapter(int).validate_json("{")), DEAD),
     (caught(rewrapped), DEAD),
+    (pydantic_core.PydanticCustomError("odd", "never raised"), DEAD),
     (InvalidPayload("$", "x"), DEAD),
     (PayloadTooLarge(2, 1), DEAD),
     (sqlite3.IntegrityError("x"), DEAD),
@@ -391,6 +393,7 @@ def test_the_name_of_what_is_out_can_be_stored() -> None:
     assert verdict.resource is not None
     assert verdict.resource.startswith("mail\ufffd\ufffd")
     assert len(verdict.resource) <= 200
+    assert classify(CircuitOpen("a\x00", 5)).resource == "a\ufffd"
 
 
 @given(

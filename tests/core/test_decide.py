@@ -109,6 +109,16 @@ def test_each_outcome_has_its_change(outcome: Outcome, change: Change) -> None:
     assert decide(DELIVERY, outcome, POLICY, 0.0) == change
 
 
+def test_a_verdict_without_a_name_is_written_all_the_same() -> None:
+    assert decide(DELIVERY, failed(Verdict(VerdictKind.PARK)), POLICY, 0.0) == Park("", PARK_DELAY, None)
+    assert decide(DELIVERY, failed(Verdict(VerdictKind.BLOCK)), POLICY, 0.0) == Block("", 2.5 * SECOND, held=False)
+
+
+def test_a_time_counts_more_than_a_delay_for_a_parked_delivery() -> None:
+    both = Verdict(VerdictKind.PARK, after=SECOND, until=AT, resource="acme")
+    assert decide(DELIVERY, failed(both), POLICY, 0.0) == Park("acme", None, AT)
+
+
 @pytest.mark.parametrize("outcome", [failed(Verdict.retry()), failed(Verdict.retry(SECOND)), LeaseExpired()])
 @pytest.mark.parametrize(
     ("attempts", "max_attempts", "ends"),

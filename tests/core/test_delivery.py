@@ -1,6 +1,7 @@
 """Deliveries and their failure cycles, whose stored form only ever grows."""
 
 import json
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from uuid import UUID
 
@@ -79,6 +80,21 @@ def test_a_cycle_of_an_earlier_release_is_read() -> None:
 @pytest.mark.parametrize("value", [True, "3", None, 1.5, [], {}])
 def test_a_number_that_is_none_is_read_as_zero(value: object) -> None:
     assert FailureCycle.from_json({"attempts": value, "generation": value}) == FailureCycle()
+
+
+@pytest.mark.parametrize("value", [7, True, [], {}])
+def test_a_text_that_is_none_is_left_out(value: object) -> None:
+    assert FailureCycle.from_json({"last_error": value, "reason": value}) == FailureCycle()
+
+
+def test_a_time_without_an_offset_does_not_depend_on_where_the_worker_runs(monkeypatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert FailureCycle.from_json({"failed_at": "2026-01-02 03:04:05.678901"}).failed_at == AT
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("value", ["yesterday", 7, [], ""])

@@ -54,6 +54,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (UnsupportedConnection("builtins.dict"), ["builtins.dict", "psycopg", "conn=None"]),
     (UnsupportedConnection("x.Cursor", "pass its connection"), ["x.Cursor", "pass its connection"]),
     (NoTransaction("psycopg.Connection"), ["psycopg.Connection", "transaction", "conn=None"]),
+    (NoTransaction("asyncpg.Connection", "use conn.transaction()"), ["asyncpg", "use conn.transaction()"]),
     (NotFound("delivery", ID), ["delivery", str(ID)]),
     (LeaseLost(ID, 7), [str(ID), "fence 7", "roll back"]),
     (AlreadyHandled("billing", "order:1"), ["'billing'", "'order:1'", "roll back"]),
@@ -64,6 +65,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (StoreError("could not write"), ["could not write"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
     (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "BEGIN IMMEDIATE", "roll back"]),
+    (StoreBusy("shop.db", "SQLITE_BUSY"), ["shop.db", "another connection is writing", "BEGIN IMMEDIATE"]),
     (SchemaMismatch("holdfast", None, 3), ["no Holdfast tables", "holdfast schema migrate"]),
     (SchemaMismatch("holdfast", 2, 3), ["version 2", "needs 3", "holdfast schema migrate"]),
     (SchemaMismatch("holdfast", 4, 3), ["version 4", "needs 3", "upgrade holdfast"]),
@@ -158,7 +160,16 @@ class Unprintable:
 def test_a_strange_value_neither_breaks_the_message_nor_the_pickle(cls) -> None:
     error = cls(Unprintable(), "it is strange")
     assert "cannot be printed" in str(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301
+    for strange in (Unprintable(), lambda: None, open):
+        error = cls(strange, "it is strange")
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301
+
+
+def test_facts_that_are_left_out_leave_no_gap() -> None:
+    assert str(Refused("replay", "delivery 7", "in flight")) == "cannot replay delivery 7: it is in flight"
+    assert "()" not in str(StoreUnavailable("sqlite:///x"))
+    assert "()" not in str(EngineRunning("/srv/x"))
+    assert str(RetryAfter(5)) == "retry after 5s"
 
 
 def test_a_huge_value_is_not_repeated_in_the_message() -> None:

@@ -139,7 +139,26 @@ def test_a_group_is_known_by_its_members_in_any_order() -> None:
     first, second = ValueError("a"), KeyError("b")
     mark = fingerprint(ExceptionGroup("g", [first, second]))
     assert mark == fingerprint(ExceptionGroup("g", [second, first, first]))
-    assert mark != fingerprint(ExceptionGroup("g", [first]))
+    assert mark != fingerprint(ExceptionGroup("g", [first, first]))
+
+
+def test_a_fingerprint_is_made_of_type_message_and_frames() -> None:
+    assert fingerprint(ValueError("x")) == fingerprint_parts("ValueError", "x", [])
+
+    def inner(number: int) -> int:
+        raise ValueError("x")
+
+    def outer() -> None:
+        [inner(number) for number in (1, 2)]
+
+    made = ""
+    try:
+        outer()
+    except ValueError as exc:
+        made = fingerprint(exc)
+    here = f"{__name__}.test_a_fingerprint_is_made_of_type_message_and_frames"
+    frames = [here, f"{here}.<locals>.outer", f"{here}.<locals>.inner"]
+    assert made == fingerprint_parts("ValueError", "x", frames)
 
 
 def test_a_fingerprint_is_stable_across_processes() -> None:

@@ -52,7 +52,7 @@ def test_a_conflict_retries_is_a_success_or_is_terminal(retry_after, conflict_ok
     assert verdict_for(409, retry_after, NOW, conflict_ok=conflict_ok) == expected
 
 
-@pytest.mark.parametrize("status", [301, 302, 308, 405, 406, 410, 413, 415, 418, 451])
+@pytest.mark.parametrize("status", [300, 301, 302, 308, 405, 406, 410, 413, 415, 418, 451])
 def test_other_answers_about_the_request_are_dead_unless_a_time_is_named(status: int) -> None:
     assert verdict_for(status, None, NOW) == DEAD
     assert verdict_for(status, "5", NOW) == FIVE
@@ -111,6 +111,13 @@ def test_what_nobody_knows_retries(status: int) -> None:
 )
 def test_a_retry_after_header_becomes_a_wait(value: str | None, expected: timedelta | None) -> None:
     assert parse_retry_after(value, NOW) == expected
+
+
+@pytest.mark.parametrize(("short", "year"), [("69", 2069), ("70", 1970)])
+def test_a_short_year_is_the_nearer_one(short: str, year: int) -> None:
+    date = parse_date(f"Sunday, 06-Nov-{short} 08:49:37 GMT")
+    assert date is not None
+    assert date.year == year
 
 
 def test_a_leap_second_is_a_time() -> None:

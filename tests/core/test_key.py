@@ -101,6 +101,15 @@ def test_what_is_no_key_is_refused_with_a_reason(value, problem: str) -> None:
         check_key(value)
 
 
+def test_keys_that_are_no_keys_are_refused_however_they_come() -> None:
+    with pytest.raises(InvalidKey, match="not printable"):
+        parse_key("a:b:c:d\n:e")
+    with pytest.raises(InvalidKey, match="not printable"):
+        job_key(1, "op\n", "e")
+    with pytest.raises(InvalidKey, match="characters"):
+        job_key(1, "op", "e" * 500)
+
+
 def test_a_key_made_of_long_parts_is_refused() -> None:
     with pytest.raises(InvalidKey, match="characters"):
         key("order", "u" * 500, "e", "op", "v1")

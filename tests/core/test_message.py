@@ -116,6 +116,12 @@ def test_an_address_keeps_what_it_is_given_in_utc() -> None:
     assert (address.retry, address.unique, address.delay) == (policy, "u", None)
 
 
+def test_bounds_are_inclusive() -> None:
+    assert make(generation=2**31 - 1).generation == 2**31 - 1
+    assert Address(consumer="a", priority=3).priority == 3
+    assert Address(consumer="a", delay=timedelta(0)).delay == timedelta(0)
+
+
 def test_an_address_defaults_to_the_default_queue_and_priority_one() -> None:
     assert (Address(consumer="a").queue, Address(consumer="a").priority) == ("default", 1)
 

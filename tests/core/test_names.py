@@ -49,6 +49,9 @@ def test_sources_and_types_may_hold_dots() -> None:
         ("queue", 7, "is a int"),
         ("queue", None, "is a NoneType"),
         ("queue", "mail\n", r"'\\n' at position 5"),
+        ("schema", 7, "is a int"),
+        ("type", None, "is a NoneType"),
+        ("queue", "a b", "' ' at position 2 is not allowed;"),
         ("schema", "Holdfast", "'H' at position 1"),
         ("schema", "1a", "'1' at position 1"),
         ("schema", "a-b", "'-' at position 2"),
@@ -66,6 +69,12 @@ def test_sources_and_types_may_hold_dots() -> None:
 def test_a_refusal_says_what_is_wrong(kind: str, name, problem: str) -> None:
     with pytest.raises(InvalidName, match=problem):
         check_name(kind, name)
+
+
+def test_the_longest_names_are_accepted() -> None:
+    assert check_name("type", "a" * 100)
+    assert check_name("source", "a" * 100)
+    assert check_name("schema", "a" * 63)
 
 
 def test_a_refusal_of_a_huge_name_is_short() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
-from holdfast.core.flaw import MAX_DEPTH
+from holdfast.core.flaw import MAX_DEPTH, holds_nan
 from holdfast.core.payload import MAX_HEADER_BYTES, MAX_HEADERS, check_headers, decode, encode, same
 
 NAN, INF = float("nan"), float("inf")
@@ -30,6 +30,7 @@ class Colour(enum.StrEnum):
 class Level(enum.Enum):
     LOW = 1
     BROKEN = NAN
+    HOLLOW = "x\x00"
 
 
 @dataclasses.dataclass
@@ -77,6 +78,11 @@ class Loose(pydantic.BaseModel):
 
 class Roots(pydantic.RootModel[list[float]]):
     pass
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
 
 
 class Stubborn(pydantic.BaseModel):
@@ -153,7 +159,21 @@ def test_a_model_comes_back_as_the_same_model() -> None:
     assert Model.model_validate(decode(encode(model))) == model
 
 
+@dataclasses.dataclass
+class Defaults:
+    price: float = NAN
+
+
+class AnyRoot(pydantic.RootModel[object]):
+    pass
+
+
 REFUSED = [
+    ([[1], {"b": {}}, {"a": NAN}], "$[2].a", "nan"),
+    (Loose(price=Level.BROKEN), "$.price", "nan"),
+    (AnyRoot([1.5, NAN]), "$[1]", "nan"),
+    (AnyRoot(NAN), "$", "nan"),
+    ({"a": Defaults}, "$.a", "type"),
     ({"items": [0, 1, 2, {"price": NAN}]}, "$.items[3].price", "nan"),
     ({"a": INF}, "$.a", "inf"),
     ([-INF], "$[0]", "-inf"),
@@ -161,6 +181,7 @@ REFUSED = [
     ({"a": Metres(NAN)}, "$.a", "nan"),
     ({"a": (1, NAN)}, "$.a[1]", "nan"),
     ({"a": Level.BROKEN}, "$.a", "nan"),
+    ({"a": Level.HOLLOW}, "$.a", "NUL"),
     ({"a": Line("x", NAN)}, "$.a.price", "nan"),
     ({"a": Model(orderId=1, price=NAN)}, "$.a.price", "nan"),
     ({"a": Model(orderId=1, price=[{"b": NAN}])}, "$.a.price[0].b", "nan"),
@@ -214,6 +235,49 @@ def test_nesting_beyond_the_limit_is_refused_without_a_recursion_error(build, de
     with pytest.raises(InvalidPayload, match="nested deeper") as caught:
         encode({"deep": build(depth)} if depth > 1_000 else build(depth))
     assert len(caught.value.path) < 500
+
+
+def test_a_fault_at_the_limit_is_named_for_what_it_is() -> None:
+    value: object = [NAN]
+    for _ in range(MAX_DEPTH - 1):
+        value = [value]
+    with pytest.raises(InvalidPayload, match="nan is not JSON"):
+        encode(value)
+
+
+def test_text_that_looks_like_an_escape_keeps_nothing_else_from_being_written() -> None:
+    innocent = {
+        "note": "\\u0000",
+        "price": 1.5,
+        "low": -(2**63),
+        "high": 2**64 - 1,
+        "at": datetime(2026, 1, 1, tzinfo=UTC),
+        "id": UUID(int=1),
+        "none": None,
+    }
+    assert encode(innocent).startswith('{"at":')
+
+
+@pytest.mark.parametrize(
+    "payload", [{"a": 1.5, "b": [None, "x", 1, True]}, [Line, Defaults], Loose(price=1.5), (1,), Colour.RED]
+)
+def test_a_payload_without_nan_holds_none(payload: object) -> None:
+    assert not holds_nan(payload)
+
+
+def test_a_payload_that_cannot_make_up_its_mind_is_refused() -> None:
+    class Flaky:
+        calls = 0
+
+        def model_dump(self, **options: object) -> dict[str, int]:
+            self.calls += 1
+            if self.calls == 1:
+                raise RuntimeError("not the first time")
+            return {}
+
+    with pytest.raises(InvalidPayload, match="not the first time") as caught:
+        encode(Flaky())
+    assert caught.value.path == "$"
 
 
 def test_a_model_nested_too_deep_is_refused() -> None:
@@ -347,6 +411,7 @@ def test_headers_are_returned_as_a_plain_dict() -> None:
         ({"a\x00": "x"}, "name"),
         ({"": "x"}, "name"),
         ({1: "x"}, "name"),
+        ({Unprintable(): "x"}, "cannot be"),
         ({str(n): "" for n in range(MAX_HEADERS + 1)}, "65 headers"),
         ({"a": "é" * (MAX_HEADER_BYTES // 2)}, "16,385 bytes"),
     ],

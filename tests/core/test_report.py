@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.group import leaves
 from holdfast.core.report import CUT_OFF, LEASE_EXPIRED, MESSAGE_LIMIT, TRACE_LIMIT, ErrorReport, report
 from holdfast.core.text import storable
 
@@ -43,7 +44,7 @@ class StrIsNoText(Exception):
 class CauseRaises(Exception):
     @property
     def __cause__(self) -> BaseException | None:  # type: ignore[override]
-        raise RuntimeError("no cause for you")
+        raise StrRaises
 
 
 def cyclic() -> BaseException:
@@ -91,6 +92,15 @@ def recursion() -> BaseException:
     raise AssertionError
 
 
+def wordy_chain() -> BaseException:
+    exc: BaseException = ValueError("root")
+    for _ in range(15):
+        link = ValueError("x" * 5_000)
+        link.__cause__ = exc
+        exc = link
+    return exc
+
+
 HOSTILE: list[Callable[[], BaseException]] = [
     lambda: ValueError("x" * 50_000_000),
     lambda: ValueError("a\x00b\ud800c"),
@@ -102,6 +112,7 @@ HOSTILE: list[Callable[[], BaseException]] = [
     CauseRaises,
     cyclic,
     long_chain,
+    wordy_chain,
     nested_group,
     noted,
     odd_notes,
@@ -120,7 +131,7 @@ HOSTILE: list[Callable[[], BaseException]] = [
 def test_a_hostile_failure_is_recorded_within_bounds(make: Callable[[], BaseException]) -> None:
     made = report(raised(make))
     assert is_storable(made)
-    assert made.trace
+    assert ("cannot be rendered" in made.trace) is (make is CauseRaises)
 
 
 def test_a_report_names_type_message_place_and_cause() -> None:
@@ -139,6 +150,7 @@ def test_a_report_names_type_message_place_and_cause() -> None:
     assert "KeyError: 'id'" in cause
     assert "in inner" in cause
     assert last.endswith("ValueError: no id given\n")
+    assert "left out" not in made.trace
     assert "in outer" in last
 
 
@@ -176,6 +188,44 @@ def test_the_members_of_a_group_are_shown_with_their_places() -> None:
     assert "several" in trace
     assert "in part" in trace
     assert "ValueError: part 2" in trace
+
+
+@pytest.mark.parametrize(("links", "left_out"), [(19, False), (20, True)])
+def test_a_long_chain_says_that_it_was_cut(links: int, left_out: bool) -> None:
+    exc: BaseException = KeyError("root")
+    for _ in range(links):
+        link = KeyError("link")
+        link.__cause__ = exc
+        exc = link
+    trace = report(exc).trace
+    assert ("older causes left out" in trace) is left_out
+    assert ("root" in trace) is not left_out
+    assert trace.count("KeyError") == 20
+
+
+@pytest.mark.parametrize(("members", "left_out"), [(5, False), (6, True)])
+def test_a_large_group_says_that_it_was_cut(members: int, left_out: bool) -> None:
+    trace = report(ExceptionGroup("g", [KeyError("member")] * members)).trace
+    assert ("further members left out" in trace) is left_out
+    assert trace.count("KeyError") == 5
+
+
+def test_a_huge_message_does_not_push_the_frames_out_of_the_trace() -> None:
+    made = report(raised(lambda: ValueError("x" * 1_000_000)))
+    assert "in raised" in made.trace
+    assert len(made.trace) < 3_000
+
+
+def test_an_exception_without_a_message_is_its_type() -> None:
+    assert report(ValueError()).trace == "ValueError\n"
+
+
+def test_the_leaves_of_a_group_are_bounded_and_in_order() -> None:
+    first, second, third = ValueError(1), ValueError(2), ValueError(3)
+    nested = ExceptionGroup("g", [first, ExceptionGroup("h", [second]), third])
+    assert list(leaves(nested, 9)) == [first, second, third]
+    assert list(leaves(nested, 2)) == [first, second]
+    assert list(leaves(first, 2)) == [first]
 
 
 def test_notes_are_shown() -> None:

@@ -75,6 +75,16 @@ def test_a_schedule_repeats_its_last_wait_for_a_larger_budget() -> None:
     assert RetryPolicy.none().delay(9, 0.0) == timedelta(0)
 
 
+def test_a_run_before_the_first_waits_like_the_first() -> None:
+    assert RetryPolicy.schedule([1, 2]).delay(0, 0.0) == SECOND
+    assert RetryPolicy.exponential(jitter="none").delay(-3, 0.0) == SECOND
+
+
+def test_the_bounds_of_a_policy_are_inclusive() -> None:
+    assert RetryPolicy.exponential(attempts=MAX_ATTEMPTS, factor=1000).factor == 1000
+    assert RetryPolicy.polynomial(power=100).power == 100
+
+
 @given(policies, st.integers(-5, 10**9), randoms)
 def test_no_wait_is_negative_or_over_the_cap_or_overflows(policy: RetryPolicy, attempt: int, random: float) -> None:
     assert timedelta(0) <= policy.delay(attempt, random) <= policy.cap

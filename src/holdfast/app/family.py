@@ -56,6 +56,7 @@ class _Supervisor:
         self._command, self._processes, self._grace = command, processes, grace.total_seconds()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
+        self._told: set[int] = set()
         self._pauses = [0.0] * processes
         self._due = [0.0] * processes
 
@@ -66,7 +67,7 @@ class _Supervisor:
         while not self._stopping.is_set():
             for place in range(self._processes):
                 if place not in self._children and time.monotonic() >= self._due[place]:
-                    self._children[place] = subprocess.Popen(self._command)  # noqa: S603
+                    self._children[place] = subprocess.Popen(self._command, close_fds=False)  # noqa: S603
                     log.info("worker process started", place=place, pid=self._children[place].pid)
             self._stopping.wait(0.2)
             for place, child in list(self._children.items()):
@@ -87,8 +88,13 @@ class _Supervisor:
         deadline = time.monotonic() + self._grace + 10
         code = 0
         for child in self._children.values():
+            if child.pid not in self._told:
+                # The signal came while this one was being started.
+                child.terminate()
             try:
-                code = max(code, abs(child.wait(max(0.1, deadline - time.monotonic()))))
+                ended = child.wait(max(0.1, deadline - time.monotonic()))
+                # One that was told before it could listen has ended as it was told.
+                code = max(code, 0 if -ended in (signal.SIGTERM, signal.SIGINT) else abs(ended))
             except subprocess.TimeoutExpired:
                 log.error("worker process did not end in time; it is killed", pid=child.pid)
                 child.kill()
@@ -100,4 +106,5 @@ class _Supervisor:
         self._stopping.set()
         for child in self._children.values():
             if child.poll() is None:
+                self._told.add(child.pid)
                 os.kill(child.pid, number)

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+import structlog
 
 from holdfast.app.family import worker_command
 from holdfast.app.locate import spec_of
@@ -18,7 +20,7 @@ from holdfast.app.router import Router
 from holdfast.app.sync import SyncHoldfast
 from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import Address, NewMessage, check_generation
 from holdfast.core.names import check_name
 from holdfast.core.payload import MAX_BYTES
@@ -27,16 +29,20 @@ from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.cron import CronDuty, Schedule
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.pruner import PruneDuty
+from holdfast.engine.surroundings import Duty, Probe, Surroundings
 from holdfast.engine.suspects import SuspectDuty
-from holdfast.engine.worker import Duty, Surroundings, Worker
+from holdfast.engine.worker import Worker
 from holdfast.idempotency.window import StoreWindow, Window
+from holdfast.ops.service import Operations
 from holdfast.produce.producer import Producer
-from holdfast.stores.connection import run_on, run_on_async
+from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Published
 from holdfast.stores.registry import register
 from holdfast.stores.sqlite.store import SqliteStore
+
+log = structlog.get_logger("holdfast.app")
 
 Classes = tuple[type[BaseException], ...]
 
@@ -75,7 +81,7 @@ class Holdfast(Router):
         classify: Classifier | None = None,
         queues: Mapping[str, RetryPolicy] | None = None,
         alerts: Sequence[AlertHook] = (),
-        probes: Mapping[str, Callable[[], Awaitable[bool]]] | None = None,
+        probes: Mapping[str, Probe] | None = None,
         dedupe: Window | None = None,
         keep: Duration | None = "30d",
     ) -> None:
@@ -83,9 +89,7 @@ class Holdfast(Router):
         self._app = self
         self._dsn, self.schema = dsn, schema
         self.source = check_name("source", source)
-        if generation is None:
-            generation = int(os.environ.get("HOLDFAST_GENERATION", "0"))
-        self.generation = check_generation(generation)
+        self.generation = check_generation(_generation() if generation is None else generation)
         self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
         self.sync = SyncHoldfast(self)
         self._max_payload = max_payload
@@ -156,31 +160,34 @@ class Holdfast(Router):
         self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
     ) -> list[Published]:
         """Stores many events at once; each is an instance, or a pair of name (or class) and payload."""
-        return await self._publish([self._many(event, headers) for event in events], conn)
+        return await self._publish([self._many(event, headers) for event in events], conn, "hf.publish_many")
 
     def _many(self, event: object, headers: Mapping[str, object] | None) -> NewMessage:
-        name, payload = event if isinstance(event, tuple) else (event, None)
+        name, payload = event if type(event) is tuple else (event, None)
         return self._producer.build(name, payload, headers=headers)
 
-    async def _publish(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
-        await self._prepare(conn)
+    async def _publish(self, messages: Sequence[NewMessage], conn: Any, call: str = "hf.publish") -> list[Published]:
+        joined = None if conn is None else await self._producer.join(conn, call)
+        await self._prepare(joined)
         written = self._bound_to.reactions.plan(messages, conn)
-        published = await self._producer.publish(messages, conn)
+        published = await self._producer.publish(messages, conn, joined, trusted=self._is_prepared)
         written(published)
         return published
 
-    def _publish_sync(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
-        self._prepare_sync(conn)
+    def _publish_sync(self, messages: Sequence[NewMessage], conn: Any, call: str = "hf.publish") -> list[Published]:
+        joined = None if conn is None else self._producer.join_sync(conn, call)
+        self._prepare_sync(joined)
         written = self._bound_to.reactions.plan(messages, conn)
-        published = self._producer.publish_sync(messages, conn)
+        published = self._producer.publish_sync(messages, conn, joined, trusted=self._is_prepared)
         written(published)
         return published
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
+        chosen = self._own(options)
         with self.store.engine_lock():
-            await self._prepare(None)
-            chosen = self._own(options)
+            if not await self._ready(chosen, stop):
+                return
             lease_store = open_store(self.dsn, self.schema, role="holdfast-lease", pool_size=1)
             suspects = None if chosen.suspects else self._suspects(chosen)
             worker = Worker(self._surroundings(lease_store, chosen, suspects), chosen)
@@ -195,6 +202,22 @@ class Holdfast(Router):
                 if suspects is not None:
                     await asyncio.to_thread(suspects.stop)
                 await lease_store.close()
+
+    async def _ready(self, options: WorkerOptions, stop: asyncio.Event | None) -> bool:
+        """Prepares the store, waiting for it if need be; false when told to stop meanwhile."""
+        stop, pause = stop or asyncio.Event(), 0.1
+        while not stop.is_set():
+            try:
+                await self._prepare(None)
+                return True
+            except StoreUnavailable as error:
+                if options.until_idle:
+                    raise
+                log.warning("a worker waits for the store", error=str(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), pause)
+            pause = min(pause * 2, 5.0)
+        return False
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
@@ -232,47 +255,53 @@ class Holdfast(Router):
         await self._prepare(None)
         stop = asyncio.Event()
         working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))
+        if working is not None:
+            working.add_done_callback(_say_if_failed)
         try:
             yield
         finally:
             stop.set()
-            if working is not None:
-                await working
-            await self.close()
+            try:
+                if working is not None:
+                    await working
+            finally:
+                await self.close()
+
+    @property
+    def ops(self) -> Operations:
+        """What operators see and do: `await hf.ops.stats()`, blocking as `hf.ops.sync.stats()`."""
+        return Operations(self.store)
 
     async def close(self) -> None:
         """Closes the store's connections; they open again when needed."""
         await self.store.close()
 
-    async def _prepare(self, conn: Any) -> None:
-        if self._prepared == tuple(self.handlers):
+    @property
+    def _is_prepared(self) -> bool:
+        """Whether everything declared is registered and committed; in a caller's transaction it may not stay."""
+        return self._prepared == tuple(self.handlers)
+
+    async def _prepare(self, joined: AsyncConnection | None) -> None:
+        if self._is_prepared:
             return
-        if conn is None or not self._embedded:
+        if joined is None or not isinstance(self.store, SqliteStore):
             await asyncio.to_thread(self._prepare_own)
             return
-        adapter = self._producer.adapter(conn)
-        if adapter.awaits:
-            assert isinstance(self.store, SqliteStore)
-            await adapter.check()
-            await migrate_async(self.store, adapter)
-            await run_on_async(self._registration(), self.store.dialect, adapter)
+        await migrate_async(self.store, joined)
+        await run_on_async(self._registration(), self.store.dialect, joined)
 
-    def _prepare_sync(self, conn: Any) -> None:
+    def _prepare_sync(self, joined: Connection | None) -> None:
         """Makes tables (SQLite) and registers subscriptions before the first publish.
 
-        On SQLite, inside the caller's transaction when it handed one in: it may hold the only write lock there is.
+        On SQLite, inside the caller's transaction when it handed one in: it holds the only write lock there is.
         """
-        if self._prepared == tuple(self.handlers):
+        if self._is_prepared:
             return
-        if conn is None or not self._embedded:
+        if joined is None or not isinstance(self.store, SqliteStore):
             self._prepare_own()
             return
-        adapter = self._producer.adapter(conn)
-        if not adapter.awaits:
-            assert isinstance(self.store, SqliteStore)
-            adapter.check()
-            migrate_blocking(self.store, adapter)
-            run_on(self._registration(), self.store.dialect, adapter)
+        migrate_blocking(self.store, joined)
+        run_on(self._registration(), self.store.dialect, joined)
 
     def _prepare_own(self) -> None:
         with self._preparing:
@@ -343,4 +372,20 @@ class Holdfast(Router):
     def _wake(self) -> None:
         for worker in list(self._workers):
             worker.wake()
-        self.store.hint()
+        try:
+            asyncio.get_running_loop().run_in_executor(None, self.store.hint)
+        except RuntimeError:
+            self.store.hint()
+
+
+def _generation() -> int:
+    given = os.environ.get("HOLDFAST_GENERATION", "0")
+    if not given.isdecimal():
+        raise ConfigurationError(f"HOLDFAST_GENERATION is {given!r}; give a whole number from 0")
+    return int(given)
+
+
+def _say_if_failed(working: "asyncio.Task[None]") -> None:
+    """An application goes on when its worker has failed; it is told at once, not when it ends."""
+    if not working.cancelled() and (error := working.exception()):
+        log.error("the worker of this application has failed", exc_info=error)

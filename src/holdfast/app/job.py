@@ -3,14 +3,15 @@
 import inspect
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
+from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.stores.publish import Published
 
@@ -77,30 +78,34 @@ class Job(Generic[P, R]):
         max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
     ) -> "Job[P, R]":
-        """The same job, enqueued this way: in `conn`'s transaction, later, under a key, before others."""
+        """The same job, enqueued this way: in `conn`'s transaction, later, under a key, before others.
+
+        What an earlier `using` said stays, unless it is said anew.
+        """
         if key is not None and self._key is not None:
             raise ConfigurationError(f"command {self.name} builds its key from its arguments; leave key= out")
-        placement = Placement(
-            conn=conn,
-            delay=None if delay is None else to_timedelta(delay, name="delay"),
-            run_at=run_at,
-            key=key,
-            unique=unique,
-            priority=priority,
-            queue=queue,
-            max_attempts=max_attempts,
-            retry=retry,
-        )
+        given: dict[str, Any] = {
+            "conn": conn,
+            "delay": None if delay is None else to_timedelta(delay, name="delay"),
+            "run_at": run_at,
+            "key": key,
+            "unique": unique,
+            "priority": priority,
+            "queue": queue,
+            "max_attempts": max_attempts,
+            "retry": retry,
+        }
+        placement = replace(self._placement, **{name: value for name, value in given.items() if value is not None})
         return Job(self._router, self.handler, self.function, self._key, placement)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
         """Stores the call; it runs once committed. The same key again stores nothing and returns the first."""
         app, message = self._message(args, kwargs)
-        return (await app._publish([message], self._placement.conn))[0]
+        return (await app._publish([message], self._placement.conn, f"{self.name}.enqueue"))[0]
 
     def _enqueue_sync(self, *args: Any, **kwargs: Any) -> Published:
         app, message = self._message(args, kwargs)
-        return app._publish_sync([message], self._placement.conn)[0]
+        return app._publish_sync([message], self._placement.conn, f"{self.name}.enqueue")[0]
 
     def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Holdfast, NewMessage]":
         app = self._router._bound()
@@ -134,6 +139,23 @@ class Job(Generic[P, R]):
     def _command_key(self, arguments: dict[str, Any]) -> str:
         assert self._key is not None
         return self._key.format(**arguments)
+
+
+class ContextJob(Job[P, R]):
+    """A job whose function takes a context first, as type checkers see it: who enqueues leaves it out."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...  # type: ignore[override]
+
+
+class MakesJob(Protocol):
+    """What `@hf.job(...)` and its like return: a decorator that keeps the function's parameters."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextJob[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Job[P, R]: ...
 
 
 class SyncJob(Generic[P, R]):

@@ -7,6 +7,8 @@ from urllib.parse import unquote, urlsplit
 from holdfast.core.errors import ConfigurationError
 from holdfast.stores.connection import AsyncConnection, Connection
 from holdfast.stores.protocol import Store
+from holdfast.stores.publish import TAKE_LOCK
+from holdfast.stores.raised import typed
 from holdfast.stores.sqlite.store import SqliteStore, migration_steps
 
 
@@ -29,7 +31,7 @@ def open_store(dsn: str, schema: str = "holdfast", *, role: str = "holdfast", po
 def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
     """Makes the tables inside the caller's transaction: a second connection would meet "database is locked"."""
     steps = migration_steps(store.dialect)
-    with contextlib.suppress(StopIteration):
+    with contextlib.suppress(StopIteration), typed(TAKE_LOCK):
         text = next(steps)
         while True:
             text = steps.send(conn.run(text, {})[1])
@@ -38,7 +40,7 @@ def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
 async def migrate_async(store: SqliteStore, conn: AsyncConnection) -> None:
     """`migrate_blocking`, awaiting."""
     steps = migration_steps(store.dialect)
-    with contextlib.suppress(StopIteration):
+    with contextlib.suppress(StopIteration), typed(TAKE_LOCK):
         text = next(steps)
         while True:
             text = steps.send((await conn.run(text, {}))[1])

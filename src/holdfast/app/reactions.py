@@ -12,11 +12,13 @@ import structlog
 
 from holdfast.app.router import Reaction
 from holdfast.core import payload
+from holdfast.core.correlation import correlate
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
 from holdfast.core.pattern import matches
 from holdfast.engine.context import Context, Publisher
+from holdfast.engine.fields import loggable
 from holdfast.produce.commit import after_commit
 from holdfast.stores.claim import Claimed
 from holdfast.stores.dialect import Dialect
@@ -33,28 +35,29 @@ class Reactions:
         self._running: set[asyncio.Task[None]] = set()
 
     def plan(self, messages: Sequence[NewMessage], conn: Any) -> Callable[[Sequence[Published]], None]:
-        """What to call once the messages are written; refuses a connection whose commit cannot be seen."""
+        """What to call once the messages are written. Refuses a connection whose commit cannot be seen, before."""
         wanted = [
             (reaction, message)
             for message in messages
             if not message.addressed
             for reaction in self._declared
-            if matches(reaction.pattern, message.type)
+            if any(matches(pattern, message.type) for pattern in reaction.patterns)
         ]
         if not wanted:
             return lambda _: None
+        calls: list[tuple[Reaction, NewMessage]] = []
+        if conn is not None and not after_commit(conn, lambda: self._start(calls)):
+            raise ConfigurationError(
+                f"{wanted[0][0].function.__qualname__} is a reaction to {wanted[0][1].type}, and a "
+                f"{type(conn).__name__} cannot say when it commits; publish through an SQLAlchemy session or Django, "
+                "or make the reaction a consumer (change @hf.reaction to @hf.consumer)"
+            )
 
         def written(published: Sequence[Published]) -> None:
             new = {one.id for one in published if one.created}
-            calls = [(reaction, message) for reaction, message in wanted if message.id in new]
+            calls.extend((reaction, message) for reaction, message in wanted if message.id in new)
             if conn is None:
                 self._start(calls)
-            elif not after_commit(conn, lambda: self._start(calls)):
-                raise ConfigurationError(
-                    f"{wanted[0][0].function.__qualname__} is a reaction to {wanted[0][1].type}, and a "
-                    f"{type(conn).__name__} cannot say when it commits; publish through an SQLAlchemy session or Django, "
-                    "or make the reaction a consumer (change @hf.reaction to @hf.consumer)"
-                )
 
         return written
 
@@ -75,27 +78,29 @@ class Reactions:
 
     async def _run(self, calls: list[tuple[Reaction, NewMessage]]) -> None:
         for reaction, message in calls:
-            if inspect.iscoroutinefunction(reaction.function):
-                try:
-                    await reaction.function(*self._arguments(reaction, message))
-                except Exception:  # noqa: BLE001
-                    self._failed(reaction, message)
-            else:
+            if not inspect.iscoroutinefunction(reaction.function):
                 await asyncio.to_thread(self._call_plain, reaction, message)
+                continue
+            try:
+                with correlate(**message.headers):
+                    await reaction.function(*self._arguments(reaction, message))
+            except Exception:  # noqa: BLE001
+                self._failed(reaction, message)
 
     def _call_plain(self, reaction: Reaction, message: NewMessage) -> None:
         try:
-            reaction.function(*self._arguments(reaction, message))
+            with correlate(**message.headers):
+                reaction.function(*self._arguments(reaction, message))
         except Exception:  # noqa: BLE001
             self._failed(reaction, message)
 
     def _failed(self, reaction: Reaction, message: NewMessage) -> None:
-        log.exception(
-            "a reaction failed; it is not tried again",
-            reaction=reaction.function.__qualname__,
-            event_id=str(message.id),
-            event_type=message.type,
-        )
+        known = loggable(message.headers) | {
+            "reaction": reaction.function.__qualname__,
+            "event_id": str(message.id),
+            "event_type": message.type,
+        }
+        log.exception("a reaction failed; it is not tried again", **known)
 
     def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
         # Through JSON, as a consumer would get it: moving up to one changes nothing.

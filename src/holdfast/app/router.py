@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
-from holdfast.app.job import Job, check_key_template
+from holdfast.app.job import Job, MakesJob, check_key_template
 from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
@@ -49,7 +49,7 @@ class Options(TypedDict, total=False):
 class Reaction:
     """A function that runs in the publishing process, right after the commit; nothing is stored for it."""
 
-    pattern: str
+    patterns: tuple[str, ...]
     event: EventType | None
     function: Callable[..., Any]
     takes_context: bool
@@ -63,15 +63,22 @@ class Router:
         self.schedules: dict[str, Schedule] = {}
         self.reactions: list[Reaction] = []
         self._app: Holdfast | None = None
+        self._parent: Router | None = None
+        self._defaulted: set[str] = set()
 
     def include(self, router: "Router") -> None:
-        """Takes over everything a router declared; its jobs can be enqueued from now on."""
+        """Takes over everything a router declared so far; its jobs can be enqueued once it belongs to an app.
+
+        A handler without a retry policy of its own gets the one of its queue here.
+        """
         for handler in router.handlers.values():
+            if handler.name in router._defaulted:
+                self._defaulted.add(handler.name)
+                handler = replace(handler, retry=self._default_retry(handler.queue))
             self._add(handler)
-        for schedule in router.schedules.values():
-            self.schedules[schedule.name] = schedule
-        self.reactions.extend(router.reactions)
-        router._app = self._bound()
+        self.schedules |= router.schedules
+        self.reactions.extend(reaction for reaction in router.reactions if reaction not in self.reactions)
+        router._parent = self
 
     def consumer(
         self,
@@ -104,19 +111,27 @@ class Router:
         def decorate(function: F) -> F:
             check_event_function(function.__name__, function)
             patterns, known = _patterns(function.__name__, events)
-            self.reactions.extend(Reaction(p, known, function, takes_context(function)) for p in patterns)
+            self.reactions.append(Reaction(patterns, known, function, takes_context(function)))
             return function
 
         return decorate
 
-    def job(self, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Job[P, R]]:
+    def job(self, **options: Unpack[Options]) -> MakesJob:
         """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
-        return lambda function: self._job(function, Kind.JOB, None, options)
 
-    def command(self, *, key: str, **options: Unpack[Options]) -> Callable[[Callable[P, R]], Job[P, R]]:
+        def decorate(function: Callable[..., Any]) -> Any:
+            return self._job(function, Kind.JOB, None, options)
+
+        return decorate
+
+    def command(self, *, key: str, **options: Unpack[Options]) -> MakesJob:
         """A job whose key is built from its arguments (`"order:{user_id}:{order_id}:cancel:v1"`): the same
         command twice runs once, whoever sent it."""
-        return lambda function: self._job(function, Kind.COMMAND, key, options)
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            return self._job(function, Kind.COMMAND, key, options)
+
+        return decorate
 
     def cron(
         self,
@@ -125,13 +140,13 @@ class Router:
         tz: str = "UTC",
         missed: str = "last",
         **options: Unpack[Options],
-    ) -> Callable[[Callable[P, R]], Job[P, R]]:
+    ) -> MakesJob:
         """Runs a function without parameters at every occurrence: once each, however many schedulers run.
 
         `missed` says what happens to occurrences nobody was there for: `"last"` runs the newest, `"all"` each, `"skip"` none.
         """
 
-        def decorate(function: Callable[P, R]) -> Job[P, R]:
+        def decorate(function: Callable[..., Any]) -> Any:
             job = self._job(function, Kind.JOB, None, options)
             if job.handler.parameters:
                 raise ConfigurationError(f"cron {job.name}: a scheduled function takes no parameters (but a Context)")
@@ -142,18 +157,21 @@ class Router:
 
     def _job(self, function: Callable[P, R], kind: Kind, key: str | None, options: Options) -> Job[P, R]:
         handler = self._handler(function, kind, options)
-        parameters = job_parameters(handler.name, function)
+        parameters, required = job_parameters(handler.name, function)
         if key is not None:
             check_key_template(handler.name, key, set(parameters))
-        handler = replace(handler, parameters=parameters)
+        handler = replace(handler, parameters=parameters, required=required)
         self._add(handler)
         return Job(self, handler, function, key)
 
     def _handler(self, function: Callable[..., Any], kind: Kind, options: Options) -> Handler:
+        name = check_name("consumer", options.get("name") or function.__name__)
         queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))
         timeout = options.get("timeout")
+        if not options.get("retry"):
+            self._defaulted.add(name)
         return Handler(
-            name=check_name("consumer", options.get("name") or function.__name__),
+            name=name,
             kind=kind,
             function=function,
             queue=queue,
@@ -174,7 +192,7 @@ class Router:
 
     def _add(self, handler: Handler) -> None:
         known = self.handlers.get(handler.name)
-        if known is not None and known is not handler:
+        if known is not None and known.function is not handler.function:
             raise ConfigurationError(
                 f"two handlers are named {handler.name!r} ({known.function.__qualname__} and "
                 f"{handler.function.__qualname__}); give one of them another name="
@@ -185,9 +203,11 @@ class Router:
         return RetryPolicy.exponential()
 
     def _bound(self) -> "Holdfast":
-        if self._app is None:
+        if self._app is not None:
+            return self._app
+        if self._parent is None:
             raise ConfigurationError("this router belongs to no app yet; call hf.include(router) first")
-        return self._app
+        return self._parent._bound()
 
 
 def _patterns(name: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:
@@ -203,7 +223,7 @@ def _patterns(name: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], E
         raise ConfigurationError(
             f"consumer {name}: one event class at a time, or names and patterns alone; its payload has one type"
         )
-    return tuple(patterns), known[0] if known else None
+    return tuple(dict.fromkeys(patterns)), known[0] if known else None
 
 
 def _window(dedupe: Duration | bool) -> timedelta | None:

@@ -35,4 +35,5 @@ class SyncHoldfast:
         self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
     ) -> list[Published]:
         """`Holdfast.publish_many`, blocking."""
-        return self._app._publish_sync([self._app._many(event, headers) for event in events], conn)
+        messages = [self._app._many(event, headers) for event in events]
+        return self._app._publish_sync(messages, conn, "hf.publish_many")

@@ -79,8 +79,7 @@ def _from_pydantic(exc: BaseException) -> bool:
     """Whether a ValueError is about a payload: pydantic's own, raised from one, or raised inside pydantic."""
     if any(_root(cls) in _PYDANTIC for cls in type(exc).__mro__):
         return True
-    cause = exc.__cause__
-    if cause is not None and any(_root(cls) in _PYDANTIC for cls in type(cause).__mro__):
+    if any(_root(cls) in _PYDANTIC for cls in type(exc.__cause__).__mro__):
         return True
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from holdfast.core.event import VERSION_HEADER
 from holdfast.core.payload import check_headers
 
 _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
@@ -13,11 +14,15 @@ _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", def
 def correlate(**ids: object) -> Iterator[None]:
     """Every message published and every line logged inside carries these ids; nested ones add to them.
 
+    A message's headers may be given as they are: the version of its payload does not travel on.
+
     >>> with correlate(request_id="r-1"):
     ...     correlation()["request_id"]
     'r-1'
     """
-    given = check_headers({name: str(value) for name, value in ids.items() if value is not None})
+    given = check_headers(
+        {name: str(value) for name, value in ids.items() if value is not None and name != VERSION_HEADER}
+    )
     token = _current.set({**_current.get(), **given})
     try:
         yield

@@ -78,10 +78,9 @@ def _failed(delivery: Counted, outcome: Failed, policy: RetryPolicy, random: flo
         case VerdictKind.RETRY:
             return _spend(delivery, policy, random, verdict.after)
         case VerdictKind.PARK:
-            delay = None if verdict.until is not None else verdict.after
-            if delay is None and verdict.until is None:
-                delay = PARK_DELAY
-            return Park(verdict.resource or "", delay, verdict.until)
+            if verdict.until is not None:
+                return Park(verdict.resource or "", None, verdict.until)
+            return Park(verdict.resource or "", PARK_DELAY if verdict.after is None else verdict.after, None)
         case VerdictKind.BLOCK:
             # While the resource is truly out a hold is free, however long it lasts. Poison that only
             # looks like an outage is held while the probe succeeds, and that must end.

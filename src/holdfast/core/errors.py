@@ -187,12 +187,12 @@ class NoTransaction(HoldfastError):
 class NotFound(HoldfastError):
     """The item that was asked for does not exist in this store."""
 
-    def __init__(self, what: str, id: object) -> None:
-        self.what, self.id = what, _kept(id)
-        super().__init__(what, self.id)
+    def __init__(self, what: str, id: object, hint: str = "check the id and whether it was pruned") -> None:
+        self.what, self.id, self.hint = what, _kept(id), hint
+        super().__init__(what, self.id, hint)
 
     def __str__(self) -> str:
-        return f"no {self.what} {_shown(self.id)} in this store; check the id and whether it was pruned"
+        return f"no {self.what} {_shown(self.id)} in this store; {self.hint}"
 
 
 class LeaseLost(HoldfastError):
@@ -252,17 +252,21 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreError):
-    """SQLite could not turn a read snapshot into a write; the transaction must be rolled back."""
+    """SQLite could not let this transaction write; it must be rolled back. `cause` is SQLite's name for it."""
 
-    def __init__(self, store: str = "SQLite") -> None:
-        super().__init__(store)
-        self.store = store
+    def __init__(self, store: str = "SQLite", cause: str = "SQLITE_BUSY_SNAPSHOT") -> None:
+        super().__init__(store, cause)
+        self.store, self.cause = store, cause
 
     def __str__(self) -> str:
+        if self.cause == "SQLITE_BUSY_SNAPSHOT":
+            what = "this transaction read first and another connection wrote since, so it can no longer write"
+        else:
+            what = "another connection is writing, and a transaction that read first cannot wait for its turn"
         return (
-            f"{self.store}: this transaction read first and another connection wrote since, so it can no "
-            "longer write (SQLITE_BUSY_SNAPSHOT; waiting does not help); roll back, and begin transactions "
-            "that will write with BEGIN IMMEDIATE"
+            f"{self.store}: {what} ({self.cause}; a longer timeout does not help); roll back, and begin "
+            "transactions that will write with BEGIN IMMEDIATE, as holdfast.immediate(conn) does, and for "
+            "SQLAlchemy holdfast.begin_immediate(engine)"
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from holdfast.core import payload
@@ -66,6 +67,11 @@ def event(name: str, *, version: int = 1) -> Callable[[C], C]:
     def decorate(cls: C) -> C:
         if not isinstance(cls, type):
             raise ConfigurationError(f"@event({name!r}) decorates a class, not {cls!r}")
+        if sys.version_info < (3, 12) and is_typed_dict(cls) and type(cls).__module__ == "typing":
+            raise ConfigurationError(
+                f"event {name!r}: before Python 3.12 a TypedDict must come from typing_extensions, or payloads cannot "
+                "be checked against it; write `from typing_extensions import TypedDict`"
+            )
         setattr(cls, _MARK, EventType(name, version, cls))
         return cls
 
@@ -93,13 +99,21 @@ def upcast(cls: type, *, from_version: int) -> Callable[[Upcast], Upcast]:
 def event_type(cls: type) -> EventType:
     """The event type of a decorated class; an undecorated one is refused, a subclass of a decorated one too."""
     found: EventType | None = vars(cls).get(_MARK)
-    # @dataclass(slots=True) above @event makes a new class that carries the mark of the first one.
+    if found is not None and found.cls is not cls:
+        # @dataclass(slots=True) above @event makes a new class that carries the mark of the first one.
+        found = replace(found, cls=cls)
+        setattr(cls, _MARK, found)
     if found is None:
         raise ConfigurationError(
             f"{cls.__module__}.{cls.__qualname__} has no event name; decorate it with @event('some.name'): "
             "import paths are not names"
         )
     return found
+
+
+def is_typed_dict(cls: type) -> bool:
+    """Whether a class is a TypedDict, from `typing` or `typing_extensions`: then its values are plain dicts."""
+    return type(cls).__name__ == "_TypedDictMeta"
 
 
 def validate(cls: type, value: object) -> object:

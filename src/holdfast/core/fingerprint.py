@@ -8,7 +8,7 @@ from hashlib import blake2b
 from types import TracebackType
 
 from holdfast.core.group import leaves
-from holdfast.core.text import safe_str, sanitise, type_name
+from holdfast.core.text import safe_str, type_name
 
 _FRAMES = 5
 _CAUSES = 5
@@ -57,7 +57,7 @@ def stable_message(message: str) -> str:
     'no row <n> for <text> at <hex>'
     """
     # Only the head: a tail would move with the length of what is in between.
-    text = sanitise(message[:_MESSAGE], _MESSAGE)
+    text = message[:_MESSAGE]
     for varying, word in _VARYING:
         text = varying.sub(word, text)
     return text.strip()

@@ -72,8 +72,12 @@ def holds_nan(payload: object) -> bool:
         if isinstance(value, float):
             if not math.isfinite(value):
                 return True
-        elif (shape := _opened(value)) is not None:
-            waiting.extend(shape.values() if isinstance(shape, dict) else shape)
+        elif isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+        else:
+            waiting.append(_inside(value))
     return False
 
 
@@ -107,15 +111,13 @@ def _walk(payload: object, judge: _Judge) -> tuple[str, str] | None:
     return None
 
 
-def _opened(value: object) -> dict[object, object] | list[object] | tuple[object, ...] | None:
-    """Return what is inside a value for the search after NaN, None for a leaf.
+def _inside(value: object) -> object:
+    """Return what a value stands for in the search after NaN, None for a leaf.
 
     A model is opened as Python values: in its JSON form a NaN may be null already.
     """
-    if isinstance(value, dict | list | tuple):
-        return value
     if isinstance(value, Enum):
-        return [value.value]
+        return value.value
     if isinstance(value, Set | deque):
         return list(value)
     if isinstance(value, Mapping):
@@ -127,20 +129,25 @@ def _opened(value: object) -> dict[object, object] | list[object] | tuple[object
             dumped: object = dump(by_alias=True, round_trip=True)
         except Exception:  # noqa: BLE001 - its JSON form was written, and that is what counts
             return None
-        return dumped if isinstance(dumped, dict) else [dumped]
+        return dumped
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return None
 
 
 def _judge_number(value: object) -> tuple[object, str]:
+    """Return what is inside the value, and whether it is NaN or an infinity."""
+    for _ in range(MAX_DEPTH):
+        if value is None or isinstance(value, float | dict | list | tuple):
+            break
+        value = _inside(value)
     if isinstance(value, float) and not math.isfinite(value):
         return value, f"{value} is not JSON; send null or text"
-    return (value.value, "") if isinstance(value, Enum) else (_opened(value), "")
+    return value, ""
 
 
 def _judge(value: object) -> tuple[object, str]:
-    """Return the value as orjson sees it and what is wrong with it, if anything."""
+    """Return the value as orjson sees it and what is wrong with it, if anything but NaN."""
     for _ in range(MAX_DEPTH):
         if isinstance(value, Enum):
             value = value.value
@@ -154,8 +161,6 @@ def _judge(value: object) -> tuple[object, str]:
         return value, _text_problem(value)
     if isinstance(value, int):
         return value, "" if -(2**63) <= value < 2**64 else "an integer beyond 64 bits; send it as text"
-    if isinstance(value, float):
-        return value, "" if math.isfinite(value) else f"{value} is not JSON; send null or text"
     if isinstance(value, dict):
         for key in value:
             if type(key) is not str:

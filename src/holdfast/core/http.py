@@ -73,7 +73,7 @@ def parse_retry_after(value: str | None, now: datetime | None) -> timedelta | No
 def parse_date(value: str) -> datetime | None:
     """Return an HTTP date, in any of the three forms RFC 9110 knows, as aware UTC; None if it is not one."""
     found = next((match for form in _DATES if (match := form.fullmatch(value.strip()))), None)
-    if found is None or found["month"].lower() not in _MONTHS:
+    if found is None:
         return None
     year = int(found["year"])
     if len(found["year"]) == _SHORT_YEAR:

@@ -107,7 +107,7 @@ def new_message(
     `payload` is any value `encode` takes, not JSON text. One consumer may be addressed once.
     """
     addresses = tuple(addressed)
-    if len(addresses) > 1 and len({address.consumer for address in addresses}) < len(addresses):
+    if len({address.consumer for address in addresses}) < len(addresses):
         raise ConfigurationError(f"message {id} addresses a consumer twice; one message is one delivery to each")
     return NewMessage(
         id=id,

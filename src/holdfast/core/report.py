@@ -61,9 +61,9 @@ def _trace(exc: BaseException) -> Iterator[str]:
     The standard library's own rendering follows groups by recursion and keeps whole messages.
     """
     chain = list(_chain(exc))
-    if len(chain) == _CHAIN:
+    if len(chain) > _CHAIN:
         yield "(older causes left out)\n\n"
-    for link, relation in reversed(chain):
+    for link, relation in reversed(chain[:_CHAIN]):
         yield from _rendered(link)
         if isinstance(link, BaseExceptionGroup):
             yield from _members(link)
@@ -76,7 +76,7 @@ def _chain(exc: BaseException) -> Iterator[tuple[BaseException, str]]:
     seen: set[int] = set()
     link: BaseException | None = exc
     relation = ""
-    while link is not None and id(link) not in seen and len(seen) < _CHAIN:
+    while link is not None and id(link) not in seen and len(seen) <= _CHAIN:
         seen.add(id(link))
         yield link, relation
         if link.__cause__ is not None:

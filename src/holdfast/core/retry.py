@@ -241,6 +241,6 @@ def _word(name: str, value: object, words: type[_Word]) -> _Word:
 
 
 def _seconds(name: str, value: object) -> timedelta:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not isinstance(value, int | float):
         raise InvalidDuration(name, value, "is not a number of seconds")
     return to_timedelta(value, name=name)

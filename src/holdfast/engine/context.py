@@ -6,9 +6,10 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.core.delivery import Claim
-from holdfast.core.errors import UnsupportedConnection
+from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
+from holdfast.core.key import check_key
 from holdfast.stores.claim import Claimed
-from holdfast.stores.connection import recognise, run_on, run_on_async
+from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.operation import Operation
 from holdfast.stores.settle import complete
@@ -29,7 +30,17 @@ class Publisher(Protocol):
 class Context:
     """One delivery as its handler sees it. `attempt` counts runs from 1."""
 
-    __slots__ = ("_claim", "_claimed", "_dialect", "_max_attempts", "_publisher", "completing", "headers", "sync")
+    __slots__ = (
+        "_claim",
+        "_claimed",
+        "_dialect",
+        "_max_attempts",
+        "_publisher",
+        "already_handled",
+        "completing",
+        "headers",
+        "sync",
+    )
 
     def __init__(
         self, claimed: Claimed, worker: str, dialect: Dialect, publisher: Publisher | None, max_attempts: int
@@ -42,6 +53,8 @@ class Context:
         self.headers: Mapping[str, str] = claimed.correlation
         self.completing = False
         """Set once `complete` was called: then the store, not the handler's return, says how it ended."""
+        self.already_handled = False
+        """Set once `complete` has found its key handled: the effect was applied before, and this delivery is done."""
         self.sync = SyncContext(self)
 
     @property
@@ -100,23 +113,42 @@ class Context:
         Raises `LeaseLost` or `AlreadyHandled`, and then the database has undone the transaction: swallowing it
         commits nothing.
         """
-        adapter = recognise(conn)
+        adapter = self._adapter(conn)
         if not adapter.awaits:
             raise TypeError(f"{type(conn).__name__} blocks; call ctx.sync.complete(conn=...)")
+        completion = self._completion(key)
         await adapter.check()
         self.completing = True
-        await run_on_async(self._completion(key), self._dialect, adapter)
+        try:
+            await run_on_async(completion, self._dialect, adapter)
+        except AlreadyHandled:
+            self.already_handled = True
+            raise
 
     def _complete_sync(self, conn: Any, key: str | None) -> None:
-        adapter = recognise(conn)
+        adapter = self._adapter(conn)
         if adapter.awaits:
             raise TypeError(f"{type(conn).__name__} is awaited; call await ctx.complete(conn=...)")
+        completion = self._completion(key)
         adapter.check()
         self.completing = True
-        run_on(self._completion(key), self._dialect, adapter)
+        try:
+            run_on(completion, self._dialect, adapter)
+        except AlreadyHandled:
+            self.already_handled = True
+            raise
+
+    def _adapter(self, conn: Any) -> Connection | AsyncConnection:
+        adapter = recognise(conn)
+        if adapter.database != self._dialect.name:
+            raise UnsupportedConnection(
+                f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}",
+                f"it speaks {adapter.database}, the store {self._dialect.name}; complete in the store's own database",
+            )
+        return adapter
 
     def _completion(self, key: str | None) -> Operation[None]:
-        handled = None if key is None else (self.consumer, self.source, key)
+        handled = None if key is None else (self.consumer, self.source, check_key(key))
         return complete(self._claim, IDLE_TIMEOUT, handled)
 
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:

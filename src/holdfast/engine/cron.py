@@ -1,7 +1,7 @@
 """Cron: which occurrences are due by the database's clock, and firing each of them once."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import structlog
 from cronsim import CronSim, CronSimError
 
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import NewMessage
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Fanout
@@ -19,6 +19,7 @@ from holdfast.stores.schedule import StoredSchedule, fire, save_schedules, sched
 log = structlog.get_logger("holdfast.cron")
 
 _MOST = 1000
+_WINDOW = timedelta(hours=1)
 _ON_TIME = timedelta(minutes=1)
 
 
@@ -48,45 +49,53 @@ class Schedule:
     queue: str
 
     def __post_init__(self) -> None:
-        occurrences(self.expression, self.tz, datetime(2000, 1, 1, tzinfo=UTC), datetime(2000, 1, 1, tzinfo=UTC))
+        times = _times(self.expression, self.tz, datetime(2000, 1, 1, tzinfo=UTC))
+        if next(times, None) is None:
+            raise ConfigurationError(f"cron expression {self.expression!r} never occurs")
 
 
-def occurrences(expression: str, tz: str, after: datetime, until: datetime) -> list[datetime]:
-    """The occurrences later than `after` and not later than `until`, oldest first; the newest thousand at most.
+def occurrences(expression: str, tz: str, after: datetime, until: datetime, most: int = _MOST) -> list[datetime]:
+    """The newest occurrences later than `after` and not later than `until`, oldest first.
 
-    A wall-clock time that a change to summer time skips, or that occurs twice in autumn, occurs once.
+    A time of day that a change to summer time skips, or that comes twice in autumn, occurs once. An expression with a
+    star for minutes or hours follows the time that really passes.
     """
+    # From near the end backwards: a schedule that nobody looked after for a year may have missed half a million.
+    window = _WINDOW
+    while True:
+        start = max(after, until - window)
+        found = [at for at in itertools.takewhile(lambda at: at <= until, _times(expression, tz, start)) if at > after]
+        if len(found) >= most or start == after:
+            return sorted(set(found))[-most:]
+        window *= 24
+
+
+def _times(expression: str, tz: str, after: datetime) -> Iterator[datetime]:
     try:
         zone = ZoneInfo(tz)
-        times = CronSim(expression, after.astimezone(zone))
-    except ZoneInfoNotFoundError:
+    except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigurationError(
             f"time zone {tz!r} is not known; use a name such as 'Europe/Berlin' or 'UTC'"
         ) from None
+    try:
+        times = CronSim(expression, after.astimezone(zone))
     except (CronSimError, ValueError) as error:
         raise ConfigurationError(f"cron expression {expression!r} cannot be read: {error}") from None
-    due = itertools.takewhile(lambda at: at <= until, (at.astimezone(UTC) for at in times))
-    kept: list[datetime] = []
-    for at in due:
-        if at > after and (not kept or at > kept[-1]):
-            kept.append(at)
-        if len(kept) > _MOST:
-            kept.pop(0)
-    return kept
+    return (at.astimezone(UTC) for at in times)
 
 
 def to_fire(schedule: StoredSchedule) -> tuple[list[datetime], datetime | None]:
     """Which occurrences to fire now, and how far the schedule has got then."""
-    due = occurrences(schedule.expression, schedule.tz, schedule.last_at, schedule.now)
-    if not due or schedule.paused_at is not None:
+    if schedule.paused_at is not None:
         return [], None
-    match Missed.parse(schedule.missed):
-        case Missed.ALL:
-            return due, due[-1]
-        case Missed.LAST:
-            return due[-1:], due[-1]
-        case Missed.SKIP:
-            return [at for at in due[-1:] if schedule.now - at <= _ON_TIME], due[-1]
+    missed = Missed.parse(schedule.missed)
+    most = _MOST if missed is Missed.ALL else 1
+    due = occurrences(schedule.expression, schedule.tz, schedule.last_at, schedule.now, most)
+    if not due:
+        return [], None
+    if missed is Missed.SKIP:
+        return [at for at in due if schedule.now - at <= _ON_TIME], due[-1]
+    return due, due[-1]
 
 
 class CronDuty:
@@ -107,15 +116,21 @@ class CronDuty:
             await self._store.run(save_schedules(rows))
             self._saved = True
         for stored in await self._store.run(schedules()):
-            schedule = self._declared.get(stored.name)
-            if schedule is None:
+            if (schedule := self._declared.get(stored.name)) is None:
                 continue
-            due, reached = to_fire(stored)
-            if reached is None:
-                continue
-            messages = [self._build(schedule, at) for at in due]
-            new = await self._store.run(fire(stored, messages, reached, self._fanout))
-            if new:
-                log.info(
-                    "schedule fired", schedule=stored.name, occurrences=[at.isoformat() for at in due], worker=worker
-                )
+            try:
+                await self._fire(stored, schedule, worker)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                # One schedule that cannot fire must not stop the others.
+                log.exception("a schedule could not fire", schedule=stored.name, worker=worker)
+
+    async def _fire(self, stored: StoredSchedule, schedule: Schedule, worker: str) -> None:
+        due, reached = to_fire(stored)
+        if reached is None:
+            return
+        messages = [self._build(schedule, at) for at in due]
+        if await self._store.run(fire(stored, messages, reached, self._fanout)):
+            times = [at.isoformat() for at in due]
+            log.info("schedule fired", schedule=stored.name, occurrences=times, worker=worker)

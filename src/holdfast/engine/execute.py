@@ -1,9 +1,11 @@
 """Running one delivery: from the claim to its outcome. Nothing here writes."""
 
 import asyncio
+import contextlib
 import contextvars
 import functools
-from concurrent.futures import Executor
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
@@ -15,16 +17,34 @@ from holdfast.core.errors import Signal, StoreUnavailable
 from holdfast.core.event import NewerVersion
 from holdfast.core.outcome import Outcome, Snoozed, Succeeded, outcome_of
 from holdfast.engine.context import Context
+from holdfast.engine.fields import fields, loggable
 from holdfast.engine.handler import Handler
+from holdfast.engine.threads import Returned, Threads
 from holdfast.stores.claim import Claimed
 
 log = structlog.get_logger("holdfast.worker")
 
 NEWER_VERSION_DELAY = timedelta(seconds=30)
 
+Thread = asyncio.Future[Returned]
+
 
 class HandlerTimeout(TimeoutError):
-    """A handler ran longer than its time-out."""
+    """A handler ran longer than its time-out. `thread` is set when it runs on, because nothing can stop it."""
+
+    def __init__(self, handler: Handler, thread: Thread | None = None) -> None:
+        assert handler.timeout is not None
+        super().__init__(f"{handler.name} ran longer than its time-out of {handler.timeout.total_seconds():g} s")
+        self.thread = thread
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended: its outcome, what it raised or gave as a signal, and the thread that is still at it."""
+
+    outcome: Outcome
+    error: BaseException | None = None
+    thread: Thread | None = None
 
 
 class Window(Protocol):
@@ -36,28 +56,47 @@ class Window(Protocol):
 
 
 async def execute(
-    handler: Handler, claimed: Claimed, context: Context, app_rules: Rules, threads: Executor, window: Window
-) -> tuple[Outcome, BaseException | None]:
-    """Runs the handler and says how it ended, with what it raised. Cancellation is passed on: it is no outcome.
+    handler: Handler, claimed: Claimed, context: Context, app_rules: Rules, threads: Threads, window: Window
+) -> Ended:
+    """Runs the handler and says how it ended. Cancellation is passed on: it is no outcome.
 
-    A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its slot
-    stays taken until it ends, and its fence is void from then on.
+    A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its fence
+    is void once the outcome is settled, and its late result changes nothing.
     """
     try:
-        with correlate(**context.headers):
+        with _correlated(context):
             result = await _once(handler, claimed, context, threads, window)
-    except asyncio.CancelledError:
-        raise
     except NewerVersion as newer:
-        return Snoozed(NEWER_VERSION_DELAY), newer
-    except Exception as error:  # noqa: BLE001
-        return outcome_of(error, handler.rules, app_rules), error
+        return Ended(Snoozed(NEWER_VERSION_DELAY), newer)
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001
+        # SystemExit too: what means to end a program of its own must not end the worker.
+        thread = error.thread if isinstance(error, HandlerTimeout) else None
+        return Ended(outcome_of(error, handler.rules, app_rules), error, thread)
     if isinstance(result, Signal):
-        return outcome_of(result, handler.rules, app_rules), result
-    return Succeeded(), None
+        return Ended(outcome_of(result, handler.rules, app_rules), result)
+    return Ended(Succeeded())
 
 
-async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Executor, window: Window) -> object:
+@contextlib.contextmanager
+def _correlated(context: Context) -> Iterator[None]:
+    """What the handler publishes and logs carries the ids of its message, and the lines say whose they are."""
+    known = {
+        **loggable(context.headers),
+        "event_id": str(context.message_id),
+        "consumer": context.consumer,
+        "attempt": context.attempt,
+    }
+    tokens = structlog.contextvars.bind_contextvars(**known)
+    try:
+        with correlate(**context.headers) if context.headers else contextlib.nullcontext():
+            yield
+    finally:
+        structlog.contextvars.reset_contextvars(**tokens)
+
+
+async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Threads, window: Window) -> object:
     """Calls the handler, unless it dealt with this key within its window. Recorded after success alone."""
     if handler.dedupe is None:
         return await _call(handler, claimed, context, threads)
@@ -66,7 +105,8 @@ async def _once(handler: Handler, claimed: Claimed, context: Context, threads: E
         log.info("duplicate skipped", consumer=handler.name, idempotency_key=key, event_id=str(claimed.message_id))
         return None
     result = await _call(handler, claimed, context, threads)
-    if not isinstance(result, Signal):
+    # Whether one that completed by itself was committed is not known here, and the store needs no window for it.
+    if not isinstance(result, Signal) and not context.completing:
         try:
             await window.record(handler.name, key, handler.dedupe)
         except StoreUnavailable as error:
@@ -75,32 +115,49 @@ async def _once(handler: Handler, claimed: Claimed, context: Context, threads: E
     return result
 
 
-async def _call(handler: Handler, claimed: Claimed, context: Context, threads: Executor) -> object:
+async def _call(handler: Handler, claimed: Claimed, context: Context, threads: Threads) -> object:
     positional, named = handler.arguments(claimed)
     if handler.takes_context:
         positional = (context, *positional)
-    if handler.is_async:
-        if handler.timeout is None:
+    if not handler.is_async:
+        call = functools.partial(contextvars.copy_context().run, handler.function, *positional, **named)
+        return await _in_thread(handler, claimed, threads.start(call))
+    if handler.timeout is None:
+        return await handler.function(*positional, **named)
+    limit = asyncio.timeout(handler.timeout.total_seconds())
+    try:
+        async with limit:
             return await handler.function(*positional, **named)
-        limit = asyncio.timeout(handler.timeout.total_seconds())
-        try:
-            async with limit:
-                return await handler.function(*positional, **named)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise _timed_out(handler) from error
-    call = functools.partial(contextvars.copy_context().run, handler.function, *positional, **named)
-    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise HandlerTimeout(handler) from error
+
+
+async def _in_thread(handler: Handler, claimed: Claimed, thread: Thread) -> object:
     timeout = None if handler.timeout is None else handler.timeout.total_seconds()
-    done, _ = await asyncio.wait({running}, timeout=timeout)
+    try:
+        done, _ = await asyncio.wait({thread}, timeout=timeout)
+    except asyncio.CancelledError:
+        _let_run(claimed, thread)
+        raise
     if not done:
-        # The thread cannot be stopped. Its late result must not be reported as an unretrieved error.
-        running.add_done_callback(lambda late: late.cancelled() or late.exception())
-        raise _timed_out(handler)
-    return running.result()
+        _let_run(claimed, thread)
+        raise HandlerTimeout(handler, thread)
+    returned = thread.result()
+    if returned.error is not None:
+        raise returned.error
+    return returned.value
 
 
-def _timed_out(handler: Handler) -> HandlerTimeout:
-    assert handler.timeout is not None
-    return HandlerTimeout(f"{handler.name} ran longer than its time-out of {handler.timeout.total_seconds():g} s")
+def _let_run(claimed: Claimed, thread: Thread) -> None:
+    """Says aloud that a thread runs on beside whatever becomes of its delivery, and when it has ended."""
+    known = fields(claimed)
+    log.warning("a handler's thread cannot be stopped; it may overlap the next run of its delivery", **known)
+
+    def ended(late: Thread) -> None:
+        if not late.cancelled():
+            error = late.result().error
+            log.warning("a handler's thread ended late; its result changes nothing", **known | {"error": repr(error)})
+
+    thread.add_done_callback(ended)

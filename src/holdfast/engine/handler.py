@@ -45,6 +45,7 @@ class Handler:
     takes_context: bool = False
     dedupe: timedelta | None = None
     parameters: Mapping[str, Any] | None = None
+    required: frozenset[str] = frozenset()
 
     @property
     def is_async(self) -> bool:
@@ -70,6 +71,8 @@ class Handler:
         unknown = given.keys() - self.parameters.keys()
         if unknown:
             raise InvalidPayload(f"$.{min(unknown)}", f"job {self.name} has no such parameter")
+        if missing := self.required - given.keys():
+            raise InvalidPayload(f"$.{min(missing)}", f"job {self.name} needs this parameter")
         return (), {
             name: value if self.parameters[name] is Any else validate(self.parameters[name], value)
             for name, value in given.items()
@@ -98,8 +101,8 @@ def check_event_function(name: str, function: Callable[..., Any]) -> None:
         ) from None
 
 
-def job_parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """A job's parameters by name with their types; the context is left out."""
+def job_parameters(name: str, function: Callable[..., Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """A job's parameters by name with their types, and those it cannot do without; the context is left out."""
     parameters = list(inspect.signature(function).parameters.values())
     if takes_context(function):
         parameters = parameters[1:]
@@ -109,7 +112,8 @@ def job_parameters(name: str, function: Callable[..., Any]) -> dict[str, Any]:
                 f"job {name}: parameter {parameter} cannot be stored by name; use ordinary or keyword-only parameters"
             )
     hints = _hints(function)
-    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}
+    required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
+    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}, required
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

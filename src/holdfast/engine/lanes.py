@@ -37,13 +37,22 @@ class Lanes:
         self._whole, self._shallow = _Due(), _Due()
         self._depth = self._whole
         self._turn = 0
+        self._outdated_at = float("-inf")
         self.refresh_due = 0.0
 
     def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
         """Takes over what the store found; looking again is due after a multiple of what it cost."""
+        if started <= self._outdated_at:
+            # Asked before the change, answered after it.
+            self._known = []
+            return
         self._known = list(found)
         self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
         self.refresh_due = ended + max(0.02, _COST_FACTOR * (ended - started))
+
+    def outdate(self) -> None:
+        """What is known of the lanes holds no longer: nothing is claimed before the store was asked again."""
+        self._known, self._outdated_at, self.refresh_due = [], time.monotonic(), 0.0
 
     def __bool__(self) -> bool:
         return bool(self._known)

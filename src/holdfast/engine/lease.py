@@ -7,30 +7,38 @@ from datetime import timedelta
 
 import structlog
 
-from holdfast.core.errors import HoldfastError
 from holdfast.stores.protocol import Store
 from holdfast.stores.worker import renew_worker
 
 log = structlog.get_logger("holdfast.lease")
 
 _RENEWALS = 4
-_MARGIN = 0.8
+_RETRIES = 20
+_HOLDS_FOR = 0.9
+_BREAK = 0.5
 
 
 class Lease(threading.Thread):
     """Renews a worker's row several times per lease, whatever the event loop is doing.
 
-    `lost` is called once, from this thread, when the lease cannot be known to hold any more; the worker then stops
-    its handlers before another worker may take their deliveries over.
+    `gone` is called once, from this thread, when the row is no longer there. Whether the lease still holds is for the
+    worker to watch, by `left`: a renewal that hangs cannot report itself.
     """
 
-    def __init__(self, store: Store, worker: str, lease: timedelta, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: Store, worker: str, lease: timedelta, gone: Callable[[], None], started_at: float | None = None
+    ) -> None:
         super().__init__(name=f"holdfast-lease-{worker}", daemon=True)
-        self._store, self._worker, self._lease, self._lost = store, worker, lease, lost
+        self._store, self._worker, self._lease, self._gone = store, worker, lease, gone
         self._seconds = lease.total_seconds()
         self._stopping = threading.Event()
-        self._renewed_at = time.monotonic()
+        self._renewed_at = time.monotonic() if started_at is None else started_at
         self._contact_since: float | None = self._renewed_at
+
+    @property
+    def left(self) -> float:
+        """Seconds in which the lease is known to hold; a tenth is kept back to stop the handlers in."""
+        return self._renewed_at + _HOLDS_FOR * self._seconds - time.monotonic()
 
     @property
     def trusted(self) -> bool:
@@ -38,30 +46,31 @@ class Lease(threading.Thread):
 
         After an outage of the database every worker's row looks expired; the others need time to renew theirs.
         """
-        since = self._contact_since
-        return since is not None and time.monotonic() - since >= self._seconds
+        now, since = time.monotonic(), self._contact_since
+        return since is not None and now - since >= self._seconds and now - self._renewed_at <= _BREAK * self._seconds
 
     def run(self) -> None:
-        while not self._stopping.wait(self._seconds / _RENEWALS):
+        pause = self._seconds / _RENEWALS
+        while not self._stopping.wait(pause):
             started = time.monotonic()
             try:
                 renewed = self._store.run_sync(renew_worker(self._worker, self._lease))
-            except HoldfastError as error:
+            except Exception as error:  # noqa: BLE001
+                # Whatever it was: a thread that ended here would leave a worker that works without a lease.
                 self._contact_since = None
+                pause = self._seconds / _RETRIES
                 log.warning("lease renewal failed", worker=self._worker, error=str(error))
-            else:
-                if not renewed:
-                    self._lost("its row is gone")
-                    return
-                self._renewed_at = started
-                if self._contact_since is None:
-                    self._contact_since = started
-            # Time also passes inside a renewal that hangs, or while the process was stopped.
-            if time.monotonic() - self._renewed_at > self._seconds * _MARGIN:
-                self._contact_since = None
-                if time.monotonic() - self._renewed_at > self._seconds:
-                    self._lost(f"not renewed for {time.monotonic() - self._renewed_at:.1f} s")
-                    return
+                continue
+            if not renewed:
+                if not self._stopping.is_set():
+                    self._gone()
+                return
+            pause = self._seconds / _RENEWALS
+            # A process that was stopped and goes on had no contact in between.
+            if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
+                self._contact_since = started
+            # From before the question: the store counts from when it answered, so that this errs on the safe side.
+            self._renewed_at = started
 
     def stop(self) -> None:
         """Ends the thread; the row is left to the caller."""

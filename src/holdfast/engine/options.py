@@ -23,7 +23,6 @@ class WorkerOptions:
     lease: timedelta = timedelta(seconds=30)
     poll: timedelta = timedelta(milliseconds=200)
     grace: timedelta = timedelta(seconds=30)
-    keep: timedelta | None = timedelta(days=30)
     until_idle: bool = False
     idle_limit: timedelta = timedelta(minutes=1)
     suspects: bool = False

@@ -2,39 +2,24 @@
 
 import random
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from uuid import UUID
 
 import structlog
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Retry
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Park, Release, Retry, Snooze
 from holdfast.core.decide import budget, decide, suspect_after
-from holdfast.core.outcome import LeaseExpired, Outcome, error_of
+from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.report import ErrorReport
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
+from holdfast.engine.fields import fields
 from holdfast.engine.settler import Ack
 from holdfast.stores.claim import Claimed
 from holdfast.stores.settle import Settlement
 
 log = structlog.get_logger("holdfast.worker")
-
-
-def fields(claimed: Claimed) -> dict[str, object]:
-    """What every log line about a delivery carries; its correlation ids come first, so that none can hide ours."""
-    known: dict[str, object] = {
-        **claimed.correlation,
-        "event_id": str(claimed.message_id),
-        "delivery_id": str(claimed.id),
-        "event_type": claimed.type,
-        "source": claimed.source,
-        "consumer": claimed.consumer,
-        "queue": claimed.queue,
-        "attempt": claimed.attempts,
-    }
-    if claimed.key is not None:
-        known["idempotency_key"] = claimed.key
-    return known
 
 
 class Outcomes:
@@ -83,34 +68,52 @@ class Outcomes:
         policy: RetryPolicy,
         elapsed: timedelta | None,
     ) -> None:
-        known = fields(claimed) | {"max_attempts": budget(claimed, policy), "operation": change.name}
+        known = fields(claimed) | {
+            "max_attempts": budget(claimed, policy),
+            "operation": change.name,
+            "worker": self._worker,
+        }
         if elapsed is not None:
             known["latency_ms"] = round(elapsed.total_seconds() * 1000, 1)
         if error is not None:
             known |= {"error": error.message, "error_type": error.type}
         match change:
             case Retry(delay):
-                log.warning("will retry", retryable=True, next_attempt_in=delay.total_seconds(), **known)
+                log.warning("will retry", **known | {"retryable": True} | _next_attempt(delay))
             case DeadLetter():
-                self._alerts.dead(_alert(claimed, error))
+                self._alerts.dead(_alert(claimed, error, budget(claimed, policy)))
             case Block(resource, delay, held):
-                log.warning("held back", resource=resource, next_attempt_in=delay.total_seconds(), held=held, **known)
+                log.warning("held back", **known | {"resource": resource, "held": held} | _next_attempt(delay))
+            case Park(circuit, delay, until):
+                log.info("parked", **known | {"circuit": circuit} | _next_attempt(delay, until))
+            case Snooze(delay):
+                log.info("snoozed", **known | _next_attempt(delay))
             case Deliver():
                 log.debug("delivered", **known)
             case _:
                 log.info(change.name, **known)
 
     def _lost(self, claimed: Claimed, outcome: Outcome) -> None:
-        log.warning(
-            "lease lost: the outcome of this run was refused, its present owner decides",
-            outcome=outcome.name,
-            fence=claimed.fence,
-            worker=self._worker,
-            **fields(claimed),
-        )
+        known = fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
+        log.warning("lease lost: the outcome of this run was refused, its present owner decides", **known)
 
 
-def _alert(claimed: Claimed, error: ErrorReport | None) -> DeadLetterAlert:
+def stray(delivery_id: UUID, fence: int) -> Settlement:
+    """Gives back a claim that was never started and whose row is not known: its attempt is returned."""
+    released = Released(started=False)
+    return Settlement(
+        delivery_id=delivery_id, fence=fence, change=Release(timedelta(0), held=False), outcome=released.name
+    )
+
+
+def _next_attempt(delay: timedelta | None, until: datetime | None = None) -> dict[str, object]:
+    """When it runs again, for people: by this machine's clock, while the database's decides."""
+    now = datetime.now(UTC)
+    at = until if until is not None else now + (delay or timedelta(0))
+    return {"next_attempt_in": round((at - now).total_seconds(), 3), "next_attempt_at": at.isoformat()}
+
+
+def _alert(claimed: Claimed, error: ErrorReport | None, max_attempts: int) -> DeadLetterAlert:
     return DeadLetterAlert(
         event_id=claimed.message_id,
         delivery_id=claimed.id,
@@ -123,4 +126,6 @@ def _alert(claimed: Claimed, error: ErrorReport | None) -> DeadLetterAlert:
         error_type=error.type if error else "",
         fingerprint=error.fingerprint if error else "",
         attempts=claimed.attempts,
+        max_attempts=max_attempts,
+        correlation=fields(claimed),
     )

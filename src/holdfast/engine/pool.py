@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable
+from uuid import UUID
 
 from holdfast.engine.lanes import Lanes
 from holdfast.engine.options import MAX_CLAIM
@@ -17,8 +18,8 @@ class Pool:
     """Slots that serve some queues. Claims ahead only what it will start within a tenth of a second:
     short work is fetched in large batches, long work is left for others."""
 
-    def __init__(self, queues: tuple[str, ...] | None, slots: int) -> None:
-        self.queues, self.slots = queues, slots
+    def __init__(self, queues: tuple[str, ...] | None, slots: int, *, ahead: bool = True) -> None:
+        self.queues, self.slots, self._ahead = queues, slots, ahead
         self.waiting: deque[Claimed] = deque()
         self.running: dict[asyncio.Task[None], Claimed | None] = {}
         self.lanes = Lanes()
@@ -30,9 +31,14 @@ class Pool:
     def busy(self) -> bool:
         return bool(self.waiting or self.running)
 
+    def ids(self) -> set[UUID]:
+        """The deliveries that wait or run here."""
+        running = (claim for claim in self.running.values() if claim is not None)
+        return {claim.id for claim in (*self.waiting, *running)}
+
     def room(self) -> int:
         """How many more to claim now; none while there is still enough to do."""
-        ahead = min(MAX_CLAIM, int(self._rate * _AHEAD))
+        ahead = min(MAX_CLAIM, int(self._rate * _AHEAD)) if self._ahead else 0
         target = self.slots + ahead
         have = len(self.running) + len(self.waiting)
         if len(self.waiting) > ahead // 2:
@@ -55,5 +61,5 @@ class Pool:
         """Gives up what has not started: all of it, or one consumer's."""
         taken = [claim for claim in self.waiting if consumer is None or claim.consumer == consumer]
         if taken:
-            self.waiting = deque(claim for claim in self.waiting if claim not in taken)
+            self.waiting = deque(claim for claim in self.waiting if consumer is not None and claim.consumer != consumer)
         return taken

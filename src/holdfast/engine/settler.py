@@ -18,16 +18,19 @@ from holdfast.stores.settle import Hold, Settlement, ownership, settle
 log = structlog.get_logger("holdfast.settle")
 
 _BATCH = 500
+_SHORTEST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
+_UNSTORABLE = ErrorReport("holdfast.Unstorable", "the error could not be stored", "", "unstorable")
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A settlement on its way, with what to do once it is durable, or lost."""
+    """A settlement on its way, with what to do once it is durable, or lost; `refusals` counts what the store said no to."""
 
     settlement: Settlement
     written: Callable[[], None] | None = None
     lost: Callable[[], None] | None = None
+    refusals: int = 0
 
 
 class Settler:
@@ -36,13 +39,18 @@ class Settler:
     def __init__(self, store: Store, worker: str) -> None:
         self._store, self._worker = store, worker
         self._waiting: deque[Ack] = deque()
-        self._under_way = 0
+        self._under_way: list[Ack] = []
+        self._aside: list[Ack] = []
         self._news = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        return len(self._waiting) + self._under_way
+        return len(self._waiting) + len(self._under_way) + len(self._aside)
+
+    def ids(self) -> set[UUID]:
+        """The deliveries whose outcome is not written yet."""
+        return {ack.settlement.delivery_id for ack in (*self._waiting, *self._under_way, *self._aside)}
 
     def add(self, ack: Ack) -> None:
         """Queues a settlement; it is written within a batch or two."""
@@ -60,57 +68,66 @@ class Settler:
             await self._news.wait()
             self._news.clear()
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                self._under_way = len(batch)
-                await self._write(batch)
-                self._under_way = 0
-            self._empty.set()
+                self._under_way = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                await self._write(self._under_way)
+                self._under_way = []
+            if not self._aside:
+                self._empty.set()
 
     async def _write(self, batch: list[Ack]) -> None:
-        pause = 0.05
-        written: frozenset[UUID] = frozenset()
+        pause = _SHORTEST_PAUSE
         while True:
             try:
-                written = await self._store.run(settle(self._worker, [ack.settlement for ack in batch]))
-                break
+                settled = await self._settle(batch)
             except StoreUnavailable as error:
-                # The reply may have been lost after the commit; the ones that do not come back are looked up below.
                 log.warning("settling waits for the store", settlements=len(batch), error=str(error))
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-                pause = min(pause * 2, _LONGEST_PAUSE)
             except Exception as error:  # noqa: BLE001
                 if len(batch) == 1:
-                    batch = [replace(batch[0], settlement=_plainer(batch[0].settlement, error))]
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, _LONGEST_PAUSE)
-                    continue
+                    self._set_aside(batch[0], error)
+                    return
                 # One outcome that cannot be stored must not hold up the others.
                 for ack in batch:
                     await self._write([ack])
                 return
-        missing = [ack for ack in batch if ack.settlement.delivery_id not in written]
-        settled = await self._look(missing) if missing else frozenset()
-        for ack in batch:
-            id = ack.settlement.delivery_id
-            then = ack.written if id in written or id in settled else ack.lost
-            if then is not None:
-                then()
+            else:
+                for ack in batch:
+                    _follow(ack.written if ack.settlement.delivery_id in settled else ack.lost)
+                return
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _look(self, missing: list[Ack]) -> frozenset[UUID]:
-        claims = [Claim(a.settlement.delivery_id, self._worker, a.settlement.fence) for a in missing]
-        while True:
-            try:
-                holds = await self._store.run(ownership(claims))
-                return frozenset(id for id, hold in holds.items() if hold is Hold.SETTLED)
-            except StoreUnavailable:
-                await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311
+    async def _settle(self, batch: list[Ack]) -> frozenset[UUID]:
+        """Those whose outcome is durable, by this try or by an earlier one; the others belong to somebody else by now."""
+        written = await self._store.run(settle(self._worker, [ack.settlement for ack in batch]))
+        missing = [ack.settlement for ack in batch if ack.settlement.delivery_id not in written]
+        if not missing:
+            return written
+        # The reply to an earlier try may have been lost after its commit.
+        claims = [Claim(settlement.delivery_id, self._worker, settlement.fence) for settlement in missing]
+        holds = await self._store.run(ownership(claims))
+        return written | {id for id, hold in holds.items() if hold is Hold.SETTLED}
+
+    def _set_aside(self, ack: Ack, error: Exception) -> None:
+        """Tries an outcome again later that the store refused, from the second time on with a plainer error text."""
+        id = str(ack.settlement.delivery_id)
+        log.error("an outcome could not be stored", delivery_id=id, refusals=ack.refusals + 1, error=repr(error))
+        settlement = ack.settlement
+        if ack.refusals and settlement.error is not None:
+            settlement = replace(settlement, error=_UNSTORABLE)
+        again = replace(ack, settlement=settlement, refusals=ack.refusals + 1)
+        self._aside.append(again)
+        pause = min(_SHORTEST_PAUSE * 2**ack.refusals, _LONGEST_PAUSE)
+        asyncio.get_running_loop().call_later(pause, self._bring_back, again)
+
+    def _bring_back(self, ack: Ack) -> None:
+        self._aside.remove(ack)
+        self.add(ack)
 
 
-def _plainer(settlement: Settlement, error: Exception) -> Settlement:
-    """The same outcome with an error text that cannot be the reason why it was refused."""
-    log.error("an outcome could not be stored as it was", delivery_id=str(settlement.delivery_id), error=repr(error))
-    if settlement.error is None:
-        return settlement
-    return replace(
-        settlement, error=ErrorReport("holdfast.Unstorable", "the error could not be stored", "", "unstorable")
-    )
+def _follow(then: Callable[[], None] | None) -> None:
+    """What follows is a log line or an alert: it must not stop what is durable from being taken as such."""
+    if then is not None:
+        try:
+            then()
+        except Exception:
+            log.exception("what was to follow a settlement failed")

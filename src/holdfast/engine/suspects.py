@@ -63,7 +63,7 @@ class SuspectDuty:
                 worker=worker,
             )
             return
-        self._child = subprocess.Popen(command)  # noqa: S603, ASYNC220
+        self._child = subprocess.Popen(command, close_fds=False)  # noqa: S603, ASYNC220
         log.warning("suspects run alone in a process of their own", pid=self._child.pid, worker=worker)
 
     def stop(self) -> None:

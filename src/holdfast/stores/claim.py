@@ -114,6 +114,12 @@ def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver
     return [TakenOver(_claimed(row[:-1]), _policy(row[-1])) for row in rows]
 
 
+@operation(reads=True)
+def holdings(worker: str) -> Steps[dict[UUID, int]]:
+    """What a worker holds according to the store, with its fence."""
+    return {as_uuid(id): fence for id, fence in (yield Query("holdings", {"worker": worker}))}
+
+
 def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return (("suspicion", ("suspected" if suspects else "innocent",)),)
 

@@ -112,6 +112,7 @@ def resume_consumer(name: str, actor: str, reason: str | None) -> Steps[bool]:
 @operation
 def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> Steps[None]:
     """Holds a consumer whose resource is out; every worker leaves it alone for that long."""
+    resource = sanitise(resource, 200)
     if not (yield Query("block_consumer", {"name": name, "resource": resource, "delay": delay})):
         raise NotFound("consumer", name)
     yield audited(actor, "block", "consumer", name, f"{resource} is out")

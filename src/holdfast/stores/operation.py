@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
 Row = Sequence[Any]
@@ -34,13 +35,13 @@ Steps = Generator[Query, Rows, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Generic[T]):
+class Operation(Generic[T_co]):
     """A unit of work that commits as a whole; it can be started again from the beginning.
 
     `single` says that it is one statement, which a server makes atomic by itself; `reads` that it changes nothing.
     """
 
-    start: Callable[[], Steps[T]]
+    start: Callable[[], Steps[T_co]]
     single: bool = False
     reads: bool = False
 

@@ -38,6 +38,9 @@ _DELIVERY = (
 )
 FANNED_OUT = _DELIVERY[:6]
 
+TAKE_LOCK = Query("lock_registry")
+"""On SQLite the first write of a transaction, or what stands for it: where it learns that it may not write."""
+
 
 class Target(NamedTuple):
     """Where a subscription sends an event."""
@@ -112,6 +115,15 @@ def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Publis
         if rows := list(_fanned_out(created_now, fresh)):
             yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, rows)})
     return [stored[m.id] for m in messages]
+
+
+@operation
+def write_first() -> Steps[None]:
+    """SQLite: takes the write lock in the caller's transaction before anything is read there.
+
+    A transaction that reads first is refused at its first write if another connection wrote meanwhile or is writing.
+    """
+    yield TAKE_LOCK
 
 
 def read_subscriptions(rows: Rows) -> Subscriptions:

@@ -49,7 +49,8 @@ _TIMES = tuple(name for name in _DELIVERY if name.endswith("_at") or name == "le
 class Filter:
     """The one query value for list, replay and discard. Everything given must hold.
 
-    `group` is an error fingerprint. `since` and `until` look at when a delivery ended, or else when it was made.
+    `type` is a type, or a prefix such as `order.*`. `group` is an error fingerprint. `since` and `until` look at
+    when a delivery ended, or else when it was made.
     `dead` asks for dead letters: failed and not discarded.
     """
 
@@ -123,7 +124,7 @@ class Count:
 @operation(reads=True)
 def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[list[Listed]]:
     """A page of deliveries, newest first; pass the last id as `before` for the next."""
-    where, values = _where(wanted)
+    where, values = conditions(wanted)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
     rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=_page(limit))
@@ -148,13 +149,16 @@ def messages(
     limit: int = 50,
     before: UUID | None = None,
 ) -> Steps[list[Message]]:
-    """A page of messages, newest first; pass the last id as `before` for the next."""
+    """A page of messages, newest first; pass the last id as `before` for the next. `type` may be a prefix (`a.*`)."""
     given = {"message_id": id, "type": type, "source": source, "key": key, "before": before}
     fragments = {"message_id": "id", "type": "type", "source": "source", "key": "key", "before": "before"}
     values = {name: value for name, value in given.items() if value is not None}
     where = tuple(f"where_message_{fragments[name]}" for name in values)
+    if type is not None and type.endswith(".*"):
+        values["type_prefix"] = type[:-1]
+        where = tuple("where_type_below" if name == "where_message_type" else name for name in where)
     rows = yield Query("list_messages", values, slots=(("where", where),), limit=_page(limit))
-    return [_message(row) for row in rows]
+    return [read_message(row) for row in rows]
 
 
 @operation(reads=True)
@@ -168,9 +172,10 @@ def runs(delivery_id: UUID) -> Steps[list[Run]]:
 
 
 @operation(reads=True)
-def failure_groups(limit: int = 50) -> Steps[list[FailureGroup]]:
-    """Dead letters gathered by what went wrong, largest group first."""
-    rows = yield Query("failure_groups", limit=_page(limit))
+def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list[FailureGroup]]:
+    """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all."""
+    slots = (("where", ("where_consumers",) if consumers else ()),)
+    rows = yield Query("failure_groups", {"consumers": list(consumers)}, slots=slots, limit=_page(limit))
     return [
         FailureGroup(
             mark, consumer, kind, size, optional_time(first), optional_time(last), low, high, as_uuid(id), error
@@ -190,9 +195,10 @@ def counts() -> Steps[list[Count]]:
 
 
 @operation(reads=True)
-def outlook(consumers: Sequence[str]) -> Steps[timedelta | None]:
-    """How long until something of these consumers is due or a lease of theirs ends; none when nothing is left."""
-    ((next_at, now),) = yield Query("outlook", {"consumers": list(consumers)})
+def outlook(consumers: Sequence[str], queues: Sequence[str] | None = None) -> Steps[timedelta | None]:
+    """How long until something of these consumers may be claimed or taken over; none when nothing is left."""
+    values = {"consumers": list(consumers), "queues": None if queues is None else list(queues)}
+    ((next_at, now),) = yield Query("outlook", values)
     return None if next_at is None else aware_time(next_at) - aware_time(now)
 
 
@@ -209,7 +215,8 @@ def _page(limit: int) -> int:
     return limit
 
 
-def _where(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
+def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The fragments and values that make a statement's `{where}` slot hold exactly what was asked for."""
     where: list[str] = []
     values: dict[str, object] = {}
 
@@ -231,9 +238,13 @@ def _where(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
         add("where_discarded" if wanted.discarded else "where_not_discarded")
     if wanted.consumers:
         add("where_consumers", consumers=list(wanted.consumers))
-    for name in ("queue", "error_type", "group", "type", "since", "until"):
+    for name in ("queue", "error_type", "group", "since", "until"):
         if (value := getattr(wanted, name)) is not None:
             add(f"where_{name}", **{name: value})
+    if wanted.type is not None and wanted.type.endswith(".*"):
+        add("where_type_below", type_prefix=wanted.type[:-1])
+    elif wanted.type is not None:
+        add("where_type", type=wanted.type)
     if wanted.message_id is not None:
         low, high = delivery_range(wanted.message_id)
         add("where_message", message_id=wanted.message_id, low=low, high=high)
@@ -258,7 +269,7 @@ def _delivery(row: Row) -> Delivery:
     return Delivery(**read)
 
 
-def _message(row: Row) -> Message:
+def read_message(row: Row) -> Message:
     id, type, source, key, payload, headers, generation, occurred, position = row
     return Message(
         id=as_uuid(id),

@@ -1,6 +1,7 @@
 """What a database says by raising, read from whatever error a driver or a framework wrapped around it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from uuid import UUID
 
 from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, StoreBusy
@@ -14,13 +15,26 @@ def meaning(error: Exception, query: Query) -> HoldfastError | None:
     """The typed error for what `query` was told, or none when the driver's own error says it best."""
     values = query.values
     for link in _chain(error):
-        if getattr(link, "sqlite_errorname", "") == "SQLITE_BUSY_SNAPSHOT":
-            return StoreBusy()
+        name = getattr(link, "sqlite_errorname", "")
+        # A transaction that read first does not wait for the lock either: it is refused at once.
+        if name == "SQLITE_BUSY_SNAPSHOT" or (name == "SQLITE_BUSY" and query.name == "lock_registry"):
+            return StoreBusy(cause=name)
         if query.name == "complete" and _says(link, *_LEASE_LOST):
             return LeaseLost(UUID(str(values["delivery_id"])), int(str(values["fence"])))
         if query.name == "record_handled" and _says(link, *_ALREADY_HANDLED):
             return AlreadyHandled(str(values["consumer"]), str(values["key"]))
     return None
+
+
+@contextmanager
+def typed(query: Query) -> Iterator[None]:
+    """Raises the typed error for what the database says to `query` inside, or what the driver raised."""
+    try:
+        yield
+    except Exception as error:
+        if found := meaning(error, query):
+            raise found from error
+        raise
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

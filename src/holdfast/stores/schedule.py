@@ -44,13 +44,14 @@ def schedules() -> Steps[list[StoredSchedule]]:
 
 @operation
 def fire(schedule: StoredSchedule, messages: Sequence[NewMessage], occurrence: datetime, fanout: Fanout) -> Steps[int]:
-    """Publishes occurrences and notes how far it got; returns how many were new.
+    """Publishes occurrences and notes how far it got; returns how many were new, none if another scheduler was first.
 
     Each message's key is its occurrence: a scheduler that was paused and wakes up late fires nothing twice.
     """
-    published = yield from publish(messages, fanout).start()
     values = {"name": schedule.name, "last_at": schedule.last_at, "occurrence": occurrence}
-    yield Query("advance_schedule", values)
+    if not (yield Query("advance_schedule", values)):
+        return 0
+    published = yield from publish(messages, fanout).start()
     return sum(one.created for one in published)
 
 

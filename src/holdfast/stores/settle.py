@@ -8,7 +8,8 @@ from uuid import UUID
 
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
 from holdfast.core.delivery import Claim
-from holdfast.core.report import ErrorReport
+from holdfast.core.report import MESSAGE_LIMIT, ErrorReport
+from holdfast.core.text import safe_str, sanitise
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, columns, operation
 
@@ -87,6 +88,12 @@ def ownership(claims: Iterable[Claim]) -> Steps[dict[UUID, Hold]]:
     return {id: found.get(id, Hold.LOST) for id in held}
 
 
+@operation(reads=True)
+def unlocked(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
+    """Those of the deliveries that no open transaction has changed: what is read of the others may not last."""
+    return frozenset(as_uuid(row[0]) for row in (yield Query("unlocked", {"ids": list(ids)})))
+
+
 @operation
 def complete(claim: Claim, idle_timeout: timedelta, handled: tuple[str, str, str] | None = None) -> Steps[None]:
     """Marks a claim delivered in the caller's transaction (and a foreign (consumer, source, key) handled).
@@ -134,12 +141,17 @@ def _row(s: Settlement) -> tuple[object, ...]:
         isinstance(change, Discard),
         s.outcome,
         error and error.type,
-        change.reason if isinstance(change, Discard) and error is None else error and error.message,
+        _reason(change) if error is None else error.message,
         error and error.fingerprint,
         error and error.trace,
         s.elapsed,
         s.keep_run or error is not None or isinstance(change, Discard),
     )
+
+
+def _reason(change: Change) -> str | None:
+    # It is the handler's own text, and whatever it holds, it must be recorded.
+    return sanitise(safe_str(change.reason), MESSAGE_LIMIT) if isinstance(change, Discard) else None
 
 
 def _when(change: Change) -> tuple[timedelta | None, datetime | None]:

@@ -19,6 +19,12 @@ def abandon(delivery_id: UUID) -> Steps[None]:
 
 
 @operation
+def orphan(delivery_id: UUID) -> Steps[None]:
+    """Leaves a delivery in flight under a worker that is no more, as the death of its worker would."""
+    yield Query("orphan", {"delivery_id": delivery_id})
+
+
+@operation
 def drop_schema() -> Steps[None]:
     """Removes every table of this schema or prefix."""
     yield Query("drop_schema")

@@ -181,17 +181,26 @@ class PostgresStore:
 
     async def _connect_async(self) -> psycopg.AsyncConnection:
         connection = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True)
-        cursor = await connection.execute("select pg_backend_pid()")
-        self._adapt(connection, await cursor.fetchone())
-        if not self.pooled:
-            await connection.execute(_PLANNING)
+        try:
+            cursor = await connection.execute("select pg_backend_pid()")
+            self._adapt(connection, await cursor.fetchone())
+            if not self.pooled:
+                await connection.execute(_PLANNING)
+        except BaseException:
+            # Nobody has it yet, so that nobody else would close it: a caller may be cancelled at any await.
+            await connection.close()
+            raise
         return connection
 
     def _connect(self) -> psycopg.Connection:
         connection = psycopg.connect(self.conninfo, autocommit=True)
-        self._adapt(connection, connection.execute("select pg_backend_pid()").fetchone())
-        if not self.pooled:
-            connection.execute(_PLANNING)
+        try:
+            self._adapt(connection, connection.execute("select pg_backend_pid()").fetchone())
+            if not self.pooled:
+                connection.execute(_PLANNING)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _adapt(self, connection: psycopg.BaseConnection[Any], server: tuple[Any, ...] | None) -> None:
@@ -240,13 +249,16 @@ def _version_row(dialect: PostgresDialect, migration: Migration) -> str:
 
 def _read(dsn: str) -> dict[str, Any]:
     try:
-        return conninfo_to_dict(dsn)
+        given: dict[str, Any] = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # The driver's message quotes the DSN.
+        given = {"host": "@@"}
+    # The driver's message quotes the DSN, and a bare @ in a password makes the rest of it a host.
+    if "@" in str(given.get("host") or "")[1:]:
         raise ConfigurationError(
             "the DSN cannot be read; write postgresql://user:password@host:port/database and percent-encode what is "
             "special in it (it is not shown here: it may hold a password)"
-        ) from None
+        )
+    return given
 
 
 def _pause(tries_left: int) -> float:

@@ -56,10 +56,12 @@ class SqliteStore:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
+        self._inherited: list[object] = []
         self._thread: ThreadPoolExecutor | None = None
 
     async def run(self, operation: Operation[T]) -> T:
-        if self._thread is None or self._process != os.getpid():
+        self._after_fork()
+        if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "holdfast-sqlite")
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.run_sync, operation)
 
@@ -101,6 +103,8 @@ class SqliteStore:
             file.truncate(0)
             file.write(f"process {os.getpid()}")
             file.flush()
+            # Children keep the file open, and with it the lock: a family whose parent was killed is still one engine.
+            os.set_inheritable(file.fileno(), True)
             os.environ[_FAMILY] = str(holder.absolute())
             try:
                 yield
@@ -108,14 +112,17 @@ class SqliteStore:
                 os.environ.pop(_FAMILY, None)
 
     def migrate(self, lock_timeout: timedelta = _BUSY_TIMEOUT) -> list[str]:
+        self._after_fork()
         with self._lock:
             connection = self._open()
             connection.execute(f"pragma busy_timeout = {_milliseconds(lock_timeout)}")
             try:
                 with self._transaction(immediate=True) as connection:
                     return migrate_on(connection, self.dialect)
-            except (StoreBusy, StoreUnavailable) as error:
-                raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
+            except StoreError as error:
+                if getattr(error.__cause__, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                    raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
+                raise
             finally:
                 connection.execute(f"pragma busy_timeout = {_milliseconds(self._busy_timeout)}")
 
@@ -130,8 +137,9 @@ class SqliteStore:
         await asyncio.to_thread(self.close_sync)
 
     def close_sync(self) -> None:
+        self._after_fork()
         with self._lock:
-            if self._connection is not None and self._process == os.getpid():
+            if self._connection is not None:
                 self._connection.close()
             self._connection = None
         if self._thread is not None:
@@ -140,6 +148,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _transaction(self, *, immediate: bool) -> Iterator[sqlite3.Connection]:
+        self._after_fork()
         with self._lock:
             connection = self._open()
             with self._translated():
@@ -156,21 +165,31 @@ class SqliteStore:
                 connection.execute("commit")
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and self._process == os.getpid():
+        if self._connection is not None:
             return self._connection
-        # A connection must not be used after a fork: the child opens its own and leaves the parent's alone.
-        self._process = os.getpid()
-        with self._translated():
-            self._connection = connection = sqlite3.connect(
+        with self._translated(), contextlib.ExitStack() as on_failure:
+            connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, cached_statements=256
             )
+            on_failure.callback(connection.close)
             connection.execute("pragma synchronous = full")
             # Another connection's open transaction may stand in the way of WAL; the next to open the file switches.
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute("pragma busy_timeout = 500")
                 connection.execute("pragma journal_mode = wal")
             connection.execute(f"pragma busy_timeout = {_milliseconds(self._busy_timeout)}")
+            on_failure.pop_all()
+        self._connection = connection
         return connection
+
+    def _after_fork(self) -> None:
+        """Leaves the parent's connection alone in a child: even closing it here could harm the file."""
+        if self._process != os.getpid():
+            self._inherited += [self._connection, self._thread]
+            self._connection = self._thread = None
+            # A thread that did not survive the fork may have held it.
+            self._lock = threading.RLock()
+            self._process = os.getpid()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -231,8 +250,15 @@ def schema_version(connection: sqlite3.Connection, dialect: SqliteDialect) -> in
 
 
 def schema_text(dialect: SqliteDialect) -> str:
-    """All migrations as one script, for people who apply it themselves."""
-    return "\n".join(m.render({"hf": dialect.prefix, "now": dialect.now}) for m in migrations(_MIGRATIONS))
+    """All migrations as one script, for people who apply it themselves; it notes the version as `migrate` does."""
+    steps = migration_steps(dialect)
+    script = [next(steps)]
+    next(steps)  # asks for the version, and is told that there is none
+    with contextlib.suppress(StopIteration):
+        script.append(steps.send([(0,)]))
+        while True:
+            script.append(steps.send([]))
+    return ";\n\n".join(text.strip().removesuffix(";") for text in script) + ";\n"
 
 
 def _statements(text: str) -> Iterator[str]:

@@ -154,7 +154,7 @@ create function {hf}replay(
 ) returns table (delivery_id uuid, delivery_consumer text, to_generation bigint, new_fence bigint)
 language sql as $function$
   with chosen as materialized (
-    select d.id,
+    select d.id, d.consumer, d.unique_key,
       jsonb_build_object(
         'attempts', d.attempts, 'last_error', d.last_error, 'error_type', d.error_type,
         'fingerprint', d.fingerprint, 'first_failed_at', d.first_failed_at, 'failed_at', d.completed_at,
@@ -165,11 +165,11 @@ language sql as $function$
       and not exists (
         select 1 from {hf}delivery o
         where o.consumer = d.consumer and o.unique_key = d.unique_key and o.status in ('pending', 'in_flight'))
-      and not exists (  -- of several with one unique key the first alone can come back
-        select 1 from {hf}delivery o
-        where o.id = any (ids) and o.id < d.id and o.consumer = d.consumer and o.unique_key = d.unique_key
-          and ((o.status = 'failed' and o.discarded_at is null) or (rerun and o.status = 'delivered')))
     order by d.id for update of d),
+  ranked as (  -- of several with one unique key the first alone can come back
+    select c.id, c.cycle, c.unique_key is null or row_number() over (partition by c.consumer, c.unique_key order by c.id) = 1
+             as possible
+    from chosen c),
   replayed as (
     update {hf}delivery d
     set status = 'pending', run_at = now(), attempts = 0, fence = d.fence + 1,
@@ -179,13 +179,12 @@ language sql as $function$
         failure_history = (
           select jsonb_agg(newest.entry order by newest.n)
           from (select h.entry, h.n
-                from jsonb_array_elements(coalesce(d.failure_history, '[]'::jsonb) || chosen.cycle)
+                from jsonb_array_elements(coalesce(d.failure_history, '[]'::jsonb) || ranked.cycle)
                        with ordinality h (entry, n)
                 order by h.n desc limit 20) newest)
-    from chosen
-    where d.id = chosen.id
-      and ((d.status = 'failed' and d.discarded_at is null) or (rerun and d.status = 'delivered'))
-    returning d.id, d.consumer, d.generation, d.fence, chosen.cycle),
+    from ranked
+    where d.id = ranked.id and ranked.possible
+    returning d.id, d.consumer, d.generation, d.fence, ranked.cycle),
   audited as (
     insert into {hf}audit (actor, action, kind, target, reason, detail)
     select replayed_by, 'replay', 'delivery', r.id::text, why, r.cycle from replayed r)

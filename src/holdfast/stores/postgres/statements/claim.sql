@@ -75,3 +75,7 @@ u as (
 select {claimed}, coalesce(u.retry, k.retry)::text
 from u join {hf}message m on m.id = u.message_id
 left join {hf}consumer k on k.name = u.consumer
+
+-- name: holdings
+-- What a worker holds according to the store; it may not know of a claim whose reply was lost.
+select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker::text

@@ -46,7 +46,10 @@ with old as materialized (
   for update of m skip locked),
 h as (
   delete from {hf}handled h using old where h.source = old.source and h.key = old.key),
-d as (delete from {hf}message where id in (select old.id from old) returning id)
+d as (
+  delete from {hf}message m
+  where m.id >= :cursor::uuid and m.id < :ceiling::uuid and m.id in (select old.id from old)
+  returning m.id)
 select d.id from d order by d.id
 
 -- name: prunable

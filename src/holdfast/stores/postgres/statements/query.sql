@@ -88,7 +88,7 @@ from (
          min(d.generation) as first_generation, max(d.generation) as last_generation,
          max(d.id::text collate "C")::uuid as example
   from {hf}delivery d
-  where d.status = 'failed' and d.discarded_at is null
+  where d.status = 'failed' and d.discarded_at is null {where}
   group by d.fingerprint, d.consumer
   order by count(*) desc, d.fingerprint, d.consumer limit {limit}) g
 join {hf}delivery e on e.id = g.example
@@ -114,11 +114,15 @@ from {hf}delivery d where d.status = 'failed' group by d.queue, d.consumer, d.di
 select now()
 
 -- name: outlook
--- When the next delivery of these consumers is due, or the lease of one in flight ends, and the time now.
+-- When the next delivery of these consumers and queues may be claimed or taken over, and the time now.
 select min(o.at), now() from (
-  select d.run_at as at from {hf}delivery d
+  select greatest(d.run_at, c.blocked_until) as at from {hf}delivery d
   left join {hf}queue q on q.name = d.queue
   left join {hf}consumer c on c.name = d.consumer
   where d.status = 'pending' and d.consumer = any (:consumers::text[]) and q.paused_at is null and c.paused_at is null
+    and (:queues::text[] is null or d.queue = any (:queues::text[]))
   union all
-  select d.lease_until from {hf}delivery d where d.status = 'in_flight' and d.consumer = any (:consumers::text[])) o
+  select greatest(d.lease_until, w.alive_until) from {hf}delivery d
+  left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.consumer = any (:consumers::text[])
+    and (:queues::text[] is null or d.queue = any (:queues::text[]))) o

@@ -43,6 +43,10 @@ select u.id from u
 -- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id = any (:ids::uuid[])
 
+-- name: unlocked
+-- Those of these deliveries that no open transaction has changed.
+select d.id from {hf}delivery d where d.id = any (:ids::uuid[]) for share skip locked
+
 -- name: complete
 -- Marks a claim delivered in the caller's transaction, or raises and aborts it.
 select {hf}complete(:delivery_id::uuid, :fence::bigint, :worker::text, :idle_timeout_ms::bigint)

@@ -18,6 +18,12 @@ update {hf}delivery
 set status = 'pending', fence = fence + 1, run_at = now(), lease_until = null, locked_by = null
 where id = :delivery_id::uuid and status = 'in_flight'
 
+-- name: orphan
+-- Leaves a delivery in flight under a worker that is no more.
+update {hf}delivery
+set locked_by = 'gone', lease_until = now() - interval '1 second'
+where id = :delivery_id::uuid and status = 'in_flight'
+
 -- name: drop_schema
 -- Removes everything.
 drop schema {schema} cascade

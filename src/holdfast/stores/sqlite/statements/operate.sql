@@ -1,7 +1,8 @@
 -- name: replay
 -- Puts failed deliveries back to pending in place, with history and audit; returns what was replayed.
 -- once
-select d.id, json_object(
+select c.id, c.cycle from (
+select d.id, d.unique_key, row_number() over (partition by d.consumer, d.unique_key order by d.id) as nth, json_object(
     'attempts', d.attempts, 'last_error', d.last_error, 'error_type', d.error_type, 'fingerprint', d.fingerprint,
     'first_failed_at', strftime('%Y-%m-%dT%H:%M:%fZ', d.first_failed_at / 1000.0, 'unixepoch'),
     'failed_at', strftime('%Y-%m-%dT%H:%M:%fZ', d.completed_at / 1000.0, 'unixepoch'),
@@ -13,17 +14,12 @@ where d.id in (select value from json_each(:ids))
   and not exists (
     select 1 from {hf}delivery o
     where o.consumer = d.consumer and o.unique_key = d.unique_key and o.status in ('pending', 'in_flight'))
-  and not exists (
-    select 1 from {hf}delivery o
-    where o.id in (select value from json_each(:ids)) and o.id < d.id
-      and o.consumer = d.consumer and o.unique_key = d.unique_key
-      and ((o.status = 'failed' and o.discarded_at is null) or (:rerun and o.status = 'delivered')))
-order by d.id;
+) c
+where c.unique_key is null or c.nth = 1
+order by c.id;
 -- each: returned
 insert into {hf}audit (actor, action, kind, target, reason, detail)
-select :actor, 'replay', 'delivery', d.id, :reason, :cycle
-from {hf}delivery d
-where d.id = :id and ((d.status = 'failed' and d.discarded_at is null) or (:rerun and d.status = 'delivered'));
+values (:actor, 'replay', 'delivery', :id, :reason, :cycle);
 update {hf}delivery
 set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1,
     generation = coalesce(:generation, (
@@ -38,7 +34,7 @@ set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1,
           from json_each(json_insert(coalesce(failure_history, '[]'), '$[#]', json(:cycle))) h
           order by h.key desc limit 20) kept
         order by kept.n) newest)
-where id = :id and ((status = 'failed' and discarded_at is null) or (:rerun and status = 'delivered'))
+where id = :id
 returning id, consumer, generation, fence
 
 -- name: live_generation

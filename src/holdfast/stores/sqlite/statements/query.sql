@@ -82,7 +82,7 @@ select g.*, e.last_error
 from (select d.fingerprint, d.consumer, max(d.error_type), count(*) as size, min(d.first_failed_at),
              max(d.completed_at), min(d.generation), max(d.generation), max(d.id) as example
       from {hf}delivery d
-      where d.status = 'failed' and d.discarded_at is null
+      where d.status = 'failed' and d.discarded_at is null {where}
       group by d.fingerprint, d.consumer) g
 join {hf}delivery e on e.id = g.example
 order by g.size desc, g.fingerprint, g.consumer limit :limit
@@ -107,13 +107,16 @@ from {hf}delivery d where d.status = 'failed' group by d.queue, d.consumer, d.di
 select {now}
 
 -- name: outlook
--- When the next delivery of these consumers is due, or the lease of one in flight ends, and the time now.
+-- When the next delivery of these consumers and queues may be claimed or taken over, and the time now.
 select min(o.at), {now} from (
-  select d.run_at as at from {hf}delivery d
+  select max(d.run_at, coalesce(c.blocked_until, d.run_at)) as at from {hf}delivery d
   left join {hf}queue q on q.name = d.queue
   left join {hf}consumer c on c.name = d.consumer
   where d.status = 'pending' and d.consumer in (select value from json_each(:consumers))
     and q.paused_at is null and c.paused_at is null
+    and (:queues is null or d.queue in (select value from json_each(:queues)))
   union all
-  select d.lease_until from {hf}delivery d
-  where d.status = 'in_flight' and d.consumer in (select value from json_each(:consumers))) o
+  select max(d.lease_until, coalesce(w.alive_until, d.lease_until)) from {hf}delivery d
+  left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.consumer in (select value from json_each(:consumers))
+    and (:queues is null or d.queue in (select value from json_each(:queues)))) o

@@ -1,6 +1,6 @@
 -- name: lock_registry
--- Nothing to do: a write transaction already excludes every other.
-select 1
+-- Changes nothing and takes the write lock, if the transaction does not hold it yet.
+update {hf}subscription set epoch = epoch where 0
 
 -- name: consumers
 -- Every consumer with where its deliveries go and whether it may run.

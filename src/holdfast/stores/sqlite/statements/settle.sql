@@ -31,6 +31,10 @@ select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {n
 -- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id in (select value from json_each(:ids))
 
+-- name: unlocked
+-- Those of these deliveries that no open transaction has changed: one that reads cannot tell here, it waits to write.
+select d.id from {hf}delivery d where d.id in (select value from json_each(:ids))
+
 -- name: complete
 -- Marks a claim delivered in the caller's transaction, or raises and rolls it back.
 insert into {hf}complete (delivery_id, fence, worker) values (:delivery_id, :fence, :worker)

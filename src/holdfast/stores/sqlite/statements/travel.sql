@@ -17,6 +17,12 @@ update {hf}delivery
 set status = 'pending', fence = fence + 1, run_at = {now}, lease_until = null, locked_by = null
 where id = :delivery_id and status = 'in_flight'
 
+-- name: orphan
+-- Leaves a delivery in flight under a worker that is no more.
+update {hf}delivery
+set locked_by = 'gone', lease_until = {now} - 1000
+where id = :delivery_id and status = 'in_flight'
+
 -- name: drop_schema
 -- Nothing to do: a file of tests is removed whole.
 select 1

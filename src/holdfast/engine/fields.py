@@ -1,0 +1,31 @@
+"""What every log line about a delivery carries."""
+
+from collections.abc import Mapping
+
+from holdfast.stores.claim import Claimed
+
+# Names that mean something else to structlog and to logging; a header of such a name keeps its value under another.
+_TAKEN = frozenset(
+    {"event", "exc_info", "stack_info", "level", "logger", "logger_name", "timestamp", "positional_args"}
+)
+
+
+def loggable(headers: Mapping[str, str]) -> dict[str, object]:
+    """Headers as fields of a log line."""
+    return {f"header_{name}" if name in _TAKEN else name: value for name, value in headers.items()}
+
+
+def fields(claimed: Claimed) -> dict[str, object]:
+    """The correlation ids of a delivery's message and what it is itself; no header can hide what is ours."""
+    known = loggable(claimed.correlation) | {
+        "event_id": str(claimed.message_id),
+        "delivery_id": str(claimed.id),
+        "event_type": claimed.type,
+        "source": claimed.source,
+        "consumer": claimed.consumer,
+        "queue": claimed.queue,
+        "attempt": claimed.attempts,
+    }
+    if claimed.key is not None:
+        known["idempotency_key"] = claimed.key
+    return known

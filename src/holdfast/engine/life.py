@@ -1,0 +1,391 @@
+"""One life of a worker: from the announcement of its row to its end."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from uuid import UUID
+
+import structlog
+
+from holdfast.core.errors import HoldfastError, StoreUnavailable
+from holdfast.core.outcome import LeaseExpired, Released
+from holdfast.engine.attempt import Attempts
+from holdfast.engine.fields import fields
+from holdfast.engine.lease import Lease
+from holdfast.engine.options import WorkerOptions, claim_size, instance_id
+from holdfast.engine.outcomes import Outcomes, stray
+from holdfast.engine.periodic import every
+from holdfast.engine.pool import Pool
+from holdfast.engine.settler import Ack, Settler
+from holdfast.engine.surroundings import Duty, Surroundings
+from holdfast.stores.claim import Claimed, Lane, claim, holdings, lanes, take_over
+from holdfast.stores.query import outlook
+from holdfast.stores.registry import catch_up
+from holdfast.stores.worker import start_worker, stop_worker
+
+log = structlog.get_logger("holdfast.worker")
+
+_TAKE_OVER = 100
+_SLICE = 0.005
+_MOMENT = 0.02
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_RESERVE = 3.0
+"""Seconds of the grace that are kept to stop handlers and to write what is known."""
+
+
+class Signals:
+    """What a worker is told from outside: there may be work, take no more, wait for nothing."""
+
+    def __init__(self) -> None:
+        self.wake, self.stop, self.hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def end(self) -> None:
+        """Take no more work."""
+        self.stop.set()
+        self.wake.set()
+
+    async def woken(self, seconds: float) -> None:
+        """Waits for a wake-up, about so long: twenty workers must not come back in the same instant."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wake.wait(), seconds * random.uniform(0.8, 1.2))  # noqa: S311
+
+
+class Life:
+    """An instance of a worker: it claims, runs and settles under one lease, and ends with it."""
+
+    def __init__(self, around: Surroundings, options: WorkerOptions, signals: Signals) -> None:
+        self._around, self._options, self._signals = around, options, signals
+        self._store = around.store
+        self.id = instance_id()
+        self._over = asyncio.Event()
+        self._settler = Settler(self._store, self.id)
+        self._outcomes = Outcomes(self.id, around.alerts)
+        self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
+        self._pools = _pools(options)
+        self._claimed_at = time.monotonic()
+        self._held_back: Counter[str] = Counter()
+        self._unknown: dict[UUID, int] = {}
+        self._lease: Lease | None = None
+
+    async def announce(self) -> None:
+        """Makes the worker's row and begins to renew it."""
+        queues, consumers = list(self._options.queues or ()), sorted(self._around.handlers)
+        started_at = time.monotonic()
+        await self._store.run(start_worker(self.id, self._options.generation, queues, consumers, self._options.lease))
+        loop = asyncio.get_running_loop()
+        self._lease = Lease(
+            self._around.lease_store,
+            self.id,
+            self._options.lease,
+            lambda: _threadsafe(loop, self._lose, "its row is gone"),
+            started_at,
+        )
+        self._lease.start()
+        log.info("worker started", worker=self.id, consumers=consumers, queues=queues or "all")
+
+    async def run(self) -> None:
+        """Works until told to stop or until the lease is lost; then gives back what it has."""
+        settling = asyncio.create_task(self._settler.run(), name="holdfast-settle")
+        feeding = asyncio.create_task(self._feed(), name="holdfast-feed")
+        background = self._background()
+        try:
+            await _first(settling, feeding, self._over.wait(), self._signals.stop.wait())
+        except asyncio.CancelledError:
+            # Whoever cancels does not want to wait.
+            self._signals.end()
+            self._signals.hurry.set()
+            raise
+        finally:
+            for task in background:
+                task.cancel()
+            await self._wind_down(feeding, settling)
+            feeding.cancel()
+            settling.cancel()
+            await asyncio.gather(feeding, settling, *background, return_exceptions=True)
+        for task in (feeding, settling):
+            if not task.cancelled() and (error := task.exception()):
+                raise error
+
+    def _background(self) -> "list[asyncio.Task[None]]":
+        lease = self._options.lease.total_seconds()
+        duties = () if self._options.suspects else self._around.duties
+        return [
+            asyncio.create_task(self._watch(), name="holdfast-watch"),
+            asyncio.create_task(every(lease / 4, self._reap), name="holdfast-reap"),
+            asyncio.create_task(every(lease / 4, self._find_strays), name="holdfast-strays"),
+            asyncio.create_task(every(1.0, self._catch_up, first=0.0), name="holdfast-catch-up"),
+            *(
+                asyncio.create_task(every(duty.interval.total_seconds(), self._duty(duty), first=0.0))
+                for duty in duties
+            ),
+        ]
+
+    async def _feed(self) -> None:
+        """Claims for as long as there are slots and work; otherwise waits for a hint or the next poll."""
+        pause = _SHORTEST_PAUSE
+        while not self._ending:
+            self._signals.wake.clear()
+            try:
+                wait = await self._round()
+                pause = _SHORTEST_PAUSE
+            except StoreUnavailable as error:
+                log.warning("claiming waits for the store", worker=self.id, error=str(error))
+                wait, pause = pause, min(pause * 2, _LONGEST_PAUSE)
+            except Exception as error:
+                if isinstance(error, HoldfastError) or self._options.until_idle:
+                    raise
+                # A driver's error that nobody foresaw may pass, as an outage does.
+                log.exception("claiming failed", worker=self.id)
+                wait, pause = pause, min(pause * 2, _LONGEST_PAUSE)
+            if wait:
+                await self._signals.woken(wait)
+
+    async def _round(self) -> float:
+        """Claims for every pool that has room; returns how many seconds to wait before the next round."""
+        if self._options.suspects:
+            # The next one may end this process: what has ended before must be durable by then.
+            await self._settler.drained()
+        if any([await self._claim(pool, room) for pool in self._pools if (room := pool.room())]):
+            return 0.0
+        poll = self._options.poll.total_seconds()
+        if not self._options.until_idle or any(pool.busy for pool in self._pools):
+            return poll
+        return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
+
+    async def _claim(self, pool: Pool, room: int) -> int:
+        started = time.monotonic()
+        if started >= pool.lanes.refresh_due:
+            pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
+        if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
+            pool.lanes.refresh_due = 0.0
+            return 0
+        started = time.monotonic()
+        claims = await self._store.run(
+            claim(order, self.id, self._options.lease, claim_size(room), suspects=self._options.suspects)
+        )
+        pool.lanes.claimed(claims, started, time.monotonic())
+        if not claims:
+            pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
+        else:
+            self._claimed_at = time.monotonic()
+        pool.accept(claims)
+        self._start(pool)
+        return len(claims)
+
+    async def _lanes(self, queues: tuple[str, ...] | None) -> list[Lane]:
+        consumers = sorted(self._around.handlers)
+        return await self._store.run(
+            lanes(consumers, self._options.generation, queues=queues, suspects=self._options.suspects)
+        )
+
+    def _start(self, pool: Pool) -> None:
+        for _ in range(min(len(pool.waiting), pool.slots - len(pool.running))):
+            task = asyncio.create_task(self._work(pool), name="holdfast-slot")
+            pool.running[task] = None
+            task.add_done_callback(lambda task: self._freed(pool, task))
+
+    def _freed(self, pool: Pool, task: "asyncio.Task[None]") -> None:
+        del pool.running[task]
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a slot failed", worker=self.id, exc_info=error)
+        self._signals.wake.set()
+
+    async def _work(self, pool: Pool) -> None:
+        """One slot: runs what waits, one after another, and ends when nothing does."""
+        task = asyncio.current_task()
+        assert task is not None
+        yielded = time.monotonic()
+        while pool.waiting and not self._ending:
+            claimed = pool.waiting.popleft()
+            pool.running[task] = claimed
+            await self._attempts.run(claimed)
+            pool.finished()
+            if not pool.waiting or pool.room():
+                self._signals.wake.set()
+            # A handler that never waits would keep the loop from claiming and settling.
+            if time.monotonic() - yielded > _SLICE:
+                await asyncio.sleep(0)
+                yielded = time.monotonic()
+
+    def _hold_back(self, consumer: str) -> Callable[[], None]:
+        """Starts nothing more of a consumer until the returned function is called, which gives back what waited."""
+        self._held_back[consumer] += 1
+        waiting = [claimed for pool in self._pools for claimed in pool.take_back(consumer)]
+
+        def resume() -> None:
+            self._held_back[consumer] -= 1
+            self._give_back(waiting)
+            for pool in self._pools:
+                pool.lanes.outdate()
+            self._signals.wake.set()
+
+        return resume
+
+    def _give_back(self, claims: list[Claimed]) -> None:
+        for claimed in claims:
+            self._attempts.settle(claimed, Released(started=False))
+
+    async def _find_strays(self) -> None:
+        """Gives back what this worker holds without knowing: a claim that committed while its reply was lost.
+
+        Nobody else would: the worker's own lease keeps it alive. A claim that is only just under way is in the
+        store before it is known here, so that a stray is one that is still unknown at the next look.
+        """
+        unknown = await self._held_unknown()
+        strays = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}
+        self._unknown = {id: fence for id, fence in unknown.items() if id not in strays}
+        self._return_strays(strays)
+
+    async def _held_unknown(self) -> dict[UUID, int]:
+        held = await self._store.run(holdings(self.id))
+        known = self._settler.ids().union(*(pool.ids() for pool in self._pools))
+        return {id: fence for id, fence in held.items() if id not in known}
+
+    def _return_strays(self, strays: dict[UUID, int]) -> None:
+        for id, fence in strays.items():
+            log.warning("given back: the reply to its claim was lost", delivery_id=str(id), worker=self.id)
+            self._settler.add(Ack(stray(id, fence)))
+
+    async def _reap(self) -> None:
+        """Takes over what dead workers left, and decides about it as about any failure."""
+        while self._lease is not None and self._lease.trusted and not self._ending:
+            taken = await self._store.run(take_over(self.id, self._options.lease, _TAKE_OVER))
+            for claimed, policy in taken:
+                log.warning("taken over: the worker's lease ran out", **fields(claimed) | {"worker": self.id})
+                _, ack = self._outcomes.settle(claimed, LeaseExpired(), policy)
+                self._settler.add(ack)
+            if len(taken) < _TAKE_OVER:
+                return
+            await self._settler.drained()
+
+    async def _catch_up(self) -> None:
+        more = True
+        while more and not self._ending:
+            added, more = await self._store.run(catch_up())
+            if added:
+                self._signals.wake.set()
+
+    def _duty(self, duty: Duty) -> Callable[[], Awaitable[None]]:
+        return lambda: duty.perform(self.id)
+
+    async def _rest(self, poll: float) -> float:
+        """Ends the worker when nothing is left that is due within the limit; else says how long to wait for it."""
+        queues = None if self._options.queues is None else tuple(self._options.queues)
+        if self._options.suspects:
+            if not await self._lanes(queues):
+                self._signals.end()
+            return poll
+        await self._catch_up()
+        limit = self._options.idle_limit.total_seconds()
+        next_in = await self._store.run(outlook(sorted(self._around.handlers), queues))
+        if next_in is None or next_in.total_seconds() > limit:
+            self._signals.end()
+            return 0.0
+        wait = next_in.total_seconds()
+        if wait <= 0 and time.monotonic() - self._claimed_at > limit:
+            log.warning("not idle, but nothing could be claimed: suspect or another generation's", worker=self.id)
+            self._signals.end()
+        return min(max(wait, _MOMENT), poll)
+
+    async def _watch(self) -> None:
+        """Ends this life before another worker may take its deliveries over, however the renewal fails."""
+        assert self._lease is not None
+        while (left := self._lease.left) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left)
+        self._lose("it was not renewed in time")
+
+    def _lose(self, why: str) -> None:
+        if not self._over.is_set():
+            log.error("the worker's lease is lost; its handlers are stopped", worker=self.id, reason=why)
+            self._over.set()
+            self._signals.wake.set()
+
+    async def _wind_down(self, feeding: "asyncio.Task[None]", settling: "asyncio.Task[None]") -> None:
+        """Gives back what has not started, waits for the rest, cuts off what is too long, writes what is known."""
+        grace = self._options.grace.total_seconds()
+        reserve = min(_RESERVE, grace / 5)
+        if self._over.is_set():
+            # Others may run them soon: nothing is as urgent as stopping them here.
+            feeding.cancel()
+            await self._cut_off(reserve)
+            grace = reserve
+        ends = time.monotonic() + grace
+        # A claim under way is waited for: what it brings is given back below.
+        await asyncio.wait({feeding}, timeout=reserve)
+        feeding.cancel()
+        for pool in self._pools:
+            self._give_back(pool.take_back())
+        if running := self._running():
+            done = asyncio.wait(running)
+            await _first(done, self._over.wait(), self._signals.hurry.wait(), until=ends - reserve)
+            await self._cut_off(reserve)
+        if not settling.done():
+            await _within(ends, self._settler.drained())
+            await _within(ends, self._leave_nothing())
+        if self._lease is not None:
+            self._lease.stop()
+            await asyncio.to_thread(self._lease.join, 2)
+        await _within(ends, self._store.run(stop_worker(self.id)))
+        self._attempts.close()
+        log.info("worker stopped", worker=self.id, unwritten=len(self._settler))
+
+    async def _leave_nothing(self) -> None:
+        self._return_strays(await self._held_unknown())
+        await self._settler.drained()
+
+    async def _cut_off(self, patience: float) -> None:
+        """Stops what still runs. A second cancellation is for those that wait for the store meanwhile."""
+        for seconds in (patience, patience / 4):
+            for task in (running := self._running()):
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=seconds)
+        for pool in self._pools:
+            for claimed in filter(None, pool.running.values()):
+                log.error("a handler goes on although it was cancelled", **fields(claimed) | {"worker": self.id})
+
+    def _running(self) -> "list[asyncio.Task[None]]":
+        return [task for pool in self._pools for task in pool.running]
+
+    @property
+    def _ending(self) -> bool:
+        return self._over.is_set() or self._signals.stop.is_set()
+
+
+def _pools(options: WorkerOptions) -> list[Pool]:
+    if options.suspects:
+        # One claimed ahead would be burnt by the guilty one before it.
+        return [Pool(None if options.queues is None else tuple(options.queues), 1, ahead=False)]
+    if options.queues is None:
+        return [Pool(None, options.concurrency)]
+    return [Pool((name,), slots) for name, slots in options.queues.items()]
+
+
+async def _first(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", until: float | None = None) -> None:
+    """Waits until one of these ends, or the time has come. Tasks are left as they are."""
+    made = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
+    given = [wait for wait in waits if isinstance(wait, asyncio.Task)]
+    timeout = None if until is None else max(0.0, until - time.monotonic())
+    try:
+        await asyncio.wait({*given, *made}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in made:
+            one.cancel()
+
+
+async def _within(ends: float, step: Awaitable[object]) -> None:
+    """Awaits one step of an orderly end, as long as there is time; the lease takes care of what is left undone."""
+    try:
+        await asyncio.wait_for(step, max(1.0, ends - time.monotonic()))
+    except (HoldfastError, TimeoutError) as error:
+        log.warning("the end of a worker was cut short", error=repr(error))
+
+
+def _threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], why: str) -> None:
+    # The loop may have ended while the lease thread was still renewing.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, why)

@@ -1,0 +1,40 @@
+"""What a worker needs of the application around it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from holdfast.core.classify import Rules
+from holdfast.engine.alert import Alerts
+from holdfast.engine.context import Publisher
+from holdfast.engine.execute import Window
+from holdfast.engine.handler import Handler
+from holdfast.stores.protocol import Store
+
+Probe = Callable[[], Awaitable[bool] | bool]
+"""Says whether a resource is well; plain (it runs in a thread) or async. Raising means that it is not."""
+
+
+class Duty(Protocol):
+    """Something a worker does from time to time beside its deliveries: cron, pruning, watching suspects."""
+
+    @property
+    def interval(self) -> timedelta: ...
+
+    async def perform(self, worker: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The store and the handlers, and what goes with them."""
+
+    store: Store
+    lease_store: Store
+    handlers: Mapping[str, Handler]
+    rules: Rules
+    alerts: Alerts
+    window: Window
+    publisher: Publisher | None = None
+    probes: Mapping[str, Probe] = field(default_factory=dict)
+    duties: tuple[Duty, ...] = ()

@@ -1,0 +1,62 @@
+-- name: lane_counts
+-- What waits, per queue, consumer and generation; each half reads its own partial index.
+select w.queue, w.consumer, w.generation, sum(w.size)::bigint, min(w.oldest_at) from (
+  select d.queue, d.consumer, d.generation, count(*) as size, min(d.run_at) as oldest_at
+  from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer, d.generation
+  union all
+  select d.queue, d.consumer, d.generation, count(*), min(d.run_at)
+  from {hf}delivery d where d.status = 'pending' and d.suspect group by d.queue, d.consumer, d.generation) w
+group by w.queue, w.consumer, w.generation
+order by w.queue, w.consumer, w.generation
+
+-- name: overdue
+-- What is in flight although its lease and its worker's ended longer ago than a grace: somebody should have taken it.
+select count(*), min(d.lease_until), now()
+from {hf}delivery d
+left join {hf}worker w on w.id = d.locked_by
+where d.status = 'in_flight' and d.lease_until < now() - :grace::interval
+  and coalesce(w.alive_until < now() - :grace::interval, true)
+
+-- name: history_bound
+-- Unfinished deliveries whose failure history is full: replayed again and again, and still not done.
+select d.id, d.consumer from {hf}delivery d
+where d.status <> 'delivered' and jsonb_array_length(d.failure_history) >= :bound::integer
+order by d.id desc limit {limit}
+
+-- name: subscription_lag
+-- How many of the next messages after its mark each subscription has yet to catch up on; looks at a bounded number.
+select s.pattern, s.consumer,
+       (select count(*) filter (where l.sub_epoch < s.epoch)
+        from (select m.sub_epoch from {hf}message m
+              where (m.tx, m.position) > (s.mark_tx, s.mark_position)
+                and m.tx < pg_snapshot_xmin(pg_current_snapshot())
+              order by m.tx, m.position limit {limit}) l)
+from {hf}subscription s where s.retired_at is null
+order by s.pattern, s.consumer
+
+-- name: server_settings
+-- The settings that durability and health depend on, as the server names them.
+select s.name, s.setting from pg_settings s
+where s.name in ('fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum', 'track_counts',
+                 'default_transaction_isolation', 'idle_in_transaction_session_timeout', 'server_version',
+                 'default_transaction_read_only')
+order by s.name
+
+-- name: old_transactions
+-- What holds back the removal of dead rows: sessions with old transactions, prepared transactions, replication slots.
+select 'session', a.pid::text, coalesce(a.application_name, ''), coalesce(a.state, ''), now() - a.xact_start
+from pg_stat_activity a
+where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
+  and a.xact_start < now() - :older_than::interval
+union all
+select 'prepared', p.gid, p.owner::text, 'prepared', now() - p.prepared
+from pg_prepared_xacts p where p.database = current_database() and p.prepared < now() - :older_than::interval
+union all
+select 'slot', s.slot_name::text, coalesce(s.plugin::text, 'physical'), case when s.active then 'active' else 'inactive' end, null
+from pg_replication_slots s where s.xmin is not null and age(s.xmin) > 1000000
+order by 5 desc nulls last
+
+-- name: table_health
+-- Live and dead rows of the one table that is written all the time, and when it was last vacuumed.
+select s.relname::text, s.n_live_tup, s.n_dead_tup, greatest(s.last_autovacuum, s.last_vacuum)
+from pg_stat_all_tables s where s.relid = '{hf}delivery'::regclass

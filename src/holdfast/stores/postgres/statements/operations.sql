@@ -1,0 +1,54 @@
+-- name: choose_deliveries
+-- The deliveries a plan would act on, oldest first: only what a preview shows and a later check compares.
+select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null
+from {hf}delivery d join {hf}message m on m.id = d.message_id
+where true {where}
+order by d.id limit {limit}
+
+-- fragment: where_after
+and d.id > :after::uuid
+
+-- fragment: where_type_below
+and starts_with(m.type, :type_prefix::text)
+
+-- name: hold_deliveries
+-- Locks those of the given deliveries that are in one of these states; nothing else changes them until the commit.
+select d.id, d.fence, d.discarded_at is not null
+from {hf}delivery d
+where d.id = any (:ids::uuid[]) and d.status = any (:statuses::text[])
+order by d.id for update of d
+
+-- name: standing
+-- How the given deliveries stand now, and who replayed them last; locks nothing.
+select d.id, d.consumer, d.status, d.fence, d.discarded_at is not null, d.failure_history -> -1 ->> 'replayed_by'
+from {hf}delivery d where d.id = any (:ids::uuid[])
+
+-- name: group_size
+-- How many dead letters of a consumer failed alike.
+select count(*) from {hf}delivery d
+where d.status = 'failed' and d.discarded_at is null and d.fingerprint = :group::text and d.consumer = :consumer::text
+
+-- name: queues
+-- The queues somebody has paused or resumed; others are known by their consumers and deliveries alone.
+select q.name, q.paused_at from {hf}queue q order by q.name
+
+-- name: find_messages
+-- The messages with these ids.
+select {message} from {hf}message m where m.id = any (:ids::uuid[])
+
+-- name: prunable_messages
+-- How many old messages a pruning would remove once the old deliveries of the same pruning are gone.
+select count(*) from {hf}message m
+where m.id < :ceiling::uuid and m.occurred_at < now() - :older_than::interval
+  and not exists (
+    select 1 from {hf}delivery d
+    where d.message_id = m.id
+      and d.id between (left(m.id::text, 18) || '-8000-000000000000')::uuid
+                   and (left(m.id::text, 18) || '-bfff-ffffffffffff')::uuid
+      and ({done}) is not true {unless})
+  and not exists (
+    select 1 from {hf}subscription s
+    where s.retired_at is null and (s.mark_tx, s.mark_position) < (m.tx, m.position))
+
+-- fragment: unless_set_aside
+and ({set_aside}) is not true

@@ -1,0 +1,53 @@
+-- name: choose_deliveries
+-- The deliveries a plan would act on, oldest first: only what a preview shows and a later check compares.
+select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null
+from {hf}delivery d join {hf}message m on m.id = d.message_id
+where true {where}
+order by d.id limit :limit
+
+-- fragment: where_after
+and d.id > :after
+
+-- fragment: where_type_below
+and substr(m.type, 1, length(:type_prefix)) = :type_prefix
+
+-- name: hold_deliveries
+-- Those of the given deliveries that are in one of these states; the write transaction keeps them so.
+select d.id, d.fence, d.discarded_at is not null
+from {hf}delivery d
+where d.id in (select value from json_each(:ids)) and d.status in (select value from json_each(:statuses))
+order by d.id
+
+-- name: standing
+-- How the given deliveries stand now, and who replayed them last.
+select d.id, d.consumer, d.status, d.fence, d.discarded_at is not null,
+       json_extract(d.failure_history, '$[#-1].replayed_by')
+from {hf}delivery d where d.id in (select value from json_each(:ids))
+
+-- name: group_size
+-- How many dead letters of a consumer failed alike.
+select count(*) from {hf}delivery d
+where d.status = 'failed' and d.discarded_at is null and d.fingerprint = :group and d.consumer = :consumer
+
+-- name: queues
+-- The queues somebody has paused or resumed; others are known by their consumers and deliveries alone.
+select q.name, q.paused_at from {hf}queue q order by q.name
+
+-- name: find_messages
+-- The messages with these ids.
+select {message} from {hf}message m where m.id in (select value from json_each(:ids))
+
+-- name: prunable_messages
+-- How many old messages a pruning would remove once the old deliveries of the same pruning are gone.
+select count(*) from {hf}message m
+where m.id < :ceiling and m.occurred_at < {now} - :older_than
+  and not exists (
+    select 1 from {hf}delivery d
+    where d.message_id = m.id and d.id between substr(m.id, 1, 18) || '-8000-000000000000'
+                                          and substr(m.id, 1, 18) || '-bfff-ffffffffffff'
+      and ({done}) is not true {unless})
+  and not exists (
+    select 1 from {hf}subscription s where s.retired_at is null and s.mark_position < m.position)
+
+-- fragment: unless_set_aside
+and ({set_aside}) is not true

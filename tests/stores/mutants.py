@@ -1,0 +1,383 @@
+"""Guards of the stores' SQL, each with the scenario that must fail when the guard is gone.
+
+The scenarios are the conformance tests themselves: they pass as they are on every store, and must fail on the mutant.
+"""
+
+from functools import partial
+
+from tests.stores import (
+    test_claim,
+    test_inbox,
+    test_interleaved,
+    test_keys,
+    test_operate,
+    test_prune,
+    test_psql,
+    test_query,
+    test_registry,
+    test_replay,
+    test_schedules,
+    test_settle,
+    test_stale_owner,
+    test_worker,
+)
+from tests.stores.mutation import collides, kills, postgres, sqlite
+
+_RAISED = "fence = d.fence + 1", "fence = d.fence"
+_RAISED_LITE = "fence = fence + 1", "fence = fence"
+
+SETTLING = [
+    *kills(
+        test_stale_owner.test_after_the_same_worker_claimed_it_anew,
+        postgres("settle_delivered", "d.fence = s.fence"),
+        postgres("settle", "d.fence = s.fence"),
+        postgres("function complete", "fence = owner_fence"),
+        postgres("function complete", "if not found", "if false"),
+        postgres("claim", *_RAISED),
+        sqlite("settle_delivered", "fence = :fence"),
+        sqlite("settle", "fence = :fence"),
+        sqlite("trigger complete_insert", "d.fence = new.fence"),
+        sqlite("trigger complete_insert", "where not exists", "where false and not exists"),
+        sqlite("claim", *_RAISED_LITE),
+    ),
+    *collides(
+        test_stale_owner.test_a_second_settle_of_the_same_claim_changes_nothing,
+        postgres("settle_delivered", "d.locked_by = :worker::text"),
+        postgres("settle", "d.locked_by = :worker::text"),
+        sqlite("settle_delivered", "locked_by = :worker"),
+        sqlite("settle", "locked_by = :worker"),
+    ),
+    *kills(
+        test_stale_owner.test_a_worker_cannot_settle_what_another_holds,
+        postgres("function complete", "locked_by = owner"),
+        sqlite("trigger complete_insert", "d.locked_by = new.worker"),
+    ),
+    *kills(
+        partial(test_settle.test_settling_one_claim_leaves_the_others_as_they_are, keep_run=False),
+        postgres("settle_delivered", "d.id = s.delivery_id"),
+        sqlite("settle_delivered", "id = :delivery_id"),
+    ),
+    *kills(
+        partial(test_settle.test_settling_one_claim_leaves_the_others_as_they_are, keep_run=True),
+        postgres("settle", "d.id = s.delivery_id"),
+        sqlite("settle", "id = :delivery_id"),
+    ),
+    *collides(
+        test_inbox.test_a_foreign_key_is_handled_once,
+        postgres("function record_handled", "if not found", "if false"),
+        sqlite("trigger record_handled_insert", "where exists", "where false and exists"),
+    ),
+]
+
+REPLAYING = [
+    *collides(
+        test_replay.test_what_waits_or_runs_is_not_replayed,
+        postgres("function replay", "d.status = 'failed'"),
+        postgres("function replay", "d.status = 'delivered'"),
+        sqlite("replay", "d.status = 'failed'"),
+        sqlite("replay", "d.status = 'delivered'"),
+    ),
+    *kills(
+        partial(test_replay.test_what_was_discarded_or_cancelled_is_skipped, rerun=False),
+        postgres("function replay", "d.discarded_at is null"),
+        sqlite("replay", "d.discarded_at is null"),
+    ),
+    *kills(
+        test_replay.test_done_work_is_skipped_unless_a_rerun_is_asked_for,
+        postgres("function replay", "(rerun and", "(true and"),
+        sqlite("replay", "(:rerun and", "(true and"),
+    ),
+    *kills(
+        test_replay.test_only_the_chosen_ones_are_replayed,
+        postgres("function replay", "d.id = any (ids)"),
+        postgres("function replay", "c.unique_key is null or", ""),
+        sqlite("replay", "d.id in (select value from json_each(:ids))"),
+        sqlite("replay", "c.unique_key is null or", ""),
+    ),
+    *kills(
+        test_replay.test_the_unique_key_of_another_consumer_does_not_stand_in_the_way,
+        postgres("function replay", "o.consumer = d.consumer"),
+        sqlite("replay", "o.consumer = d.consumer"),
+    ),
+    *kills(
+        test_psql.test_outbox_replay_replays_one_event_and_not_its_neighbour,
+        postgres("function outbox_replay", "d.message_id = event_id"),
+    ),
+    *collides(
+        test_replay.test_a_job_whose_unique_key_is_taken_again_is_skipped,
+        postgres("function replay", "o.status in ('pending', 'in_flight')"),
+        postgres("function replay", "o.unique_key = d.unique_key", "false"),
+        sqlite("replay", "o.status in ('pending', 'in_flight')"),
+        sqlite("replay", "o.unique_key = d.unique_key", "false"),
+    ),
+    *collides(
+        test_replay.test_of_several_dead_jobs_with_one_unique_key_one_is_replayed,
+        postgres("function replay", "ranked.possible"),
+        postgres("function replay", "partition by c.consumer, c.unique_key", "partition by c.unique_key"),
+        sqlite("replay", "c.nth = 1"),
+        sqlite("replay", "partition by d.consumer, d.unique_key", "partition by d.unique_key"),
+    ),
+    *kills(
+        test_interleaved.test_a_replay_that_waited_for_another_looks_again,
+        postgres("function replay", "for update of d", ""),
+    ),
+    *kills(
+        test_stale_owner.test_after_a_replay,
+        postgres("function replay", *_RAISED),
+        sqlite("replay", *_RAISED_LITE),
+    ),
+    *kills(
+        test_replay.test_the_newest_twenty_cycles_stay_and_each_one_is_in_the_audit,
+        postgres("function replay", "limit 20", ""),
+        sqlite("replay", "limit 20", ""),
+    ),
+    *kills(
+        test_replay.test_by_default_it_is_the_highest_one_alive_for_the_consumer,
+        postgres("function live_generation", "w.alive_until > now()"),
+        postgres("function live_generation", "consumer_name = any (w.consumers)"),
+        sqlite("replay", "w.alive_until > {now}"),
+        sqlite("replay", "consumer in (select value from json_each(w.consumers))"),
+    ),
+]
+
+OPERATING = [
+    *kills(
+        test_query.test_neighbours_of_the_same_millisecond_are_told_apart,
+        postgres("message_deliveries", "d.message_id = :message_id::uuid"),
+        postgres("where_message", "d.message_id = :message_id::uuid"),
+        sqlite("message_deliveries", "d.message_id = :message_id"),
+        sqlite("where_message", "d.message_id = :message_id"),
+    ),
+    *kills(
+        test_operate.test_only_dead_letters_are_discarded,
+        postgres("discard", "d.status = 'failed'"),
+        sqlite("discard", "status = 'failed'"),
+    ),
+    *kills(
+        test_operate.test_discarding_twice_discards_once,
+        postgres("discard", "d.discarded_at is null"),
+        sqlite("discard", "discarded_at is null"),
+    ),
+    *kills(
+        test_stale_owner.test_after_a_discard,
+        postgres("discard", *_RAISED),
+        sqlite("discard", *_RAISED_LITE),
+    ),
+    *kills(
+        test_operate.test_what_has_ended_is_not_cancelled,
+        postgres("cancel", "d.status in ('pending', 'in_flight')"),
+        sqlite("cancel", "status in ('pending', 'in_flight')"),
+    ),
+    *kills(
+        test_stale_owner.test_after_a_cancellation,
+        postgres("cancel", *_RAISED),
+        sqlite("cancel", *_RAISED_LITE),
+    ),
+]
+
+CLAIMING = [
+    *kills(
+        test_claim.test_a_delivery_is_claimed_once,
+        postgres("claim", "d.status = 'pending'"),
+        sqlite("claim", "d.status = 'pending'"),
+    ),
+    *kills(
+        test_claim.test_only_what_is_due_is_claimed,
+        postgres("claim", "d.run_at <= now()"),
+        sqlite("claim", "d.run_at <= {now}"),
+    ),
+    *kills(
+        test_claim.test_only_the_given_lanes_are_claimed,
+        postgres("claim", "d.queue = l.queue"),
+        postgres("claim", "d.consumer = l.consumer"),
+        postgres("claim", "d.generation = l.generation"),
+        postgres("claim", "d.priority = l.priority"),
+        sqlite("claim", "d.queue = :queue"),
+        sqlite("claim", "d.consumer = :consumer"),
+        sqlite("claim", "d.generation = :generation"),
+        sqlite("claim", "d.priority = :priority"),
+    ),
+    *kills(
+        test_claim.test_suspects_are_left_out_unless_asked_for,
+        postgres("claim", "{suspicion}"),
+        sqlite("claim", "{suspicion}"),
+    ),
+    *kills(
+        test_claim.test_a_claim_counts_the_attempt_raises_the_fence_and_sets_the_lease,
+        postgres("claim", "attempts = d.attempts + 1", "attempts = d.attempts"),
+        sqlite("claim", "attempts = attempts + 1", "attempts = attempts"),
+    ),
+    *kills(
+        test_interleaved.test_a_claim_passes_over_what_another_is_claiming,
+        postgres("claim", "for update skip locked", ""),
+        postgres("claim", "skip locked", ""),
+    ),
+    *kills(
+        test_worker.test_nothing_is_taken_over_while_the_delivery_lease_lasts,
+        postgres("take_over", "d.lease_until < now()"),
+        sqlite("take_over", "d.lease_until < {now}"),
+    ),
+    *kills(
+        test_worker.test_nothing_is_taken_over_while_its_worker_lives,
+        postgres("take_over", "coalesce(w.alive_until < now(), true)"),
+        sqlite("take_over", "coalesce(w.alive_until < {now}, 1)"),
+    ),
+    *kills(
+        test_worker.test_a_worker_that_stopped_or_was_never_announced_protects_nothing_past_the_lease,
+        postgres("take_over", "coalesce(w.alive_until < now(), true)", "w.alive_until < now()"),
+        sqlite("take_over", "coalesce(w.alive_until < {now}, 1)", "w.alive_until < {now}"),
+    ),
+    *kills(
+        test_interleaved.test_taking_over_passes_over_what_another_is_taking,
+        postgres("take_over", "for update of d skip locked", ""),
+    ),
+    *kills(
+        test_stale_owner.test_after_its_lease_ran_out_and_was_taken_over,
+        postgres("take_over", *_RAISED),
+        sqlite("take_over", *_RAISED_LITE),
+    ),
+    *kills(
+        test_worker.test_a_late_renewal_revives_and_a_forgotten_worker_learns_it,
+        postgres("renew_worker", "id = :worker::text"),
+        sqlite("renew_worker", "id = :worker"),
+    ),
+]
+
+LANES = [
+    *kills(
+        test_claim.test_a_paused_queue_is_left_out_until_it_is_resumed,
+        postgres("runnable", "q.paused_at is null"),
+        sqlite("runnable", "q.paused_at is null"),
+    ),
+    *kills(
+        test_claim.test_a_paused_consumer_is_left_out_until_it_is_resumed,
+        postgres("runnable", "c.paused_at is null"),
+        sqlite("runnable", "c.paused_at is null"),
+    ),
+    *kills(
+        test_claim.test_a_blocked_consumer_is_left_out_until_its_time_or_its_release,
+        postgres("runnable", "c.blocked_until <= now()"),
+        sqlite("runnable", "c.blocked_until <= {now}"),
+    ),
+    *kills(
+        test_claim.test_lanes_hold_only_the_consumers_and_queues_asked_for,
+        postgres("runnable", "l.consumer = any (:consumers::text[])"),
+        postgres("runnable", "l.queue = any (:queues::text[])"),
+        sqlite("runnable", "l.consumer in (select value from json_each(:consumers))"),
+        sqlite("runnable", "l.queue in (select value from json_each(:queues))"),
+    ),
+    *kills(
+        test_claim.test_a_newer_generation_is_never_claimed,
+        postgres("runnable", "l.generation < :generation::bigint"),
+        sqlite("runnable", "l.generation < :generation"),
+    ),
+    *kills(
+        test_claim.test_an_older_generation_is_left_to_its_living_workers,
+        postgres("runnable", "and not exists", "or not exists"),
+        sqlite("runnable", "and not exists", "or not exists"),
+    ),
+    *kills(
+        test_claim.test_an_older_generation_is_taken_when_none_of_its_workers_lives,
+        postgres("runnable", "w.alive_until > now()"),
+        sqlite("runnable", "w.alive_until > {now}"),
+    ),
+    *kills(
+        test_claim.test_an_older_generation_is_taken_when_its_workers_do_not_serve_the_consumer,
+        postgres("runnable", "w.generation = l.generation"),
+        postgres("runnable", "l.consumer = any (w.consumers)"),
+        sqlite("runnable", "w.generation = l.generation"),
+        sqlite("runnable", "l.consumer in (select value from json_each(w.consumers))"),
+    ),
+]
+
+PUBLISHING = [
+    *collides(
+        test_keys.test_a_key_published_twice_returns_the_first_message,
+        postgres("publish_keyed", "on conflict (source, key) where key is not null do nothing", ""),
+        postgres("publish_keyed", "d.message_id in (select s.id from stored s)"),
+        sqlite("publish_keyed", "on conflict (source, key) where key is not null do nothing", ""),
+        sqlite("publish_keyed", "exists (select 1 from {hf}message m where m.id = :message_id)"),
+    ),
+    *collides(
+        test_keys.test_a_unique_job_exists_once_while_it_is_unfinished,
+        postgres("publish_unique", "do nothing", "do update set status = 'pending'"),
+        sqlite("publish_unique", "do nothing", "do update set status = 'pending'"),
+    ),
+    *collides(
+        test_registry.test_a_new_declaration_brings_no_second_delivery,
+        postgres("insert_deliveries", "on conflict (id) do nothing", ""),
+        sqlite("insert_deliveries", "on conflict (id) do nothing", ""),
+    ),
+    *kills(
+        test_interleaved.test_a_subscription_that_joins_during_a_catch_up_misses_nothing,
+        postgres("catch_up_advance", "epoch <= :epoch::bigint"),
+    ),
+    *kills(
+        test_registry.test_a_subscription_that_is_ahead_does_not_pull_others_along,
+        postgres("catch_up_advance", "mark_tx = :mark_tx::text::xid8 and mark_position = :mark_position::bigint"),
+        sqlite("catch_up_advance", "mark_position = :mark_position"),
+    ),
+    *kills(
+        test_registry.test_a_retired_subscription_keeps_its_mark_while_others_go_on,
+        postgres("catch_up_advance", "retired_at is null"),
+        sqlite("catch_up_advance", "retired_at is null"),
+    ),
+    *kills(
+        test_registry.test_a_retired_subscription_is_not_caught_up,
+        postgres("catch_up_scan", "s.retired_at is null"),
+        sqlite("catch_up_scan", "s.retired_at is null"),
+    ),
+    *kills(
+        test_registry.test_a_retired_subscription_never_has_more_to_catch_up,
+        postgres("catch_up_marks", "s.retired_at is null"),
+        sqlite("catch_up_marks", "s.retired_at is null"),
+    ),
+    *kills(
+        test_interleaved.test_a_message_of_a_transaction_still_open_is_not_passed_over,
+        postgres("catch_up_marks", "pg_snapshot_xmin(pg_current_snapshot())::text", "'9999999'"),
+    ),
+    *kills(
+        test_interleaved.test_from_now_still_gets_what_was_in_flight_at_that_moment,
+        postgres("catch_up_scan", "not pg_visible_in_snapshot(l.tx, s.activated)"),
+    ),
+]
+
+SCHEDULING = [
+    *kills(
+        test_schedules.test_a_scheduler_that_wakes_late_does_not_move_it_back,
+        postgres("advance_schedule", "last_at = :last_at::timestamptz"),
+        sqlite("advance_schedule", "last_at = :last_at"),
+    ),
+]
+
+PRUNING = [
+    *kills(
+        test_prune.test_only_delivered_rows_go_and_their_runs_with_them,
+        postgres("done", "d.status = 'delivered'"),
+        sqlite("done", "d.status = 'delivered'"),
+    ),
+    *kills(
+        test_prune.test_what_is_not_old_enough_stays,
+        postgres("done", "d.completed_at < now() - :older_than::interval"),
+        postgres("set_aside", "d.discarded_at < now() - :older_than::interval"),
+        sqlite("done", "d.completed_at < {now} - :older_than"),
+        sqlite("set_aside", "d.discarded_at < {now} - :older_than"),
+    ),
+    *kills(
+        test_prune.test_a_consumer_does_not_get_again_what_was_pruned,
+        postgres("catch_up_scan", "c.pruned_to is null or l.id > c.pruned_to"),
+        sqlite("catch_up_scan", "c.pruned_to is null or l.id > c.pruned_to"),
+    ),
+    *kills(
+        test_prune.test_messages_stay_while_a_subscription_has_not_seen_them,
+        postgres("prune_messages", "(s.mark_tx, s.mark_position) < (m.tx, m.position)", "false"),
+        sqlite("prune_messages", "s.mark_position < m.position", "false"),
+    ),
+    *kills(
+        test_prune.test_messages_go_only_when_no_delivery_needs_them,
+        postgres("prune_messages", "d.message_id = m.id", "false"),
+        sqlite("prune_messages", "d.message_id = m.id", "false"),
+    ),
+]
+
+MUTANTS = [*SETTLING, *REPLAYING, *OPERATING, *CLAIMING, *LANES, *PUBLISHING, *SCHEDULING, *PRUNING]

@@ -1,0 +1,238 @@
+"""Lanes and claims: who may take what, in which order, and what taking it writes."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast.core.delivery import Status
+from holdfast.stores.claim import Lane, claim, lanes
+from holdfast.stores.operate import (
+    block_consumer,
+    pause_consumer,
+    pause_queue,
+    resume_consumer,
+    resume_queue,
+    unblock_consumer,
+)
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import clock
+from holdfast.stores.worker import renew_worker, stop_worker
+from tests.stores.build import (
+    LEASE,
+    SECOND,
+    age,
+    all_deliveries,
+    claim_all,
+    claim_lanes,
+    job,
+    put,
+    register_consumers,
+    sql,
+    start,
+)
+
+
+async def test_a_claim_counts_the_attempt_raises_the_fence_and_sets_the_lease(store: Store) -> None:
+    await put(store, job("mail", {"to": "ada"}, key="k", max_attempts=3))
+    before = await store.run(clock())
+    (claimed,) = await claim_all(store, "w1")
+    after = await store.run(clock())
+    (row,) = await all_deliveries(store)
+    assert (claimed.id, claimed.message_id, claimed.consumer) == (row.id, row.message_id, "mail")
+    assert (claimed.type, claimed.source, claimed.key, claimed.max_attempts) == ("job.mail", "shop", "k", 3)
+    assert claimed.payload.replace(" ", "") == '{"to":"ada"}'
+    assert (row.status, row.locked_by) == (Status.IN_FLIGHT, "w1")
+    assert (row.attempts, row.fence) == (claimed.attempts, claimed.fence) == (1, 1)
+    assert row.claimed_at is not None
+    assert before <= row.claimed_at <= after
+    assert row.lease_until == row.claimed_at + LEASE
+
+
+async def test_a_delivery_is_claimed_once(store: Store) -> None:
+    await put(store, job(), job())
+    assert len(await claim_all(store, "w1")) == 2
+    assert await claim_all(store, "w2") == []
+    # Also by a worker whose list of lanes is older than the first claim.
+    assert await claim_lanes(store, [Lane("default", "mail", 0, 1)], "w2") == []
+    assert {(d.fence, d.attempts, d.locked_by) for d in await all_deliveries(store)} == {(1, 1, "w1")}
+
+
+async def test_the_limit_is_honoured_over_all_lanes(store: Store) -> None:
+    await put(store, *[job(consumer) for consumer in ("a", "b", "c") for _ in range(4)])
+    claimed = await claim_all(store, limit=6)
+    assert len(claimed) == 6
+    assert [c.consumer for c in claimed].count("c") == 0
+    assert len(await claim_all(store, limit=100)) == 6
+
+
+async def test_lanes_come_and_are_claimed_in_order_of_priority(store: Store) -> None:
+    await put(store, *[job("mail", priority=priority) for priority in (3, 1, 0, 2)])
+    found = await store.run(lanes(["mail"], 0))
+    assert [lane.priority for lane in found] == [0, 1, 2, 3]
+    assert sorted(c.priority for c in await claim_lanes(store, found, limit=2)) == [0, 1]
+    assert sorted(c.priority for c in await claim_lanes(store, found, limit=2)) == [2, 3]
+
+
+async def test_within_a_lane_what_was_due_first_is_claimed_first(store: Store) -> None:
+    late, early = await put(store, job(), job())
+    sql(store, f"update {{hf}}delivery set run_at = created_at where message_id = '{early.id}'")
+    age(store, SECOND, "delivery")
+    sql(store, f"update {{hf}}delivery set run_at = created_at where message_id = '{late.id}'")
+    age_one = "run_at - interval '1 s'" if isinstance(store, PostgresStore) else "run_at - 1000"
+    sql(store, f"update {{hf}}delivery set run_at = {age_one} where message_id = '{early.id}'")
+    (first,) = await claim_all(store, limit=1)
+    assert first.message_id == early.id
+
+
+async def test_only_what_is_due_is_claimed(store: Store) -> None:
+    (due, _) = await put(store, job(), job(delay=timedelta(minutes=1)))
+    assert [c.message_id for c in await claim_all(store)] == [due.id]
+    age(store, timedelta(minutes=1), "delivery")
+    assert len(await claim_all(store)) == 1
+
+
+async def test_only_the_given_lanes_are_claimed(store: Store) -> None:
+    given = Lane("fast", "mail", 2, 1)
+    (wanted, *_) = await put(
+        store,
+        job("mail", queue="fast", generation=2),
+        job("mail", queue="slow", generation=2),
+        job("other", queue="fast", generation=2),
+        job("mail", queue="fast", generation=1),
+        job("mail", queue="fast", generation=2, priority=2),
+    )
+    assert [c.message_id for c in await claim_lanes(store, [given])] == [wanted.id]
+
+
+async def test_without_lanes_nothing_is_claimed(store: Store) -> None:
+    await put(store, job())
+    assert await claim_lanes(store, []) == []
+
+
+async def test_lanes_hold_only_the_consumers_and_queues_asked_for(store: Store) -> None:
+    await put(store, job("mail"), job("mail", queue="slow"), job("audit"))
+    assert [lane.queue for lane in await store.run(lanes(["mail"], 0))] == ["default", "slow"]
+    assert [lane[:2] for lane in await store.run(lanes(["mail", "audit"], 0, queues=["slow"]))] == [("slow", "mail")]
+    assert await store.run(lanes([], 0)) == []
+    assert await store.run(lanes(["mail"], 0, queues=[])) == []
+
+
+async def test_a_paused_queue_is_left_out_until_it_is_resumed(store: Store) -> None:
+    await put(store, job("mail", queue="slow"), job("mail"))
+    await store.run(pause_queue("slow", "ada", None))
+    assert [c.queue for c in await claim_all(store)] == ["default"]
+    await store.run(resume_queue("slow", "ada", None))
+    assert [c.queue for c in await claim_all(store)] == ["slow"]
+
+
+async def test_a_paused_consumer_is_left_out_until_it_is_resumed(store: Store) -> None:
+    await register_consumers(store, {"mail": [], "audit": []})
+    await put(store, job("mail"), job("audit"))
+    await store.run(pause_consumer("mail", "ada", None))
+    assert [c.consumer for c in await claim_all(store)] == ["audit"]
+    await store.run(resume_consumer("mail", "ada", None))
+    assert [c.consumer for c in await claim_all(store)] == ["mail"]
+
+
+async def test_a_blocked_consumer_is_left_out_until_its_time_or_its_release(store: Store) -> None:
+    await register_consumers(store, {"mail": [], "audit": []})
+    await put(store, job("mail"), job("audit"))
+    await store.run(block_consumer("mail", "smtp", LEASE, "w1"))
+    await store.run(block_consumer("audit", "db", LEASE, "w1"))
+    assert await claim_all(store) == []
+    await store.run(unblock_consumer("audit", "ada"))
+    assert [c.consumer for c in await claim_all(store)] == ["audit"]
+    age(store, LEASE, "consumer")
+    assert [c.consumer for c in await claim_all(store)] == ["mail"]
+
+
+async def test_a_newer_generation_is_never_claimed(store: Store) -> None:
+    await put(store, job(generation=3))
+    assert await claim_all(store, generation=2) == []
+    assert len(await claim_all(store, generation=3)) == 1
+
+
+async def test_an_older_generation_is_left_to_its_living_workers(store: Store) -> None:
+    await put(store, job(generation=1))
+    await start(store, "old", ["mail"], generation=1)
+    assert await claim_all(store, "new", generation=2) == []
+    assert len(await claim_all(store, "old", generation=1)) == 1
+
+
+async def test_an_older_generation_is_taken_when_none_of_its_workers_lives(store: Store) -> None:
+    await put(store, job(generation=1))
+    await start(store, "old", ["mail"], generation=1)
+    age(store, LEASE, "worker")
+    assert len(await claim_all(store, "new", generation=2)) == 1
+
+
+async def test_an_older_generation_is_taken_when_its_workers_do_not_serve_the_consumer(store: Store) -> None:
+    await put(store, job("mail", generation=1))
+    await start(store, "old", ["audit"], generation=1)
+    await start(store, "older", ["mail"], generation=0)
+    assert len(await claim_all(store, "new", generation=2)) == 1
+
+
+async def test_an_older_generation_is_taken_once_its_worker_has_stopped(store: Store) -> None:
+    await put(store, job(generation=1))
+    await start(store, "old", ["mail"], generation=1)
+    await store.run(stop_worker("old"))
+    assert len(await claim_all(store, "new", generation=2)) == 1
+
+
+async def test_a_renewed_worker_keeps_its_generation(store: Store) -> None:
+    await put(store, job(generation=1))
+    await start(store, "old", ["mail"], generation=1)
+    age(store, LEASE - SECOND, "worker")
+    assert await store.run(renew_worker("old", LEASE))
+    age(store, 2 * SECOND, "worker")
+    assert await claim_all(store, "new", generation=2) == []
+
+
+async def test_suspects_are_left_out_unless_asked_for(store: Store) -> None:
+    innocent, guilty = await put(store, job(), job())
+    sql(store, f"update {{hf}}delivery set suspect = (1 = 1) where message_id = '{guilty.id}'")
+    assert [c.message_id for c in await claim_all(store)] == [innocent.id]
+    # Neither kind of claim takes the other kind, even when it is given the lane.
+    lane = [Lane("default", "mail", 0, 1)]
+    assert await claim_lanes(store, lane) == []
+    (suspect,) = await claim_all(store, suspects=True)
+    assert (suspect.message_id, suspect.suspect) == (guilty.id, True)
+
+
+async def test_innocents_are_left_out_when_suspects_are_asked_for(store: Store) -> None:
+    await put(store, job())
+    assert await claim_lanes(store, [Lane("default", "mail", 0, 1)], suspects=True) == []
+    assert await store.run(lanes(["mail"], 0, suspects=True)) == []
+
+
+async def test_what_lies_before_the_floor_is_passed_over(postgres_store: PostgresStore) -> None:
+    first, second, third = await put(postgres_store, job(), job(), job())
+    rows = {d.message_id: d for d in await all_deliveries(postgres_store)}
+    floor = rows[second.id]
+    lane = Lane("default", "mail", 0, 1, floor.run_at, floor.id)
+    assert {c.message_id for c in await claim_lanes(postgres_store, [lane])} == {
+        m for m, d in rows.items() if (d.run_at, d.id) >= (floor.run_at, floor.id)
+    }
+    assert {first.id, second.id, third.id} == set(rows)
+    assert await claim_lanes(postgres_store, [lane]) == []
+    assert len(await claim_all(postgres_store)) == sum(d.id < floor.id for d in rows.values())
+
+
+async def test_a_floor_ahead_of_everything_claims_nothing_or_is_ignored(store: Store) -> None:
+    """It is a hint: SQLite, with one engine and no old snapshots, does without."""
+    await put(store, job())
+    far = Lane("default", "mail", 0, 1, datetime(2100, 1, 1, tzinfo=UTC), UUID(int=0))
+    expected = 0 if isinstance(store, PostgresStore) else 1
+    assert len(await claim_lanes(store, [far])) == expected
+
+
+@pytest.mark.parametrize("limit", [1, 499, 500])
+async def test_claims_of_any_size(store: Store, limit: int) -> None:
+    await put(store, *[job() for _ in range(501)])
+    claimed = await store.run(claim([Lane("default", "mail", 0, 1)], "w1", LEASE, limit))
+    assert len({c.id for c in claimed}) == limit
+    (row,) = sql(store, "select count(*) from {hf}delivery where status = 'in_flight'")
+    assert row == (limit,)

@@ -1,0 +1,245 @@
+"""A consumer that registers while publishers are in flight misses nothing and gets nothing twice.
+
+The interleavings are made on purpose: one thread holds many open transactions and takes their steps in a random
+order, so that a seed gives the same run again (`HOLDFAST_SEED=… pytest …`). A second kind of test lets threads run
+as they like.
+"""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from holdfast.core.pattern import matches
+from holdfast.stores.connection import Psycopg, run_on
+from holdfast.stores.operation import Operation, Query, Steps, operation
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.publish import Fanout, publish, read_subscriptions
+from holdfast.stores.registry import Declaration, Subscription, catch_up, register
+from tests.stores.build import message, sql
+from tests.stores.crowd import behind, callers, opened, together, until_waiting
+
+T = TypeVar("T")
+
+TYPES = ("order.placed", "order.paid", "mail.sent")
+PUBLISHERS = 6
+STEPS = 60
+
+_ROUNDS = [pytest.param(12, id="few"), pytest.param(500, id="many", marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("rounds", _ROUNDS)
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_a_consumer_registered_while_publishers_are_in_flight_misses_nothing(
+    postgres_place: Callable[[], PostgresStore], isolation: str, rounds: int
+) -> None:
+    first = int(os.environ.get("HOLDFAST_SEED", random.randrange(10**9)))
+    with opened(postgres_place, 1) as (store,), ExitStack() as stack:
+        connections = [
+            stack.enter_context(psycopg.connect(store.conninfo, autocommit=True)) for _ in range(PUBLISHERS + 2)
+        ]
+        for seed in range(first, first + rounds):
+            print(f"seed {seed}")
+            Interleaving(store, connections, isolation, seed).run()
+            sql(store, "truncate {hf}message, {hf}delivery, {hf}subscription, {hf}consumer cascade")
+
+
+@dataclass
+class Publisher:
+    """A caller's transaction: what it wrote shares its fate."""
+
+    connection: psycopg.Connection
+    fanout: Fanout
+    written: dict[UUID, str] = field(default_factory=dict)
+
+
+@dataclass
+class Registered:
+    """A consumer, and the messages that were visible when its subscription became active."""
+
+    patterns: tuple[str, ...]
+    from_start: bool
+    visible: frozenset[UUID]
+
+    def wants(self, id: UUID, type: str) -> bool:
+        return any(matches(p, type) for p in self.patterns) and (self.from_start or id not in self.visible)
+
+
+class Interleaving:
+    """One random run: publishers begin, look, write and end; consumers register; catch-ups pass by."""
+
+    def __init__(self, store: PostgresStore, connections: list[psycopg.Connection], isolation: str, seed: int) -> None:
+        self.store = store
+        self.isolation = isolation
+        self.random = random.Random(seed)
+        self.registrar, self.repairer, *self.idle = connections
+        self.open: list[Publisher] = []
+        self.shared = Fanout()  # what a process keeps from one publish to the next
+        self.committed: dict[UUID, str] = {}
+        self.consumers: dict[str, Registered] = {}
+        self.registering = False
+
+    def run(self) -> None:
+        steps = [self.begin, self.write, self.write, self.write, self.end, self.register, self.catch_up]
+        for _ in range(STEPS):
+            self.random.choice(steps)()
+        self.finish_registering()
+        while self.open:
+            self.end()
+        self.catch_up_to_the_end()
+        for name, consumer in self.consumers.items():
+            got = [row[0] for row in self._deliveries(name)]
+            assert len(got) == len(set(got)), name
+            assert set(got) == {id for id, type in self.committed.items() if consumer.wants(id, type)}, name
+
+    def begin(self) -> None:
+        if not self.idle:
+            return
+        connection = self.idle.pop()
+        connection.execute(f"begin isolation level {self.isolation}".encode())
+        if self.random.random() < 0.5:
+            connection.execute("select 1")  # repeatable read: the snapshot is taken here
+        fanout = self.random.choice([self.shared, self.shared, Fanout()])
+        if self.random.random() < 0.3:
+            fanout = self._on(connection, _look())
+        self.open.append(Publisher(connection, fanout))
+
+    def write(self) -> None:
+        if not self.open:
+            return
+        publisher = self.random.choice(self.open)
+        new = [
+            message(self.random.choice(TYPES), key=self.random.choice([None, f"key-{self.random.random()}"]))
+            for _ in range(self.random.randrange(1, 4))
+        ]
+        published = self._on(publisher.connection, publish(new, publisher.fanout))
+        assert all(one.created for one in published)
+        publisher.written |= {one.id: one.type for one in new}
+
+    def end(self) -> None:
+        if not self.open:
+            return
+        publisher = self.open.pop(self.random.randrange(len(self.open)))
+        if self.random.random() < 0.75:
+            publisher.connection.execute("commit")
+            self.committed |= publisher.written
+        else:
+            publisher.connection.execute("rollback")
+        self.idle.append(publisher.connection)
+
+    def register(self) -> None:
+        """Registers a consumer, in a transaction that may stay open while others go on."""
+        if self.registering:
+            self.finish_registering()
+            return
+        patterns = self.random.choice([("order.*",), ("*",), ("order.placed",), ("order.*", "order.placed")])
+        from_start = self.random.random() < 0.6
+        name = f"c{len(self.consumers)}"
+        self.registrar.execute("begin")
+        self._on(
+            self.registrar, register([Declaration(name)], [Subscription(p, name, from_start) for p in patterns], 0)
+        )
+        self.consumers[name] = Registered(patterns, from_start, frozenset(self.committed))
+        self.registering = True
+        if self.random.random() < 0.5:
+            self.finish_registering()
+
+    def finish_registering(self) -> None:
+        if self.registering:
+            self.registrar.execute("commit")
+            self.registering = False
+
+    def catch_up(self) -> None:
+        if not self.registering:  # it would wait for the registrar, and this is one thread
+            with self.repairer.transaction():
+                self._on(self.repairer, catch_up())
+
+    def catch_up_to_the_end(self) -> None:
+        while behind(self.store):
+            self.catch_up()
+
+    def _on(self, connection: psycopg.Connection, wanted: Operation[T]) -> T:
+        return run_on(wanted, self.store.dialect, Psycopg(connection))
+
+    def _deliveries(self, consumer: str) -> list[tuple[UUID]]:
+        return sql(self.store, f"select message_id from {{hf}}delivery where consumer = '{consumer}'")  # type: ignore[return-value]
+
+
+@operation
+def _look() -> Steps[Fanout]:
+    """What a process would load at its start."""
+    return Fanout(read_subscriptions((yield Query("subscriptions"))))
+
+
+def test_consumers_that_register_among_busy_publishers_get_each_message_once(place: Callable[[], Store]) -> None:
+    """Threads as they come: publishers with lists of their own, registrars, and three that catch up all the while."""
+    names = [f"c{n}" for n in range(6)]
+    over = threading.Event()
+    ends = iter(range(8))
+
+    def publish_all(store: Store) -> list[UUID]:
+        fanout = Fanout()
+        published = []
+        for n in range(40):
+            (one,) = store.run_sync(publish([message(TYPES[n % 2])], fanout))
+            published.append(one.id)
+        return published
+
+    def register_all(store: Store, mine: list[str]) -> list[UUID]:
+        for name in mine:
+            store.run_sync(register([Declaration(name)], [Subscription("*", name), Subscription("order.*", name)], 0))
+        return []
+
+    def catch_up_all_the_while(store: Store) -> list[UUID]:
+        while not over.is_set():
+            store.run_sync(catch_up())
+        return []
+
+    def noted(call: Callable[[], list[UUID]]) -> Callable[[], list[UUID]]:
+        def run() -> list[UUID]:
+            try:
+                return call()
+            finally:
+                if next(ends) == 7:
+                    over.set()
+
+        return run
+
+    with opened(place, 11) as stores:
+        work: list[Callable[[], list[UUID]]] = [
+            *(noted(partial(publish_all, s)) for s in stores[:6]),
+            *(noted(partial(register_all, s, names[n::2])) for n, s in enumerate(stores[6:8])),
+            *(partial(catch_up_all_the_while, s) for s in stores[8:]),
+        ]
+        published = together(work)
+        store = stores[0]
+        ids = sorted(id for some in published for id in some)
+        while behind(store):
+            store.run_sync(catch_up())
+        for name in names:
+            got = sql(store, f"select message_id from {{hf}}delivery where consumer = '{name}'")
+            assert sorted(UUID(str(row[0])) for row in got) == ids, name
+
+
+async def test_registrations_wait_for_each_other_so_that_epochs_appear_in_order(postgres_store: PostgresStore) -> None:
+    """With one epoch twice, a publisher that loaded its list between the two would never look for the second."""
+    async with callers(postgres_store, 2) as (first, second):
+        await first.connection.execute("begin")
+        await first.run(register([Declaration("a")], [Subscription("*", "a")], 0))
+        waiting = asyncio.create_task(second.commit(register([Declaration("b")], [Subscription("*", "b")], 0)))
+        blocked = asyncio.create_task(until_waiting(postgres_store, 1))
+        await asyncio.wait([waiting, blocked], return_when=asyncio.FIRST_COMPLETED)
+        await first.connection.execute("commit")
+        await waiting
+        blocked.cancel()
+    assert sql(postgres_store, "select consumer, epoch from {hf}subscription order by consumer") == [("a", 1), ("b", 2)]

@@ -1,0 +1,142 @@
+"""Two transactions on PostgreSQL, step by step: what one has done and not committed, the other must not undo or repeat."""
+
+import threading
+from uuid import UUID
+
+import psycopg
+
+from holdfast.core.change import DeadLetter
+from holdfast.stores.claim import Lane, claim, take_over
+from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, Psycopg, run_on
+from holdfast.stores.operate import audit, replay
+from holdfast.stores.operation import Query, Rows, drive_async
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.publish import Fanout, publish
+from holdfast.stores.registry import catch_up
+from tests.stores.build import (
+    LEASE,
+    all_deliveries,
+    catch_up_fully,
+    claim_all,
+    claim_one,
+    delivery,
+    expire,
+    failure,
+    finish,
+    job,
+    message,
+    put,
+    register_consumers,
+    until_one_waits,
+)
+
+LANE = [Lane("default", "mail", 0, 1)]
+
+
+def open_session(store: PostgresStore) -> psycopg.Connection:
+    """A session that gives up at once where it would have to wait."""
+    session = psycopg.connect(store.conninfo)
+    session.execute("set lock_timeout = '250ms'")
+    session.commit()
+    return session
+
+
+async def test_a_claim_passes_over_what_another_is_claiming(postgres_store: PostgresStore) -> None:
+    store = postgres_store
+    await put(store, job(), job(), job())
+    with open_session(store) as first, open_session(store) as second:
+        mine = run_on(claim(LANE, "w1", LEASE, 1), store.dialect, Psycopg(first))
+        try:
+            theirs = run_on(claim(LANE, "w2", LEASE, 10), store.dialect, Psycopg(second))
+        except psycopg.errors.LockNotAvailable as error:
+            raise AssertionError("a claim waited for another") from error
+        assert len(mine) == 1
+        assert len(theirs) == 2
+    assert {(d.locked_by, d.fence) for d in await all_deliveries(store)} == {("w1", 1), ("w2", 1)}
+
+
+async def test_taking_over_passes_over_what_another_is_taking(postgres_store: PostgresStore) -> None:
+    store = postgres_store
+    await claim_one(store)
+    expire(store)
+    with open_session(store) as first, open_session(store) as second:
+        assert len(run_on(take_over("r1", LEASE, 10), store.dialect, Psycopg(first))) == 1
+        try:
+            assert run_on(take_over("r2", LEASE, 10), store.dialect, Psycopg(second)) == []
+        except psycopg.errors.LockNotAvailable as error:
+            raise AssertionError("one reaper waited for another") from error
+    (row,) = await all_deliveries(store)
+    assert (row.locked_by, row.fence) == ("r1", 2)
+
+
+async def test_a_replay_that_waited_for_another_looks_again(postgres_store: PostgresStore) -> None:
+    store = postgres_store
+    claimed = await claim_one(store)
+    await finish(store, claimed, DeadLetter(), error=failure())
+    second: list[int] = []
+
+    def wait_and_replay() -> None:
+        second.append(len(store.run_sync(replay([claimed.id], "bob", None))))
+
+    with psycopg.connect(store.conninfo) as first:
+        assert len(run_on(replay([claimed.id], "ada", None), store.dialect, Psycopg(first))) == 1
+        thread = threading.Thread(target=wait_and_replay)
+        thread.start()
+        until_one_waits(store)
+    thread.join(30)
+    assert second == [0]
+    assert (await delivery(store, claimed.id)).fence == claimed.fence + 1
+    assert [entry.actor for entry in await store.run(audit())] == ["ada"]
+
+
+async def test_a_subscription_that_joins_during_a_catch_up_misses_nothing(postgres_store: PostgresStore) -> None:
+    """Its mark equals that of the group that is being caught up, but its messages were not looked at."""
+    store = postgres_store
+    (published,) = await put(store, message())
+    await register_consumers(store, {"first": ["*"]})
+    async with await psycopg.AsyncConnection.connect(store.conninfo) as connection:
+        executor = OnAsyncConnection(store.dialect, AsyncPsycopg(connection))
+
+        class Joined:
+            async def execute(self, query: Query) -> Rows:
+                if query.name == "catch_up_advance":
+                    await register_consumers(store, {"second": ["*"]})
+                return await executor.execute(query)
+
+        assert await drive_async(catch_up(), Joined()) == (1, False)
+    assert await catch_up_fully(store) == 1
+    assert await consumers_of(store, published.id) == {"first", "second"}
+
+
+async def test_a_message_of_a_transaction_still_open_is_not_passed_over(postgres_store: PostgresStore) -> None:
+    """It has the lower position and commits last: the mark must not move beyond it."""
+    store = postgres_store
+    late = message()
+    with psycopg.connect(store.conninfo) as publisher:
+        run_on(publish([late], Fanout()), store.dialect, Psycopg(publisher))
+        (early,) = await put(store, message())
+        await register_consumers(store, {"billing": ["*"]})
+        await catch_up_fully(store)
+    await catch_up_fully(store)
+    assert await consumers_of(store, early.id) == {"billing"}
+    assert await consumers_of(store, late.id) == {"billing"}
+
+
+async def test_from_now_still_gets_what_was_in_flight_at_that_moment(postgres_store: PostgresStore) -> None:
+    store = postgres_store
+    (before,) = await put(store, message())
+    in_flight = message()
+    with psycopg.connect(store.conninfo) as publisher:
+        run_on(publish([in_flight], Fanout()), store.dialect, Psycopg(publisher))
+        # Its transaction began after the open one, so that only the snapshot tells that it came before.
+        (between,) = await put(store, message())
+        await register_consumers(store, {"billing": ["*"]}, from_start=False)
+    await catch_up_fully(store)
+    assert await consumers_of(store, before.id) == set()
+    assert await consumers_of(store, between.id) == set()
+    assert await consumers_of(store, in_flight.id) == {"billing"}
+    assert await claim_all(store, consumers=["billing"])
+
+
+async def consumers_of(store: PostgresStore, message_id: UUID) -> set[str]:
+    return {d.consumer for d in await all_deliveries(store) if d.message_id == message_id}

@@ -1,0 +1,36 @@
+"""Every guard has a test that goes red when the guard is removed; `mutants.py` holds the list."""
+
+import asyncio
+
+import pytest
+
+from holdfast.stores.protocol import Store
+from tests.stores import test_interleaved, test_psql
+from tests.stores.mutants import MUTANTS
+from tests.stores.mutation import Mutant, applied
+
+_PLACES = {"postgres": "postgres18", "sqlite": "sqlite"}
+
+
+@pytest.mark.parametrize(
+    ("place", "mutant"), [(_PLACES[m.database], m) for m in MUTANTS], indirect=["place"], ids=[str(m) for m in MUTANTS]
+)
+async def test_the_scenario_fails_without_the_guard(store: Store, mutant: Mutant) -> None:
+    assert mutant.scenario is not None
+    with applied(store, mutant), pytest.raises(mutant.errors):
+        await asyncio.wait_for(mutant.scenario(store), 60)
+
+
+def test_no_mutant_is_listed_twice() -> None:
+    listed = [(m.database, m.where, m.guard, m.left) for m in MUTANTS]
+    assert len(set(listed)) == len(listed)
+
+
+def test_both_dialects_are_mutated_alike() -> None:
+    """What is listed for one only is about two transactions at once or psql, which SQLite does not have."""
+    by_scenario: dict[object, set[str]] = {}
+    for mutant in MUTANTS:
+        by_scenario.setdefault(mutant.scenario, set()).add(mutant.database)
+    alone = [scenario for scenario, databases in by_scenario.items() if databases != {"postgres", "sqlite"}]
+    theirs = [*vars(test_interleaved).values(), *vars(test_psql).values()]
+    assert [scenario for scenario in alone if scenario not in theirs] == []

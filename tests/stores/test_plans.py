@@ -1,0 +1,421 @@
+"""Hot statements keep their plans: with a backlog, behind a paused consumer's rows, under a held snapshot.
+
+Nothing here looks at a clock. A plan is judged by the indexes it uses and the pages it touches.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.core.change import Deliver, Retry
+from holdfast.core.delivery import Claim, Status
+from holdfast.stores.claim import Claimed, Lane, claim, lanes, take_over
+from holdfast.stores.operate import pause_consumer, replay
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
+from holdfast.stores.query import Filter, counts, deliveries, deliveries_of, failure_groups
+from holdfast.stores.registry import Declaration, Subscription, catch_up, register
+from holdfast.stores.settle import Settlement, ownership, settle
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.servers.postgres import PostgresServer
+from tests.stores.backlog import Heap, pile, pile_sqlite
+from tests.stores.build import LEASE, SECOND, failure, fresh_id, outcome, sql
+from tests.stores.explain import Plan, Session, session, sqlite_plan
+
+CONSUMERS = ("billing", "shipping", "mail")
+MODES = ["auto", "force_generic_plan", "force_custom_plan"]
+TIMES = 100
+# A claim or a settle of one row descends into a few indexes and writes into each: 15 to 20 pages, wherever it lies.
+PAGES_PER_ROW = 30
+
+_numbers = count(1)
+
+# 200,000 rows that can run, behind 100,000 of a paused consumer, before some that are not due.
+_BUSY = (
+    Heap("mail", 100_000, due="-2 days"),
+    Heap("billing", 100_000),
+    Heap("shipping", 100_000),
+    Heap("billing", 20_000, queue="later", due="1 day"),
+    Heap("billing", 20_000, status="delivered", queue="done"),
+    Heap("mail", 4_000, status="in_flight", queue="running"),
+)
+_QUIET = (
+    Heap("billing", 100_000, status="delivered"),
+    Heap("shipping", 1_000, status="failed"),
+    Heap("mail", 1_000, status="in_flight"),
+    Heap("mail", 2_000, queue="due"),
+)
+
+_VERSIONS = [
+    pytest.param(("postgres16", 1), id="postgres16"),
+    pytest.param(("postgres18", 1), id="postgres18"),
+    pytest.param(("postgres16", 8), id="postgres16-large", marks=pytest.mark.soak),
+    pytest.param(("postgres18", 8), id="postgres18-large", marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(scope="module", params=_VERSIONS)
+def size(request: pytest.FixtureRequest) -> tuple[str, int]:
+    """Which server, and how many times the usual rows."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def make(request: pytest.FixtureRequest, size: tuple[str, int]) -> Iterator[Callable[[], PostgresStore]]:
+    """Makes stores, each in a database of its own."""
+    server: PostgresServer = request.getfixturevalue(size[0])
+    made: list[PostgresStore] = []
+
+    def store() -> PostgresStore:
+        opened = PostgresStore(server.create_database(f"plans_{next(_numbers)}"))
+        made.append(opened)
+        opened.migrate()
+        opened.run_sync(
+            register([Declaration(c) for c in CONSUMERS], [Subscription("order.*", c) for c in CONSUMERS], 0)
+        )
+        opened.run_sync(pause_consumer("mail", "ada", None))
+        return opened
+
+    yield store
+    for opened in made:
+        opened.close_sync()
+        sql(opened, "truncate {hf}delivery, {hf}message, {hf}run")  # the rest goes with the server
+
+
+@pytest.fixture(scope="module")
+def busy(make: Callable[[], PostgresStore], size: tuple[str, int]) -> PostgresStore:
+    """A store with a backlog."""
+    store = make()
+    pile(store, *(heap * size[1] for heap in _BUSY))
+    return store
+
+
+@pytest.fixture(scope="module")
+def quiet(make: Callable[[], PostgresStore], size: tuple[str, int]) -> PostgresStore:
+    """A store that has done nearly all of its work."""
+    store = make()
+    pile(store, *(heap * size[1] for heap in _QUIET))
+    return store
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_claim_and_settle_keep_their_plans_after_a_hundred_executions(busy: PostgresStore, mode: str) -> None:
+    error = failure()
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        found = postgres.run(lanes(CONSUMERS, 0))
+        assert {lane.consumer for lane in found} == {"billing", "shipping"}
+        for _ in range(TIMES // 2):
+            for change, report in ((Deliver(), None), (Retry(SECOND), error)):
+                claimed = postgres.run(claim(found, "w1", LEASE, 20))
+                settled = postgres.run(settle("w1", [outcome(c, change, error=report) for c in claimed]))
+                assert len(settled) == 20
+
+        plan = postgres.explain("claim")
+        assert plan.scans("delivery") == {"delivery_claim", "delivery_pkey"}
+        assert plan.scans("message") == {"message_pkey"}
+        assert plan.rows_read("delivery") == 40, "20 to choose and 20 to write: nothing of the paused consumer"
+        assert plan.rows_removed() == 0
+        # Rows that were claimed a moment ago leave entries behind that a scan passes over until they are cleaned up.
+        assert plan.buffers < 20 * PAGES_PER_ROW + 400
+
+        for name in ("settle", "settle_delivered"):
+            claimed = postgres.run(claim(found, "w1", LEASE, 20))
+            change, report = (Deliver(), None) if name == "settle_delivered" else (Retry(SECOND), error)
+            postgres.try_out(settle("w1", [outcome(c, change, error=report) for c in claimed]))
+            plan = postgres.explain(name)
+            assert plan.scans("delivery") == {"delivery_pkey"}
+            assert plan.rows_read("delivery") == 20
+            assert plan.buffers < 20 * PAGES_PER_ROW
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lanes_are_found_by_as_many_probes_as_there_are_lanes(busy: PostgresStore, mode: str) -> None:
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(7):
+            assert len(postgres.run(lanes(CONSUMERS, 0))) == 12
+        plan = postgres.explain("lanes")
+    assert plan.scans("delivery") == {"delivery_claim"}
+    # 12 that can run and 4 of the paused consumer; PostgreSQL 16 counts whole rows a loop.
+    assert plan.rows_read("delivery") <= 17
+    assert plan.buffers < 16 * 20 + 400
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_take_over_looks_at_what_is_in_flight_and_at_nothing_else(quiet: PostgresStore, mode: str) -> None:
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(7):
+            assert postgres.run(take_over("reaper", LEASE, 100)) == []
+        plan = postgres.explain("take_over")
+        assert plan.scans("delivery") == {"delivery_lease", "delivery_pkey"}
+        assert plan.buffers < _rows_in_flight(quiet)
+
+        with psycopg.connect(quiet.conninfo) as connection:
+            connection.execute(
+                "update holdfast.delivery set lease_until = now() - interval '1 s' where status = 'in_flight'"
+            )
+            connection.commit()
+        assert len(postgres.try_out(take_over("reaper", LEASE, 100))) == 100
+        plan = postgres.explain("take_over")
+        assert plan.scans("delivery") == {"delivery_lease", "delivery_pkey"}
+        with psycopg.connect(quiet.conninfo) as connection:
+            connection.execute(
+                "update holdfast.delivery set lease_until = now() + interval '1 h' where status = 'in_flight'"
+            )
+            connection.commit()
+            connection.autocommit = True
+            connection.execute("vacuum holdfast.delivery")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_deliveries_are_looked_up_by_the_key(busy: PostgresStore, mode: str) -> None:
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        listed = postgres.run(deliveries(Filter(), limit=100))
+        (some,) = listed[:1]
+        for _ in range(7):
+            postgres.run(ownership([Claim(found.delivery.id, "w1", 1) for found in listed]))
+            assert len(postgres.run(deliveries_of(some.delivery.message_id))) >= 3
+        owned, of_message = postgres.explain("ownership"), postgres.explain("message_deliveries")
+    assert owned.scans("delivery") == {"delivery_pkey"}
+    assert owned.buffers < 100 * 8
+    assert of_message.scans("delivery") == {"delivery_pkey"}
+    assert of_message.scans("message") == {"message_pkey"}
+    assert of_message.buffers < 100
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pruning_walks_the_key_one_batch_at_a_time(busy: PostgresStore, mode: str) -> None:
+    """The rows to remove are few and lie among many that stay; yet no batch looks at more than a thousand."""
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(7):
+            removed, cursor = postgres.try_out(prune_deliveries(FROM_THE_START, fresh_id(), timedelta(days=7)))
+            assert removed > 100
+            assert cursor is not None
+            postgres.try_out(prune_messages(FROM_THE_START, fresh_id(), timedelta(days=-1)))
+        for table in ("delivery", "message"):
+            plan = postgres.explain(f"{table}_window")
+            assert plan.scans(table) == {f"{table}_pkey"}
+            assert plan.rows_read(table) == 1001
+            assert not plan.has("Sort")
+        plan = postgres.explain("prune_deliveries")
+        assert plan.scans("delivery") == {"delivery_pkey"}
+        assert plan.scans("run") <= {"run_pkey"}
+        assert plan.rows_removed() < 1000
+        plan = postgres.explain("prune_messages")
+        assert plan.scans("message") == {"message_pkey"}
+        assert plan.scans("delivery") == {"delivery_pkey"}
+        assert plan.buffers < 1000 * 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_failures_are_listed_from_indexes_that_hold_nothing_else(quiet: PostgresStore, mode: str) -> None:
+    lists = {
+        "dead letters": Filter(dead=True),
+        "dead letters of a consumer": Filter(dead=True, consumers=("shipping",)),
+        "dead letters of another": Filter(dead=True, consumers=("billing",)),
+        "a group": Filter(dead=True, group="fingerprint-3"),
+        "all that failed": Filter(statuses=(Status.FAILED,)),
+        "discarded": Filter(discarded=True),
+    }
+    partial = {"delivery_failed", "delivery_failed_count", "delivery_group"}
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        for name, wanted in lists.items():
+            for _ in range(7):
+                postgres.run(deliveries(wanted))
+            plan = postgres.explain("list_deliveries")
+            assert plan.scans("delivery") <= partial, name
+            assert plan.buffers < 5 * _rows_failed(quiet), name
+        for _ in range(7):
+            postgres.run(deliveries(Filter(dead=True)))
+            assert len(postgres.run(failure_groups())) == 7
+        # The first page costs a page, however many there are.
+        assert postgres.explain("list_deliveries").rows_read("delivery") == 50
+        groups = postgres.explain("failure_groups")
+    assert groups.scans("delivery") <= {*partial, "delivery_pkey"}
+    assert groups.buffers < 3 * _rows_failed(quiet)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_counting_never_reads_what_is_delivered(quiet: PostgresStore, mode: str) -> None:
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(7):
+            counted = {(c.consumer, c.state): c.count for c in postgres.run(counts())}
+            assert counted["mail", "in_flight"] == _rows_in_flight(quiet)
+        plan = postgres.explain("counts")
+    assert plan.scans("delivery") == {"delivery_claim", "delivery_suspect", "delivery_lease", "delivery_failed_count"}
+    assert plan.buffers < 2 * _rows_in_flight(quiet)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_catching_up_reads_the_log_by_its_index(busy: PostgresStore, mode: str) -> None:
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(7):
+            with postgres.undone():
+                postgres.continue_with(register([Declaration("audit")], [Subscription("*", "audit")], 0))
+                assert postgres.continue_with(catch_up()) == (1000, True)
+        plan = postgres.explain("catch_up_scan")
+    assert plan.scans("message") == {"message_log"}
+    assert plan.rows_read("message") == 1000
+    assert plan.buffers < 1000
+
+
+def test_a_plan_made_while_the_tables_were_empty_is_not_kept(make: Callable[[], PostgresStore]) -> None:
+    """A worker that waited for its first job must not read a table from end to end when the jobs come."""
+    store = make()
+    nothing = [Claim(fresh_id(), "w1", 1)]
+    lane = Lane("default", "billing", 0, 1)
+    with session(store) as postgres:
+        for _ in range(20):
+            postgres.run(claim([lane], "w1", LEASE, 20))
+            postgres.run(take_over("reaper", LEASE, 20))
+            postgres.run(ownership(nothing))
+            for change in (Deliver(), Retry(SECOND)):
+                lost = Settlement(delivery_id=fresh_id(), fence=1, change=change, outcome=change.name)
+                assert not postgres.run(settle("w1", [lost]))
+        pile(store, Heap("mail", 20_000), Heap("billing", 20_000), analyze=False)
+
+        claimed = postgres.run(claim([lane], "w1", LEASE, 20))
+        assert len(claimed) == 20
+        postgres.try_out(settle("w1", [outcome(c, Deliver()) for c in claimed]))
+        postgres.try_out(settle("w1", [outcome(c, Retry(SECOND)) for c in claimed]))
+        plans = {n: postgres.explain(n) for n in ("claim", "settle", "settle_delivered", "ownership", "take_over")}
+    assert all("Seq Scan" not in plan.scans("delivery") for plan in plans.values()), plans
+
+
+def test_under_a_held_snapshot_a_claim_from_a_tight_floor_stays_flat(make: Callable[[], PostgresStore]) -> None:
+    """What was claimed cannot be cleaned up while somebody holds an old snapshot; a floor keeps the scan off it."""
+    store = make()
+    pile(store, Heap("shipping", 60_000), Heap("mail", 10_000))
+    whole = [Lane("default", "shipping", 0, priority) for priority in range(4)]
+    with session(store) as postgres, psycopg.connect(store.conninfo) as old:
+        old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        old.execute("select count(*) from holdfast.worker")
+        first = postgres.run(claim(whole, "w1", LEASE, 100))
+        before = _claim_plan(postgres, whole)
+        floors, done = whole, len(first)
+        postgres.run(settle("w1", [outcome(c, Deliver()) for c in first]))
+        while done < 50_000:
+            claimed = postgres.run(claim(floors, "w1", LEASE, 500))
+            assert claimed, "a floor must not hide what waits"
+            assert len(postgres.run(settle("w1", [outcome(c, Deliver()) for c in claimed]))) == len(claimed)
+            done += len(claimed)
+            floors = _floors(floors, claimed)
+        tight, all_of_it = _claim_plan(postgres, floors), _claim_plan(postgres, whole)
+    assert tight.buffers < 2 * before.buffers
+    assert tight.scans("delivery") == all_of_it.scans("delivery") == {"delivery_claim", "delivery_pkey"}
+    assert tight.buffers < all_of_it.buffers / 2, "the whole lane pays for the dead rows; it is looked at seldom"
+
+
+def test_a_replay_of_many_reads_only_what_it_replays(quiet: PostgresStore) -> None:
+    """It runs inside a function of the database, so the pages are counted by the server's statistics."""
+    with session(quiet) as postgres:
+        ids = [found.delivery.id for found in postgres.run(deliveries(Filter(dead=True), limit=100))]
+        with postgres.undone():
+            before = _rows_fetched(postgres)
+            assert len(postgres.continue_with(replay(ids, "ada", None))) == 100
+            assert _rows_fetched(postgres) - before < 100 * 10
+
+
+@pytest.fixture(scope="module")
+def piled_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path_factory.mktemp("plans") / "holdfast.db")
+    store.migrate()
+    declared = [Declaration(consumer) for consumer in CONSUMERS]
+    store.run_sync(register(declared, [Subscription("order.*", consumer) for consumer in CONSUMERS], 0))
+    pile_sqlite(
+        store,
+        Heap("mail", 2_000),
+        Heap("billing", 2_000),
+        Heap("billing", 2_000, status="delivered", queue="done"),
+        Heap("shipping", 200, status="failed"),
+        Heap("shipping", 100, status="in_flight", queue="running"),
+    )
+    yield store
+    store.close_sync()
+
+
+def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
+    def indexes(operation: Any) -> set[str]:
+        _, plan = sqlite_plan(piled_sqlite, operation)
+        assert not [
+            line
+            for line in plan
+            if line.startswith(("SCAN d", "SCAN holdfast_delivery", "SCAN holdfast_message")) and "INDEX" not in line
+        ], plan
+        return {
+            word.removeprefix("holdfast_") for line in plan for word in line.split() if word.startswith("holdfast_")
+        }
+
+    found, plan = sqlite_plan(piled_sqlite, lanes(CONSUMERS, 0))
+    assert len(found) == 8
+    for probe in ("consumer=? AND generation=? AND priority>?", "consumer=? AND generation>?", "consumer>?"):
+        assert any(f"INDEX holdfast_delivery_claim (queue=? AND {probe})" in line for line in plan), plan
+    claimed, plan = sqlite_plan(piled_sqlite, claim(found, "w1", LEASE, 20))
+    assert any(
+        "INDEX holdfast_delivery_claim (queue=? AND consumer=? AND generation=? AND priority=? AND run_at<?)" in line
+        for line in plan
+    ), plan
+    assert not any("TEMP B-TREE" in line for line in plan), "the index has the order already"
+    assert "delivery_claim" in indexes(claim(found, "w1", LEASE, 20))
+    assert len(claimed) == 20
+    for change in (Deliver(), Retry(SECOND)):
+        assert "sqlite_autoindex_holdfast_delivery_1" in str(
+            sqlite_plan(piled_sqlite, settle("w1", [outcome(c, change) for c in claimed]))[1]
+        )
+    assert "delivery_lease" in indexes(take_over("reaper", LEASE, 20))
+    assert indexes(deliveries(Filter(dead=True))) & {"delivery_failed", "delivery_group"}
+    assert "delivery_failed" in indexes(deliveries(Filter(statuses=(Status.FAILED,))))
+    assert indexes(counts()) >= {"delivery_claim", "delivery_suspect", "delivery_lease", "delivery_failed_count"}
+    indexes(failure_groups())
+    indexes(prune_deliveries(FROM_THE_START, fresh_id(), timedelta(days=7)))
+    indexes(catch_up())
+
+
+def _claim_plan(postgres: Session, wanted: list[Lane]) -> Plan:
+    postgres.try_out(claim(wanted, "w1", LEASE, 100))
+    return postgres.explain("claim")
+
+
+def _floors(floors: list[Lane], claimed: list[Claimed]) -> list[Lane]:
+    """Each lane's floor raised to the lowest of this claim; a lane that gave nothing keeps its own."""
+    raised = []
+    for lane in floors:
+        mine = [(c.run_at, c.id) for c in claimed if c.priority == lane.priority]
+        at, id = min(mine, default=(lane.floor_at, lane.floor_id))
+        raised.append(lane._replace(floor_at=at, floor_id=id))
+    return raised
+
+
+def _rows_in_flight(store: PostgresStore) -> int:
+    return _count(store, "status = 'in_flight'")
+
+
+def _rows_failed(store: PostgresStore) -> int:
+    return _count(store, "status = 'failed'")
+
+
+def _count(store: PostgresStore, where: str) -> int:
+    with psycopg.connect(store.conninfo) as connection:
+        row = connection.execute(f"select count(*) from holdfast.delivery where {where}".encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def _rows_fetched(postgres: Session) -> int:
+    """How many rows of deliveries this transaction has read, by any way."""
+    row = postgres.connection.execute(
+        "select seq_tup_read + idx_tup_fetch from pg_stat_xact_user_tables where relname = 'delivery'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

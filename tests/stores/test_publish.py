@@ -1,0 +1,198 @@
+"""Publishing: a message and its deliveries exist together, once per consumer."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import orjson
+import pytest
+
+from holdfast.core.delivery import Status
+from holdfast.core.message import Address, new_message
+from holdfast.core.retry import RetryPolicy
+from holdfast.stores.protocol import Store
+from holdfast.stores.publish import Fanout, publish
+from holdfast.stores.query import Filter, clock, deliveries_of, messages
+from holdfast.stores.registry import retire
+from tests.stores.build import all_deliveries, claim_all, fresh_id, job, message, put, register_consumers, sql
+
+
+async def consumers_of(store: Store, message_id: UUID) -> list[str]:
+    return [listed.delivery.consumer for listed in await store.run(deliveries_of(message_id))]
+
+
+async def test_an_event_reaches_exact_prefix_and_star_subscribers(store: Store) -> None:
+    await register_consumers(
+        store,
+        {
+            "exact": ["order.line.added"],
+            "near": ["order.line.*"],
+            "far": ["order.*"],
+            "all": ["*"],
+            "other": ["order.line"],
+            "sibling": ["order.lines.*"],
+        },
+    )
+    (published,) = await put(store, message("order.line.added"))
+    assert await consumers_of(store, published.id) == ["all", "exact", "far", "near"]
+    (bare,) = await put(store, message("order"))
+    assert await consumers_of(store, bare.id) == ["all"]
+
+
+async def test_one_delivery_per_consumer_though_several_patterns_match(store: Store) -> None:
+    await register_consumers(store, {"billing": ["order.placed", "order.*", "*"]})
+    (published,) = await put(store, message("order.placed"))
+    assert await consumers_of(store, published.id) == ["billing"]
+
+
+async def test_an_event_nobody_wants_is_stored_all_the_same(store: Store) -> None:
+    (published,) = await put(store, message("order.placed"))
+    assert await consumers_of(store, published.id) == []
+    assert [m.id for m in await store.run(messages(id=published.id))] == [published.id]
+
+
+async def test_a_message_comes_back_as_it_was_handed_in(store: Store) -> None:
+    payload = {"text": "naïve ☃ 'quoted' \"twice\" %s {x} :y", "n": 2**64 - 1, "f": 1.5, "none": None, "deep": [[[]]]}
+    happened = datetime(2024, 2, 29, 12, 30, 15, 250_000, UTC)
+    handed_in = new_message(
+        id=fresh_id(),
+        type="order.placed",
+        source="shop.eu",
+        key="order:7:42:place:v1",
+        payload=payload,
+        headers={"trace_id": "abc", "odd: header": "ü"},
+        generation=7,
+        occurred_at=happened,
+    )
+    await put(store, handed_in)
+    (found,) = await store.run(messages(id=handed_in.id))
+    assert (found.type, found.source, found.key) == ("order.placed", "shop.eu", "order:7:42:place:v1")
+    assert orjson.loads(found.payload) == payload
+    assert (found.headers, found.generation) == ({"trace_id": "abc", "odd: header": "ü"}, 7)
+    assert found.occurred_at == happened
+    assert found.position is not None
+
+
+async def test_without_a_time_the_databases_clock_says_when_it_happened(store: Store) -> None:
+    before = await store.run(clock())
+    (published,) = await put(store, message())
+    (found,) = await store.run(messages(id=published.id))
+    assert before <= found.occurred_at <= await store.run(clock())
+
+
+async def test_positions_rise_in_the_order_of_publishing(store: Store) -> None:
+    published = await put(store, *[message() for _ in range(5)])
+    found = {m.id: m.position or 0 for m in await store.run(messages())}
+    positions = [found[one.id] for one in published]
+    assert positions == sorted(set(positions))
+
+
+async def test_a_job_has_its_delivery_though_nobody_registered(store: Store) -> None:
+    policy = RetryPolicy.fixed(3, attempts=4)
+    wanted = job("mail", queue="slow", priority=3, generation=2, max_attempts=9, retry=policy)
+    (published,) = await put(store, wanted)
+    (found,) = await all_deliveries(store)
+    assert (found.message_id, found.consumer, found.queue, found.priority) == (published.id, "mail", "slow", 3)
+    assert (found.status, found.attempts, found.max_attempts, found.fence) == (Status.PENDING, 0, 9, 0)
+    assert found.generation == 2
+    (claimed,) = await claim_all(store, generation=2)
+    assert claimed.own_policy == policy
+
+
+async def test_an_addressed_message_goes_to_its_address_alone(store: Store) -> None:
+    await register_consumers(store, {"everything": ["*"]})
+    (published,) = await put(store, job("mail"))
+    assert await consumers_of(store, published.id) == ["mail"]
+
+
+async def test_a_message_may_be_addressed_to_several_consumers(store: Store) -> None:
+    both = message(addressed=[Address(consumer="mail"), Address(consumer="audit", queue="slow")])
+    (published,) = await put(store, both)
+    assert await consumers_of(store, published.id) == ["audit", "mail"]
+
+
+async def test_a_delay_is_added_to_the_databases_clock(store: Store) -> None:
+    before = await store.run(clock())
+    await put(store, job("mail", delay=timedelta(minutes=5)))
+    (found,) = await all_deliveries(store)
+    assert before + timedelta(minutes=5) <= found.run_at <= await store.run(clock()) + timedelta(minutes=5)
+    assert await claim_all(store) == []
+
+
+async def test_a_time_to_run_at_is_taken_as_it_is(store: Store) -> None:
+    then = datetime(2031, 5, 6, 7, 8, 9, 120_000, UTC)
+    await put(store, message(addressed=[Address(consumer="mail", run_at=then)]))
+    (found,) = await all_deliveries(store)
+    assert found.run_at == then
+
+
+async def test_a_consumers_own_queue_priority_and_generation_reach_its_deliveries(store: Store) -> None:
+    await register_consumers(store, {"billing": ["*"]}, queue="payments", priority=0, generation=5)
+    old, new = await put(store, message(generation=3), message(generation=8))
+    found = {d.message_id: d for d in await all_deliveries(store)}
+    assert (found[old.id].queue, found[old.id].priority) == ("payments", 0)
+    assert found[old.id].generation == 5, "workers before generation 5 do not have this consumer"
+    assert found[new.id].generation == 8
+
+
+async def test_thousands_of_messages_in_one_call_come_back_in_the_order_given(store: Store) -> None:
+    await register_consumers(store, {"billing": ["*"]})
+    given = [message(key=None if n % 10 else f"k{n}") for n in range(2500)]
+    published = await put(store, *given)
+    assert [one.id for one in published] == [m.id for m in given]
+    assert all(one.created for one in published)
+    assert sql(store, "select count(*) from {hf}message") == [(2500,)]
+    assert sql(store, "select count(*), count(distinct message_id) from {hf}delivery") == [(2500, 2500)]
+
+
+async def test_publishing_nothing_is_no_error(store: Store) -> None:
+    assert await put(store) == []
+
+
+async def test_a_stale_fanout_is_noticed_in_the_same_transaction(store: Store) -> None:
+    await register_consumers(store, {"old": ["*"]})
+    fanout = Fanout()
+    await put(store, message(), fanout=fanout)
+    await register_consumers(store, {"new": ["order.*"]})
+    stale = fanout.current
+    plain, keyed = await store.run(publish([message(), message(key="k")], fanout))
+    assert await consumers_of(store, plain.id) == ["new", "old"]
+    assert await consumers_of(store, keyed.id) == ["new", "old"]
+    assert stale is not None
+    assert fanout.current is not None
+    assert fanout.current.epoch > stale.epoch, "the next publish must fan out right at once"
+
+
+async def test_a_stale_fanout_does_not_touch_messages_that_were_there_before(store: Store) -> None:
+    fanout = Fanout()
+    (first,) = await put(store, message(key="k"), fanout=fanout)
+    await register_consumers(store, {"new": ["*"]}, from_start=False)
+    again, other = await put(store, message(key="k"), message(), fanout=fanout)
+    assert again.id == first.id
+    assert await consumers_of(store, first.id) == []
+    assert await consumers_of(store, other.id) == ["new"]
+
+
+async def test_a_retired_subscription_gets_nothing_new_and_keeps_what_it_has(store: Store) -> None:
+    await register_consumers(store, {"billing": ["order.*"], "audit": ["*"]})
+    fanout = Fanout()
+    (before,) = await put(store, message(), fanout=fanout)
+    await store.run(retire("order.*", "billing"))
+    await put(store, message(), fanout=fanout)
+    (after,) = await put(store, message(), fanout=fanout)
+    assert await consumers_of(store, before.id) == ["audit", "billing"]
+    assert await consumers_of(store, after.id) == ["audit"]
+
+
+async def test_fanned_out_deliveries_use_the_consumers_policy_and_budget(store: Store) -> None:
+    await register_consumers(store, {"billing": ["*"]}, retry=RetryPolicy.fixed(1, attempts=7))
+    await put(store, message())
+    (found,) = await all_deliveries(store, Filter(consumers=("billing",)))
+    assert found.max_attempts == 7
+    (claimed,) = await claim_all(store)
+    assert (claimed.max_attempts, claimed.own_policy) == (None, None)
+
+
+@pytest.mark.parametrize("many", [1, 1001])
+async def test_published_messages_are_due_at_once(store: Store, many: int) -> None:
+    await put(store, *[job() for _ in range(many)])
+    assert len(await claim_all(store, limit=many, consumers=["mail"])) == many
