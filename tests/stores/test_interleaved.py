@@ -1,11 +1,12 @@
 """Two transactions on PostgreSQL, step by step: what one has done and not committed, the other must not undo or repeat."""
 
 import threading
+from datetime import timedelta
 from uuid import UUID
 
 import psycopg
 
-from holdfast.core.change import DeadLetter
+from holdfast.core.change import DeadLetter, Deliver
 from holdfast.stores.claim import Lane, claim, take_over
 from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, Psycopg, run_on
 from holdfast.stores.operate import audit, replay
@@ -29,6 +30,7 @@ from tests.stores.build import (
     register_consumers,
     until_one_waits,
 )
+from tests.stores.test_prune import prune
 
 LANE = [Lane("default", "mail", 0, 1)]
 
@@ -140,3 +142,19 @@ async def test_from_now_still_gets_what_was_in_flight_at_that_moment(postgres_st
 
 async def consumers_of(store: PostgresStore, message_id: UUID) -> set[str]:
     return {d.consumer for d in await all_deliveries(store) if d.message_id == message_id}
+
+
+async def test_pruning_what_came_later_hides_no_message_of_a_publisher_that_was_still_open(
+    postgres_store: PostgresStore,
+) -> None:
+    store = postgres_store
+    early = message()
+    with psycopg.connect(store.conninfo) as publisher:
+        run_on(publish([early], Fanout()), store.dialect, Psycopg(publisher))
+        await register_consumers(store, {"mail": ["*"]})
+        await put(store, message())
+        (claimed,) = await claim_all(store)
+        await finish(store, claimed, Deliver())
+        assert await prune(store, timedelta(0)) == 1
+    await catch_up_fully(store)
+    assert [d.message_id for d in await all_deliveries(store)] == [early.id]

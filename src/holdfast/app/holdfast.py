@@ -27,6 +27,7 @@ from holdfast.core.payload import MAX_BYTES
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.cron import CronDuty, Schedule
+from holdfast.engine.fields import raised
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.pruner import PruneDuty
 from holdfast.engine.surroundings import Duty, Probe, Surroundings
@@ -388,4 +389,4 @@ def _generation() -> int:
 def _say_if_failed(working: "asyncio.Task[None]") -> None:
     """An application goes on when its worker has failed; it is told at once, not when it ends."""
     if not working.cancelled() and (error := working.exception()):
-        log.error("the worker of this application has failed", exc_info=error)
+        log.error("the worker of this application has failed", **raised(error))

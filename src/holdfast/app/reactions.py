@@ -18,7 +18,7 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
 from holdfast.core.pattern import matches
 from holdfast.engine.context import Context, Publisher
-from holdfast.engine.fields import loggable
+from holdfast.engine.fields import loggable, raised
 from holdfast.produce.commit import after_commit
 from holdfast.stores.claim import Claimed
 from holdfast.stores.dialect import Dialect
@@ -84,23 +84,23 @@ class Reactions:
             try:
                 with correlate(**message.headers):
                     await reaction.function(*self._arguments(reaction, message))
-            except Exception:  # noqa: BLE001
-                self._failed(reaction, message)
+            except Exception as error:  # noqa: BLE001
+                self._failed(reaction, message, error)
 
     def _call_plain(self, reaction: Reaction, message: NewMessage) -> None:
         try:
             with correlate(**message.headers):
                 reaction.function(*self._arguments(reaction, message))
-        except Exception:  # noqa: BLE001
-            self._failed(reaction, message)
+        except Exception as error:  # noqa: BLE001
+            self._failed(reaction, message, error)
 
-    def _failed(self, reaction: Reaction, message: NewMessage) -> None:
+    def _failed(self, reaction: Reaction, message: NewMessage, error: Exception) -> None:
         known = loggable(message.headers) | {
             "reaction": reaction.function.__qualname__,
             "event_id": str(message.id),
             "event_type": message.type,
         }
-        log.exception("a reaction failed; it is not tried again", **known)
+        log.error("a reaction failed; it is not tried again", **known | raised(error))
 
     def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
         # Through JSON, as a consumer would get it: moving up to one changes nothing.

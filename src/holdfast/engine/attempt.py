@@ -20,7 +20,7 @@ from holdfast.core.report import report
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.execute import Ended, execute
-from holdfast.engine.fields import fields
+from holdfast.engine.fields import fields, raised
 from holdfast.engine.handler import Handler
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.settler import Settler
@@ -68,9 +68,9 @@ class Attempts:
         """Runs one delivery to its end. Cancelled, it gives the delivery back."""
         try:
             await self._run(claimed)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
-            log.exception("an attempt failed outside its handler", **fields(claimed))
+            log.error("an attempt failed outside its handler", **fields(claimed) | raised(error))
             self.settle(claimed, Failed(report(error), Verdict.retry()))
 
     def settle(self, claimed: Claimed, outcome: Outcome) -> None:

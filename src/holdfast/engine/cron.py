@@ -12,6 +12,7 @@ from cronsim import CronSim, CronSimError
 
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import NewMessage
+from holdfast.engine.fields import raised
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Fanout
 from holdfast.stores.schedule import StoredSchedule, fire, save_schedules, schedules
@@ -122,9 +123,9 @@ class CronDuty:
                 await self._fire(stored, schedule, worker)
             except StoreUnavailable:
                 raise
-            except Exception:
+            except Exception as error:  # noqa: BLE001
                 # One schedule that cannot fire must not stop the others.
-                log.exception("a schedule could not fire", schedule=stored.name, worker=worker)
+                log.error("a schedule could not fire", schedule=stored.name, worker=worker, **raised(error))
 
     async def _fire(self, stored: StoredSchedule, schedule: Schedule, worker: str) -> None:
         due, reached = to_fire(stored)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from holdfast.core.report import report
 from holdfast.stores.claim import Claimed
 
 # Names that mean something else to structlog and to logging; a header of such a name keeps its value under another.
@@ -29,3 +30,9 @@ def fields(claimed: Claimed) -> dict[str, object]:
     if claimed.key is not None:
         known["idempotency_key"] = claimed.key
     return known
+
+
+def raised(error: BaseException) -> dict[str, object]:
+    """An error as fields of a log line: bounded text, and no local variables, which may hold payloads and secrets."""
+    told = report(error)
+    return {"error": told.message, "error_type": told.type, "stack_trace": told.trace}

@@ -14,7 +14,7 @@ import structlog
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outcome import LeaseExpired, Released
 from holdfast.engine.attempt import Attempts
-from holdfast.engine.fields import fields
+from holdfast.engine.fields import fields, raised
 from holdfast.engine.lease import Lease
 from holdfast.engine.options import WorkerOptions, claim_size, instance_id
 from holdfast.engine.outcomes import Outcomes, stray
@@ -139,7 +139,7 @@ class Life:
                 if isinstance(error, HoldfastError) or self._options.until_idle:
                     raise
                 # A driver's error that nobody foresaw may pass, as an outage does.
-                log.exception("claiming failed", worker=self.id)
+                log.error("claiming failed", worker=self.id, **raised(error))
                 wait, pause = pause, min(pause * 2, _LONGEST_PAUSE)
             if wait:
                 await self._signals.woken(wait)
@@ -191,7 +191,7 @@ class Life:
     def _freed(self, pool: Pool, task: "asyncio.Task[None]") -> None:
         del pool.running[task]
         if not task.cancelled() and (error := task.exception()):
-            log.error("a slot failed", worker=self.id, exc_info=error)
+            log.error("a slot failed", worker=self.id, **raised(error))
         self._signals.wake.set()
 
     async def _work(self, pool: Pool) -> None:

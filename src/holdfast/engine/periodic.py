@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from holdfast.core.errors import StoreUnavailable
+from holdfast.engine.fields import raised
 
 log = structlog.get_logger("holdfast.worker")
 
@@ -19,6 +20,6 @@ async def every(seconds: float, perform: Callable[[], Awaitable[None]], *, first
             await perform()
         except StoreUnavailable as error:
             log.debug("waiting for the store", error=str(error))
-        except Exception:
-            log.exception("a periodic duty failed", duty=getattr(perform, "__qualname__", repr(perform)))
+        except Exception as error:  # noqa: BLE001
+            log.error("a periodic duty failed", duty=getattr(perform, "__qualname__", repr(perform)), **raised(error))
         await asyncio.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311

@@ -12,6 +12,7 @@ import structlog
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.report import ErrorReport
+from holdfast.engine.fields import raised
 from holdfast.stores.protocol import Store
 from holdfast.stores.settle import Hold, Settlement, ownership, settle
 
@@ -129,5 +130,5 @@ def _follow(then: Callable[[], None] | None) -> None:
     if then is not None:
         try:
             then()
-        except Exception:
-            log.exception("what was to follow a settlement failed")
+        except Exception as error:  # noqa: BLE001
+            log.error("what was to follow a settlement failed", **raised(error))

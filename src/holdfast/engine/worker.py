@@ -10,6 +10,7 @@ import contextlib
 import structlog
 
 from holdfast.core.errors import StoreUnavailable
+from holdfast.engine.fields import raised
 from holdfast.engine.life import Life, Signals
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.surroundings import Surroundings
@@ -50,7 +51,7 @@ class Worker:
             changes.cancel()
             (error,) = await asyncio.gather(changes, return_exceptions=True)
             if isinstance(error, Exception):
-                log.error("listening for changes had failed; polling went on", exc_info=error)
+                log.error("listening for changes had failed; polling went on", **raised(error))
             await self._around.alerts.sent()
 
     async def _live(self) -> None:
