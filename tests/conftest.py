@@ -1,10 +1,11 @@
 """Fixtures that every test may use."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.servers.postgres import PostgresServer
+from tests.servers.tables import migrated
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +20,16 @@ def postgres18() -> Iterator[PostgresServer]:
     """PostgreSQL 18, started when the first test of a worker asks for it and shared by that worker's tests."""
     with PostgresServer(18) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def database() -> Callable[[PostgresServer], str]:
+    """The DSN of a server's migrated database, made once per session and emptied after each test."""
+    made: dict[int, str] = {}
+
+    def ready(server: PostgresServer) -> str:
+        if server.port not in made:
+            made[server.port] = migrated(server, "holdfast_test")
+        return made[server.port]
+
+    return ready

@@ -19,19 +19,25 @@ if TYPE_CHECKING:
         Cancel,
         CircuitOpen,
         ConfigurationError,
+        EngineRunning,
         HoldfastError,
+        InvalidDuration,
         InvalidKey,
         InvalidName,
         InvalidPayload,
         KeyConflict,
         LeaseLost,
+        LockTimeout,
         NotFound,
         NoTransaction,
         Outage,
+        PayloadTooLarge,
         Refused,
         RetryAfter,
         SchemaMismatch,
+        Signal,
         Snooze,
+        StoreBusy,
         StoreError,
         StoreUnavailable,
         TerminalError,
@@ -42,7 +48,11 @@ if TYPE_CHECKING:
     from holdfast.core.retry import RetryPolicy
     from holdfast.engine.context import Context
     from holdfast.engine.options import WorkerOptions
+    from holdfast.produce.aggregates import RaisesEvents, collect_events
+    from holdfast.produce.immediate import begin_immediate, immediate
+    from holdfast.stores.durability import DurabilityWarning
     from holdfast.stores.publish import Published
+    from holdfast.stores.query import Filter
 
 _HOMES = {
     "Holdfast": "app.holdfast",
@@ -55,19 +65,25 @@ _HOMES = {
     "Cancel": "core.errors",
     "CircuitOpen": "core.errors",
     "ConfigurationError": "core.errors",
+    "EngineRunning": "core.errors",
     "HoldfastError": "core.errors",
+    "InvalidDuration": "core.errors",
     "InvalidKey": "core.errors",
     "InvalidName": "core.errors",
     "InvalidPayload": "core.errors",
     "KeyConflict": "core.errors",
     "LeaseLost": "core.errors",
+    "LockTimeout": "core.errors",
     "NoTransaction": "core.errors",
     "NotFound": "core.errors",
     "Outage": "core.errors",
+    "PayloadTooLarge": "core.errors",
     "Refused": "core.errors",
     "RetryAfter": "core.errors",
     "SchemaMismatch": "core.errors",
+    "Signal": "core.errors",
     "Snooze": "core.errors",
+    "StoreBusy": "core.errors",
     "StoreError": "core.errors",
     "StoreUnavailable": "core.errors",
     "TerminalError": "core.errors",
@@ -79,7 +95,13 @@ _HOMES = {
     "RetryPolicy": "core.retry",
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
+    "RaisesEvents": "produce.aggregates",
+    "collect_events": "produce.aggregates",
+    "begin_immediate": "produce.immediate",
+    "immediate": "produce.immediate",
+    "DurabilityWarning": "stores.durability",
     "Published": "stores.publish",
+    "Filter": "stores.query",
 }
 
 __all__ = [
@@ -88,25 +110,34 @@ __all__ = [
     "CircuitOpen",
     "ConfigurationError",
     "Context",
+    "DurabilityWarning",
+    "EngineRunning",
+    "Filter",
     "Holdfast",
     "HoldfastError",
+    "InvalidDuration",
     "InvalidKey",
     "InvalidName",
     "InvalidPayload",
     "Job",
     "KeyConflict",
     "LeaseLost",
+    "LockTimeout",
     "NoTransaction",
     "NotFound",
     "Outage",
+    "PayloadTooLarge",
     "Published",
+    "RaisesEvents",
     "Refused",
     "RetryAfter",
     "RetryPolicy",
     "Router",
     "Rules",
     "SchemaMismatch",
+    "Signal",
     "Snooze",
+    "StoreBusy",
     "StoreError",
     "StoreUnavailable",
     "TerminalError",
@@ -114,21 +145,26 @@ __all__ = [
     "Verdict",
     "WorkerOptions",
     "__version__",
+    "begin_immediate",
+    "collect_events",
     "correlate",
     "event",
+    "immediate",
     "job_key",
     "key",
     "upcast",
 ]
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    value = getattr(import_module(f"holdfast.{home}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker that saw it would let every name pass
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        value = getattr(import_module(f"holdfast.{home}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -64,7 +64,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     ),
     (StoreError("could not write"), ["could not write"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
-    (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "BEGIN IMMEDIATE", "roll back"]),
+    (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "wrote since", "BEGIN IMMEDIATE", "roll back"]),
     (StoreBusy("shop.db", "SQLITE_BUSY"), ["shop.db", "another connection is writing", "BEGIN IMMEDIATE"]),
     (SchemaMismatch("holdfast", None, 3), ["no Holdfast tables", "holdfast schema migrate"]),
     (SchemaMismatch("holdfast", 2, 3), ["version 2", "needs 3", "holdfast schema migrate"]),

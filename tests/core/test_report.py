@@ -211,9 +211,12 @@ def test_a_large_group_says_that_it_was_cut(members: int, left_out: bool) -> Non
 
 
 def test_a_huge_message_does_not_push_the_frames_out_of_the_trace() -> None:
-    made = report(raised(lambda: ValueError("x" * 1_000_000)))
-    assert "in raised" in made.trace
-    assert len(made.trace) < 3_000
+    exc = raised(lambda: ValueError("x" * 1_000_000))
+    assert "in raised" in report(exc).trace
+    assert len(report(exc).trace) < 3_000
+    exc.add_note("y" * 1_000_000)
+    assert "in raised" in report(exc).trace
+    assert len(report(exc).trace) < 5_000
 
 
 def test_an_exception_without_a_message_is_its_type() -> None:

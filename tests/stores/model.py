@@ -86,8 +86,10 @@ class Consumer:
 
 @dataclass
 class Subscription:
-    epoch: int
+    epoch: int  # of the list that shows it as it is
+    since: int  # of the first list that had it
     mark: int
+    resumed: int
     active: bool = True
 
 
@@ -95,17 +97,6 @@ class Subscription:
 class Worker:
     generation: int
     alive: bool = True
-
-
-@dataclass
-class Known:
-    """A publisher's list: the epoch, and where each (pattern, consumer) sends an event."""
-
-    epoch: int
-    targets: dict[tuple[str, str], tuple[str, int, int]]
-
-    def of(self, type: str) -> dict[str, tuple[str, int, int]]:
-        return {consumer: to for (pattern, consumer), to in self.targets.items() if matches(pattern, type)}
 
 
 class Conflict(Exception):
@@ -120,7 +111,7 @@ class Model:
     subscriptions: dict[tuple[str, str], Subscription] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     paused_queues: set[str] = field(default_factory=set)
-    lists: dict[int, Known] = field(default_factory=dict)
+    lists: dict[int, int] = field(default_factory=dict)  # publishers' lists: the epoch of each
     written: int = 0
     audited: int = 0
 
@@ -128,7 +119,7 @@ class Model:
 
     def publish(self, batch: Sequence[NewMessage], number: int) -> list[tuple[UUID, bool]]:
         """Publishes from the list of that number; raises before anything has changed but that list."""
-        known = self.lists.setdefault(number, self._current())
+        epoch = self.lists.setdefault(number, self.epoch)
         for m in batch:
             first = self._by_key(m.key)
             if first is not None and (first.type, first.payload) != (m.type, m.payload):
@@ -142,26 +133,25 @@ class Model:
                 answers.append((held.message_id if held else first.id if first else m.id, False))
                 continue
             self.written += 1
-            known_to = ADDRESSED if m.addressed else known.epoch
+            known_to = ADDRESSED if m.addressed else epoch
             self.messages[m.id] = Message(m.id, m.type, m.key, m.payload, m.generation, known_to, self.written)
             for a in m.addressed:
                 self._add(m.id, a.consumer, a.queue, a.priority, m.generation, a.max_attempts, a.unique)
             if not m.addressed:
-                self._fan_out(self.messages[m.id], known)
+                # Whatever list it began with, what is written is what the registry says now.
+                self._fan_out(self.messages[m.id])
             answers.append((m.id, True))
             if not unique:
                 created.append(m)
-        if created and self.epoch != known.epoch:
-            # The list was old: what it missed is added, and it is replaced.
-            self.lists[number] = self._current()
-            for m in created:
-                if not m.addressed:
-                    self._fan_out(self.messages[m.id], self.lists[number])
+        if created:
+            self.lists[number] = self.epoch
         return answers
 
-    def _fan_out(self, m: Message, known: Known) -> None:
-        for consumer, (queue, priority, generation) in known.of(m.type).items():
-            self._add(m.id, consumer, queue, priority, max(m.generation, generation))
+    def _fan_out(self, m: Message) -> None:
+        for (pattern, name), s in self.subscriptions.items():
+            if s.active and matches(pattern, m.type):
+                c = self.consumers[name]
+                self._add(m.id, name, c.queue, c.priority, max(m.generation, c.generation))
 
     def _add(
         self,
@@ -192,12 +182,6 @@ class Model:
     def epoch(self) -> int:
         return max((s.epoch for s in self.subscriptions.values()), default=0)
 
-    def _current(self) -> Known:
-        active = [
-            (pattern, name, self.consumers[name]) for (pattern, name), s in self.subscriptions.items() if s.active
-        ]
-        return Known(self.epoch, {(pattern, name): (c.queue, c.priority, c.generation) for pattern, name, c in active})
-
     def register(
         self,
         name: str,
@@ -221,9 +205,11 @@ class Model:
                     s.epoch = epoch
         for pattern in added:
             if s := self.subscriptions.get((pattern, name)):
-                s.active, s.epoch = True, epoch
+                s.active, s.epoch, s.since, s.resumed = True, epoch, epoch, self.written
             else:
-                self.subscriptions[pattern, name] = Subscription(epoch, 0 if from_start else self.written)
+                self.subscriptions[pattern, name] = Subscription(
+                    epoch, epoch, 0 if from_start else self.written, self.written
+                )
         return changed or bool(added)
 
     def retire(self, pattern: str, name: str) -> bool:
@@ -240,7 +226,7 @@ class Model:
                 continue
             c = self.consumers[name]
             for m in self.messages.values():
-                late = m.place > s.mark and m.known_to < s.epoch and matches(pattern, m.type)
+                late = m.place > s.mark and m.known_to < s.since and matches(pattern, m.type)
                 if late and (c.pruned_to is None or m.id > c.pruned_to):
                     added += self._add(m.id, name, c.queue, c.priority, max(m.generation, c.generation))
             s.mark = self.written
@@ -430,13 +416,25 @@ class Model:
         gone = [
             d
             for d in self.deliveries.values()
-            if d.old and (d.status == "failed" and d.discarded if discarded else d.status == "delivered")
+            if d.old
+            and (d.status == "failed" and d.discarded if discarded else d.status == "delivered")
+            and not self._may_be_caught_up(d)
         ]
         for d in gone:
             del self.deliveries[d.id]
             if c := self.consumers.get(d.consumer):
                 c.pruned_to = max(c.pruned_to or d.message_id, d.message_id)
         return len(gone)
+
+    def _may_be_caught_up(self, d: Delivery) -> bool:
+        """Whether its consumer has its message, or any from before its registration, still to catch up on."""
+        m = self.messages[d.message_id]
+        mine = (s for (_, name), s in self.subscriptions.items() if name == d.consumer and s.active)
+        return any(
+            s.mark < other.place and other.known_to < s.since and (other is m or other.place <= s.resumed)
+            for s in mine
+            for other in self.messages.values()
+        )
 
     def prune_messages(self) -> int:
         needed = {d.message_id for d in self.deliveries.values()}

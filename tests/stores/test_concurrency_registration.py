@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -24,6 +25,7 @@ from holdfast.stores.connection import Psycopg, run_on
 from holdfast.stores.operation import Operation, Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
+from holdfast.stores.prune import FROM_THE_START, prune_deliveries
 from holdfast.stores.publish import Fanout, publish, read_subscriptions
 from holdfast.stores.registry import Declaration, Subscription, catch_up, register
 from tests.stores.build import message, sql
@@ -88,19 +90,21 @@ class Interleaving:
         self.committed: dict[UUID, str] = {}
         self.consumers: dict[str, Registered] = {}
         self.registering = False
+        self.pruned: set[tuple[UUID, str]] = set()
 
     def run(self) -> None:
-        steps = [self.begin, self.write, self.write, self.write, self.end, self.register, self.catch_up]
+        steps = [self.begin, *[self.write] * 3, self.end, self.register, self.catch_up, self.deliver_and_prune]
         for _ in range(STEPS):
             self.random.choice(steps)()
         self.finish_registering()
         while self.open:
             self.end()
         self.catch_up_to_the_end()
+        there = self._deliveries()
+        assert not there & self.pruned, "what was pruned has come back"
         for name, consumer in self.consumers.items():
-            got = [row[0] for row in self._deliveries(name)]
-            assert len(got) == len(set(got)), name
-            assert set(got) == {id for id, type in self.committed.items() if consumer.wants(id, type)}, name
+            got = {id for id, consumer in there | self.pruned if consumer == name}
+            assert got == {id for id, type in self.committed.items() if consumer.wants(id, type)}, name
 
     def begin(self) -> None:
         if not self.idle:
@@ -164,6 +168,14 @@ class Interleaving:
             with self.repairer.transaction():
                 self._on(self.repairer, catch_up())
 
+    def deliver_and_prune(self) -> None:
+        """Everything that waits is done, and gone at once: nobody would wait for days, but a transaction may."""
+        before = self._deliveries()
+        sql(self.store, "update {hf}delivery set status = 'delivered', completed_at = now() where status = 'pending'")
+        with self.repairer.transaction():
+            self._on(self.repairer, prune_deliveries(FROM_THE_START, UUID(int=2**128 - 1), -timedelta(hours=1)))
+        self.pruned |= before - self._deliveries()
+
     def catch_up_to_the_end(self) -> None:
         while behind(self.store):
             self.catch_up()
@@ -171,8 +183,10 @@ class Interleaving:
     def _on(self, connection: psycopg.Connection, wanted: Operation[T]) -> T:
         return run_on(wanted, self.store.dialect, Psycopg(connection))
 
-    def _deliveries(self, consumer: str) -> list[tuple[UUID]]:
-        return sql(self.store, f"select message_id from {{hf}}delivery where consumer = '{consumer}'")  # type: ignore[return-value]
+    def _deliveries(self) -> set[tuple[UUID, str]]:
+        rows = sql(self.store, "select message_id, consumer from {hf}delivery")
+        assert len(rows) == len(set(rows))
+        return set(rows)  # type: ignore[arg-type]
 
 
 @operation

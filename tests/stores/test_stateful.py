@@ -63,13 +63,15 @@ PATTERNS = ("order.*", "order.placed", "*")
 TYPES = ("order.placed", "order.paid", "mail.sent")
 QUEUES = ("default", "slow")
 TABLES = ("delivery", "message", "run", "subscription", "consumer", "queue", "worker", "audit")
+# Few deliveries that much happens to tell more than many.
+FEW = 10
 END = UUID(int=2**128 - 1)
 
 CHANGES: tuple[tuple[Change, ErrorReport | None], ...] = (
-    (Deliver(), None),
-    (Retry(NOW), BOOM),
+    *[(Deliver(), None)] * 4,
+    *[(Retry(NOW), BOOM)] * 2,
     (Retry(HOUR), BOOM),
-    (Retry(NOW), LEASE_EXPIRED),
+    *[(Retry(NOW), LEASE_EXPIRED)] * 3,
     (Snooze(NOW), None),
     (Snooze(HOUR), None),
     (Release(NOW, held=False), None),
@@ -127,12 +129,14 @@ class Lives(RuleBasedStateMachine):
         self.fanouts: dict[int, Fanout] = {}
         self.fences: dict[UUID, int] = {}
         self.published = 0
+        self.agreed = False
         for table in TABLES:
             self._sql(f"delete from {{hf}}{table}")
 
     @rule(step=steps)
     def live(self, step: tuple[str, dict[str, Any]]) -> None:
         name, arguments = step
+        self.agreed = False
         getattr(self, name)(**arguments)
 
     # Publishing
@@ -151,7 +155,8 @@ class Lives(RuleBasedStateMachine):
         to = Address(consumer=consumer, queue=queue, priority=priority, delay=delay, max_attempts=3)
         job = self._message("order.placed", 0, addressed=[to])
         self._publish([job], 0)
-        self.model.deliveries[self._ids(job)[0]].due = not later
+        for id in self._ids(job):
+            self.model.deliveries[id].due = not later
 
     @step(3, unique=st.sampled_from("xxy"), list=st.integers(0, 1))
     def publish_a_unique_job(self, unique: str, list: int) -> None:
@@ -237,11 +242,42 @@ class Lives(RuleBasedStateMachine):
         assert ids <= allowed
         self.claims += [self.model.take_over(id, f"w{reaper}") for id in sorted(ids)]
 
-    @step(5, worker=st.integers(0, 1), limit=st.integers(1, 4), change=changes)
-    def claim_and_settle(self, worker: int, limit: int, change: tuple[Change, ErrorReport | None]) -> None:
+    @step(5, worker=st.integers(0, 1), limit=st.integers(1, 4), change=changes, expired=st.booleans())
+    def claim_and_settle(
+        self, worker: int, limit: int, change: tuple[Change, ErrorReport | None], expired: bool
+    ) -> None:
         before = len(self.claims)
         self.claim(worker, limit, False)
-        self._settle(self.claims[before:], change)
+        self._settle(self.claims[before:], change, expired=expired)
+
+    @step(2, worker=st.integers(0, 1), suspects=st.booleans())
+    def fail_everything(self, worker: int, suspects: bool) -> None:
+        before = len(self.claims)
+        self.claim(worker, 50, suspects)
+        self._settle(self.claims[before:], (DeadLetter(), BOOM))
+
+    @step(2, worker=st.integers(0, 1), reaper=st.integers(0, 1), limit=st.integers(1, 4), change=changes)
+    def die_and_be_taken_over(
+        self, worker: int, reaper: int, limit: int, change: tuple[Change, ErrorReport | None]
+    ) -> None:
+        """A worker that is silent for hours; afterwards it comes back and settles what it had."""
+        before = len(self.claims)
+        self.claim(worker, limit, False)
+        mine = self.claims[before:]
+        self.let_time_pass(set())
+        self.take_over(reaper, limit)
+        self._settle(mine, change)
+
+    @step(2, worker=st.integers(0, 1), limit=st.integers(1, 4), change=changes)
+    def claim_again_and_settle_the_first_claim(
+        self, worker: int, limit: int, change: tuple[Change, ErrorReport | None]
+    ) -> None:
+        before = len(self.claims)
+        self.claim(worker, limit, False)
+        first = self.claims[before:]
+        self._settle(first, (Release(NOW, held=False), None))
+        self.claim(worker, limit, False)
+        self._settle(first, change)
 
     @step(4, chosen=picks, change=changes, keep_run=st.booleans(), expired=st.booleans(), suspect=st.booleans())
     def settle(
@@ -280,9 +316,13 @@ class Lives(RuleBasedStateMachine):
 
     # Operators
 
-    @step(3, chosen=picks, rerun=st.booleans(), generation=st.sampled_from([None, 0, 1]))
-    def replay(self, chosen: list[int], rerun: bool, generation: int | None) -> None:
-        ids = self._choose(chosen, lambda d: d.dead or (rerun and d.status == "delivered"))
+    @step(3, chosen=st.none() | picks, rerun=st.booleans(), generation=st.sampled_from([None, 0, 1]))
+    def replay(self, chosen: list[int] | None, rerun: bool, generation: int | None) -> None:
+        """Replays some, mostly such as can be, or all that there are."""
+        if chosen is None:
+            ids = [*self.model.deliveries]
+        else:
+            ids = self._choose(chosen, lambda d: d.dead or (rerun and d.status == "delivered"))
         replayed = self._run(replay(ids, "ada", "again", generation, rerun=rerun))
         assert [one.id for one in replayed] == self.model.replay(ids, generation, rerun)
         for one in replayed:
@@ -318,9 +358,9 @@ class Lives(RuleBasedStateMachine):
             case _:
                 assert self._run(unblock_consumer(consumer, "ada")) == model.unblock_consumer(consumer)
 
-    @step(2)
-    def let_time_pass(self) -> None:
-        """Two hours: everything is due, every lease is past, what is done is old."""
+    @step(3, renewing=st.sets(st.integers(0, 1)))
+    def let_time_pass(self, renewing: set[int]) -> None:
+        """Two hours: everything is due, every lease is past but for those that are renewed, what is done is old."""
         amount = "interval '2 hours'" if isinstance(self.store, PostgresStore) else "7200000"
         for table, columns in (
             ("delivery", ("run_at", "created_at", "completed_at", "lease_until", "discarded_at")),
@@ -330,6 +370,8 @@ class Lives(RuleBasedStateMachine):
         ):
             self._sql(f"update {{hf}}{table} set " + ", ".join(f"{c} = {c} - {amount}" for c in columns))
         self.model.let_time_pass()
+        for worker in sorted(renewing):
+            self.worker(worker, "renew")
 
     @step(1, discarded=st.booleans(), messages_too=st.booleans())
     def prune(self, discarded: bool, messages_too: bool) -> None:
@@ -376,8 +418,11 @@ class Lives(RuleBasedStateMachine):
                 "runs": runs.get(d.id, 0),
             }
         assert seen == self.model.shown()
+        self.agreed = True
 
     def teardown(self) -> None:
+        if not self.agreed:  # a step has failed already, and says it better
+            return
         counted = {(c.consumer, c.queue, c.state): c.count for c in self._run(counts())}
         assert counted == self.model.counted()
         assert int(self._sql("select count(*) from {hf}audit")[0][0]) == self.model.audited
@@ -402,6 +447,8 @@ class Lives(RuleBasedStateMachine):
         return True
 
     def _publish(self, batch: list[NewMessage], number: int) -> None:
+        if len(self.model.deliveries) > FEW:
+            return
         fanout = self.fanouts.setdefault(number, Fanout())
         try:
             expected = self.model.publish(batch, number)

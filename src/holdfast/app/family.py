@@ -14,6 +14,7 @@ import structlog
 
 from holdfast.app.locate import load_app
 from holdfast.engine.options import WorkerOptions
+from holdfast.engine.parent import child_environment
 
 log = structlog.get_logger("holdfast.family")
 
@@ -67,7 +68,8 @@ class _Supervisor:
         while not self._stopping.is_set():
             for place in range(self._processes):
                 if place not in self._children and time.monotonic() >= self._due[place]:
-                    self._children[place] = subprocess.Popen(self._command, close_fds=False)  # noqa: S603
+                    child = subprocess.Popen(self._command, close_fds=False, env=child_environment())  # noqa: S603
+                    self._children[place] = child
                     log.info("worker process started", place=place, pid=self._children[place].pid)
             self._stopping.wait(0.2)
             for place, child in list(self._children.items()):

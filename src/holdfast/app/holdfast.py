@@ -29,6 +29,7 @@ from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.cron import CronDuty, Schedule
 from holdfast.engine.fields import raised
 from holdfast.engine.options import WorkerOptions
+from holdfast.engine.parent import given_parent, orphaned
 from holdfast.engine.pruner import PruneDuty
 from holdfast.engine.surroundings import Duty, Probe, Surroundings
 from holdfast.engine.suspects import SuspectDuty
@@ -189,7 +190,10 @@ class Holdfast(Router):
         with self.store.engine_lock():
             if not await self._ready(chosen, stop):
                 return
-            lease_store = open_store(self.dsn, self.schema, role="holdfast-lease", pool_size=1)
+            # A renewal that hangs is broken off in time for another.
+            lease_store = open_store(
+                self.dsn, self.schema, role="holdfast-lease", pool_size=1, patience=chosen.lease / 4
+            )
             suspects = None if chosen.suspects else self._suspects(chosen)
             worker = Worker(self._surroundings(lease_store, chosen, suspects), chosen)
             self._workers.add(worker)
@@ -237,10 +241,14 @@ class Holdfast(Router):
 
     async def _run(self, options: WorkerOptions) -> None:
         stop = asyncio.Event()
+        parent = given_parent()
+        watching = None if parent is None else asyncio.create_task(orphaned(parent, stop))
         with stopped_by_signals(stop, self._stop_workers):
             try:
                 await self.work(options, stop=stop)
             finally:
+                if watching is not None:
+                    watching.cancel()
                 await self.close()
 
     def _stop_workers(self) -> None:
@@ -271,7 +279,11 @@ class Holdfast(Router):
     @property
     def ops(self) -> Operations:
         """What operators see and do: `await hf.ops.stats()`, blocking as `hf.ops.sync.stats()`."""
-        return Operations(self.store)
+        return Operations(self.store, self._make_tables)
+
+    def _make_tables(self) -> None:
+        if self._embedded and self._prepared is None:
+            self.store.migrate()
 
     async def close(self) -> None:
         """Closes the store's connections; they open again when needed."""

@@ -52,10 +52,12 @@ def spec_of(app: "Holdfast") -> str | None:
     for name, module in list(sys.modules.items()):
         for attribute, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
             if value is app and attribute.isidentifier():
+                file = getattr(module, "__file__", None)
+                # A module that was loaded from its file may lie where a child does not look for modules.
+                if file is not None and (name in ("__main__", "__mp_main__") or Path(file).stem == name):
+                    return f"{Path(file).absolute()}:{attribute}"
                 if name not in ("__main__", "__mp_main__"):
                     return f"{name}:{attribute}"
-                if (file := getattr(module, "__file__", None)) is not None:
-                    return f"{file}:{attribute}"
     return None
 
 
@@ -79,5 +81,10 @@ def _load_file(path: Path) -> ModuleType:
         raise AppNotFound(str(path), "it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        # Half a module must not be found by whoever asks next.
+        del sys.modules[path.stem]
+        raise
     return module

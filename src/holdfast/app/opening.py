@@ -1,6 +1,7 @@
 """From a DSN to a store, and making a store ready for an app."""
 
 import contextlib
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -12,8 +13,18 @@ from holdfast.stores.raised import typed
 from holdfast.stores.sqlite.store import SqliteStore, migration_steps
 
 
-def open_store(dsn: str, schema: str = "holdfast", *, role: str = "holdfast", pool_size: int = 10) -> Store:
-    """The store a DSN names; nothing is connected yet. `role` is the connections' application name."""
+def open_store(
+    dsn: str,
+    schema: str = "holdfast",
+    *,
+    role: str = "holdfast",
+    pool_size: int = 10,
+    patience: timedelta = timedelta(seconds=60),
+) -> Store:
+    """The store a DSN names; nothing is connected yet.
+
+    `role` is the connections' application name, `patience` how long a server may leave a statement without an answer.
+    """
     scheme = dsn.partition(":")[0]
     if scheme == "sqlite":
         return SqliteStore(_sqlite_path(dsn), schema)
@@ -22,7 +33,7 @@ def open_store(dsn: str, schema: str = "holdfast", *, role: str = "holdfast", po
             from holdfast.stores.postgres.store import PostgresStore
         except ImportError as error:
             raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
-        return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size)
+        return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size, patience=patience)
     raise ConfigurationError(
         f"a DSN that begins with {scheme!r} names no store Holdfast knows; use sqlite:///path or postgresql://…"
     )

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import structlog
 
+from holdfast.engine.parent import child_environment
 from holdfast.stores.claim import lanes
 from holdfast.stores.protocol import Store
 
@@ -63,7 +64,7 @@ class SuspectDuty:
                 worker=worker,
             )
             return
-        self._child = subprocess.Popen(command, close_fds=False)  # noqa: S603, ASYNC220
+        self._child = subprocess.Popen(command, close_fds=False, env=child_environment())  # noqa: S603, ASYNC220
         log.warning("suspects run alone in a process of their own", pid=self._child.pid, worker=worker)
 
     def stop(self) -> None:

@@ -1,41 +1,95 @@
 """Seeing a caller's commit, where that is possible: SQLAlchemy sessions and Django connections have hooks."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.connection import Django, recognise
+from holdfast.stores.connection import recognise
+from holdfast.stores.framework import Django
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, SessionTransaction
+
+_WAITING = "holdfast.after_commit"
 
 
 def after_commit(conn: Any, call: Callable[[], None]) -> bool:
     """Calls `call` once, after the transaction now open on `conn` has committed and never if it rolls back.
 
-    False when this kind of connection cannot tell; then nothing will be called.
+    A savepoint's commit is none: what was asked for inside it waits for the outer one, and goes with a rollback of
+    either. False when this kind of connection cannot tell; then nothing will be called.
     """
     adapter = recognise(conn)
     if isinstance(adapter, Django):
-        from django.db import transaction
-
-        transaction.on_commit(call, using=adapter.alias)
-        return True
-    session = getattr(conn, "sync_session", conn)
-    if type(session).__module__.partition(".")[0] != "sqlalchemy" and not hasattr(session, "get_transaction"):
+        return _django(conn, adapter.alias, call)
+    session = sync_session(conn)
+    if session is None:
         return False
-    if not hasattr(session, "get_bind"):
+    waiting = _waiting(session)
+    transaction = innermost(session)
+    if transaction is None:
         return False
-    session = session() if hasattr(session, "registry") else session
-    from sqlalchemy import event
-
-    def committed(_: Any) -> None:
-        forget()
-        call()
-
-    def rolled_back(_: Any, __: Any) -> None:
-        forget()
-
-    def forget() -> None:
-        event.remove(session, "after_commit", committed)
-        event.remove(session, "after_soft_rollback", rolled_back)
-
-    event.listen(session, "after_commit", committed)
-    event.listen(session, "after_soft_rollback", rolled_back)
+    if (transaction, call) not in waiting:
+        waiting.append((transaction, call))
     return True
+
+
+def sync_session(conn: Any) -> "Session | None":
+    """The SQLAlchemy session behind what a caller handed in; none when it is not one."""
+    if not hasattr(conn, "get_bind"):
+        return None
+    # A scoped session is a registry of sessions; an async one wraps a plain one.
+    conn = conn.registry() if hasattr(conn, "registry") else conn
+    session: Session = getattr(conn, "sync_session", conn)
+    return session
+
+
+def innermost(session: "Session") -> "SessionTransaction | None":
+    """The savepoint the session is in, else its transaction."""
+    return session.get_nested_transaction() or session.get_transaction()
+
+
+def undone_by(rolled_back: "SessionTransaction", transaction: "SessionTransaction | None") -> bool:
+    """Whether what was done in `transaction` is gone now that `rolled_back` is."""
+    while transaction is not None and transaction is not rolled_back:
+        transaction = transaction.parent
+    return transaction is rolled_back
+
+
+def _django(conn: Any, alias: str, call: Callable[[], None]) -> bool:
+    from django.db import connections, transaction
+
+    if not connections[alias].in_atomic_block:
+        # Autocommit was switched off by hand; Django sees no commit then.
+        return False
+    transaction.on_commit(call, using=alias)
+    return True
+
+
+def _waiting(session: "Session") -> "list[tuple[SessionTransaction, Callable[[], None]]]":
+    found: list[tuple[SessionTransaction, Callable[[], None]]] | None = session.info.get(_WAITING)
+    if found is None:
+        found = session.info[_WAITING] = []
+        from sqlalchemy import event
+
+        # Once for each session and for its life: SQLAlchemy cannot forget a listener while it is calling it.
+        event.listen(session, "after_commit", _committed)
+        event.listen(session, "after_soft_rollback", _rolled_back)
+        event.listen(session, "after_transaction_end", _ended)
+    return found
+
+
+def _committed(session: "Session") -> None:
+    if not session.in_nested_transaction():
+        for _, call in tuple(_waiting(session)):
+            call()
+
+
+def _rolled_back(session: "Session", transaction: "SessionTransaction") -> None:
+    waiting = _waiting(session)
+    waiting[:] = [(asked_in, call) for asked_in, call in waiting if not undone_by(transaction, asked_in)]
+
+
+def _ended(session: "Session", transaction: "SessionTransaction") -> None:
+    # A session that is closed without a commit rolls back without saying so.
+    if transaction.parent is None:
+        _waiting(session).clear()

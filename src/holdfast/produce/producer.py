@@ -1,21 +1,23 @@
 """The producer: builds messages and writes them where the caller says."""
 
+import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from holdfast.core.correlation import correlation
 from holdfast.core.errors import ConfigurationError, UnsupportedConnection
-from holdfast.core.event import VERSION_HEADER, EventType, event_type, validate
+from holdfast.core.event import VERSION_HEADER, EventType, event_type, is_typed_dict, validate
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.payload import MAX_BYTES
 from holdfast.produce.commit import after_commit
 from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
+from holdfast.stores.durability import durable, durable_async
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, Published, publish
+from holdfast.stores.publish import Fanout, Published, publish, write_first
 
 
 class Producer:
@@ -35,6 +37,7 @@ class Producer:
         self._committed = committed
         self._fanout = Fanout()
         self._random = random.SystemRandom()
+        self._doubted = False
 
     def build(
         self,
@@ -49,8 +52,10 @@ class Producer:
         """A checked message: `event` is an instance of an event class, or the class or name with its `payload`."""
         type, body, version = _named(event, payload)
         carried: dict[str, object] = {**correlation(), **(headers or {})}
-        if version != 1:
-            carried[VERSION_HEADER] = str(version)
+        if version is not None:
+            carried.pop(VERSION_HEADER, None)
+            if version != 1:
+                carried[VERSION_HEADER] = str(version)
         return new_message(
             id=uuid7(time.time_ns() // 1_000_000, self._random.getrandbits(74)),
             type=type,
@@ -64,37 +69,74 @@ class Producer:
             max_bytes=self._max_payload,
         )
 
-    async def publish(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
-        """Writes in the caller's transaction, or with `conn=None` in one of its own."""
-        operation = publish(messages, self._fanout)
+    async def publish(
+        self,
+        messages: Sequence[NewMessage],
+        conn: Any,
+        joined: AsyncConnection | None = None,
+        *,
+        trusted: bool = True,
+    ) -> list[Published]:
+        """Writes in the caller's transaction, or with `conn=None` in one of its own.
+
+        `joined` is what `join` gave for this connection, if it was asked before. `trusted` says that the subscriptions
+        seen there are committed: those of a transaction that still may roll back must not be remembered.
+        """
+        operation = publish(messages, self._fanout if trusted else Fanout())
         if conn is None:
             published = await self.store.run(operation)
             self._hint()
             return published
-        adapter = self.adapter(conn)
-        if not adapter.awaits:
-            raise TypeError(f"{_kind(conn)} blocks; call hf.sync.publish(..., conn=...) from a plain function")
-        await adapter.check()
+        adapter = joined or await self.join(conn)
         published = await run_on_async(operation, self.store.dialect, adapter)
         after_commit(conn, self._hint)
         return published
 
-    def publish_sync(self, messages: Sequence[NewMessage], conn: Any) -> list[Published]:
+    def publish_sync(
+        self, messages: Sequence[NewMessage], conn: Any, joined: Connection | None = None, *, trusted: bool = True
+    ) -> list[Published]:
         """`publish`, blocking."""
-        operation = publish(messages, self._fanout)
+        operation = publish(messages, self._fanout if trusted else Fanout())
         if conn is None:
             published = self.store.run_sync(operation)
             self._hint()
             return published
-        adapter = self.adapter(conn)
-        if adapter.awaits:
-            raise TypeError(f"{_kind(conn)} is awaited; use `await hf.publish(..., conn=...)`")
-        adapter.check()
+        adapter = joined or self.join_sync(conn)
         published = run_on(operation, self.store.dialect, adapter)
         after_commit(conn, self._hint)
         return published
 
-    def adapter(self, conn: Any) -> Connection | AsyncConnection:
+    async def join(self, conn: Any, call: str = "hf.publish") -> AsyncConnection:
+        """The caller's connection, ready to be written to: in a transaction, and on SQLite with the write lock held.
+
+        `call` is what the user called, named in the `TypeError` for a connection of the other colour.
+        """
+        adapter = self._adapter(conn)
+        if not adapter.awaits:
+            owner, _, method = call.rpartition(".")
+            raise TypeError(f"{_kind(conn)} blocks; call {owner}.sync.{method}(...) from a plain function")
+        await adapter.check()
+        if adapter.database == "sqlite":
+            with _made_later():
+                await run_on_async(write_first(), self.store.dialect, adapter)
+            if not self._doubted:
+                self._doubted = not await durable_async(adapter)
+        return adapter
+
+    def join_sync(self, conn: Any, call: str = "hf.publish") -> Connection:
+        """`join`, blocking."""
+        adapter = self._adapter(conn)
+        if adapter.awaits:
+            raise TypeError(f"{_kind(conn)} is awaited; use `await {call}(...)`")
+        adapter.check()
+        if adapter.database == "sqlite":
+            with _made_later():
+                run_on(write_first(), self.store.dialect, adapter)
+            if not self._doubted:
+                self._doubted = not durable(adapter)
+        return adapter
+
+    def _adapter(self, conn: Any) -> Connection | AsyncConnection:
         """The adapter for a caller's connection; it must lead to the same kind of database as the store."""
         adapter = recognise(conn)
         if adapter.database != self.store.dialect.name:
@@ -109,9 +151,20 @@ class Producer:
             self._committed()
 
 
-def _named(event: object, payload: object) -> tuple[str, object, int]:
+@contextlib.contextmanager
+def _made_later() -> Iterator[None]:
+    """The first publish into a new file finds no table to lock; making them is a write."""
+    try:
+        yield
+    except Exception as error:
+        if "no such table" not in str(error):
+            raise
+
+
+def _named(event: object, payload: object) -> tuple[str, object, int | None]:
+    """Type, payload and version; a plain name says its version in a header, if at all."""
     if isinstance(event, str):
-        return event, {} if payload is None else payload, 1
+        return event, {} if payload is None else payload, None
     if isinstance(event, type):
         known = event_type(event)
         if payload is None:
@@ -127,7 +180,8 @@ def _named(event: object, payload: object) -> tuple[str, object, int]:
 
 def _checked(known: EventType, payload: object) -> object:
     """A dict given for a class must fit it: bad input is refused at the door."""
-    if isinstance(payload, known.cls) and not isinstance(payload, dict):
+    # A TypedDict is no class to ask about instances: its values are dicts.
+    if not isinstance(payload, dict) and not is_typed_dict(known.cls) and isinstance(payload, known.cls):
         return payload
     return validate(known.cls, payload)
 

@@ -6,6 +6,7 @@ each statement by itself is refused.
 """
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
@@ -74,14 +75,14 @@ class Sqlite3:
 
 
 class Psycopg:
-    """A `psycopg.Connection`."""
+    """A `psycopg.Connection`. `answered` is called after each answer."""
 
     database = "postgres"
     awaits: Literal[False] = False
     style = Style.PYFORMAT
 
-    def __init__(self, conn: Any) -> None:
-        self._conn = conn
+    def __init__(self, conn: Any, answered: Callable[[], None] = lambda: None) -> None:
+        self._conn, self._answered = conn, answered
 
     def check(self) -> None:
         _check_psycopg(self._conn)
@@ -90,18 +91,19 @@ class Psycopg:
         with self._conn.cursor(row_factory=_tuples) as cursor:
             with _answered(self._conn):
                 cursor.execute(text, values)
+            self._answered()
             return (), cursor.fetchall() if cursor.description else ()
 
 
 class AsyncPsycopg:
-    """A `psycopg.AsyncConnection`."""
+    """A `psycopg.AsyncConnection`. `answered` is called after each answer."""
 
     database = "postgres"
     awaits: Literal[True] = True
     style = Style.PYFORMAT
 
-    def __init__(self, conn: Any) -> None:
-        self._conn = conn
+    def __init__(self, conn: Any, answered: Callable[[], None] = lambda: None) -> None:
+        self._conn, self._answered = conn, answered
 
     async def check(self) -> None:
         _check_psycopg(self._conn)
@@ -110,6 +112,7 @@ class AsyncPsycopg:
         async with self._conn.cursor(row_factory=_tuples) as cursor:
             async with _answered(self._conn):
                 await cursor.execute(text, values)
+            self._answered()
             return (), await cursor.fetchall() if cursor.description else ()
 
 

@@ -4,7 +4,6 @@ Statements go through the framework, so that it knows that its transaction has b
 its own log.
 """
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
@@ -32,7 +31,7 @@ class Sqlalchemy:
             self.run(BEGIN, {})
 
     def run(self, text: str, values: Parameters) -> Answer:
-        return _answer(self._conn.exec_driver_sql(text, _values(self._conn, values)))
+        return _answer(self._conn.exec_driver_sql(text, _values(values)))
 
 
 class AsyncSqlalchemy:
@@ -54,7 +53,7 @@ class AsyncSqlalchemy:
             await self.run(BEGIN, {})
 
     async def run(self, text: str, values: Parameters) -> Answer:
-        return _answer(await self._conn.exec_driver_sql(text, _values(self._conn, values)))
+        return _answer(await self._conn.exec_driver_sql(text, _values(values)))
 
 
 class Django:
@@ -78,9 +77,8 @@ class Django:
             self.run(BEGIN, {})
 
     def run(self, text: str, values: Parameters) -> Answer:
-        # Django's debug and conversion layers sit on its cursor; the values must pass through them as they are.
         with self._conn.cursor() as cursor:
-            cursor.execute(text, _texts(values) if _is_psycopg2(self._conn.connection) else values)
+            cursor.execute(text, values)
             if cursor.description is None:
                 return (), ()
             return [column[0] for column in cursor.description], [tuple(row) for row in cursor.fetchall()]
@@ -152,9 +150,7 @@ def _kind(bind: Any) -> tuple[str, Style]:
     )
 
 
-def _values(conn: Any, values: Parameters) -> Any:
-    if conn.dialect.driver == "psycopg2":
-        return _texts(values)
+def _values(values: Parameters) -> Any:
     return values if isinstance(values, dict) else tuple(values)
 
 
@@ -162,18 +158,3 @@ def _answer(result: Any) -> Answer:
     if not result.returns_rows:
         return (), ()
     return list(result.keys()), [tuple(row) for row in result.fetchall()]
-
-
-def _texts(values: Any) -> dict[str, object]:
-    """For psycopg2, which adapts neither UUIDs nor lists of them by itself; every statement casts anyway."""
-    return {name: _text(value) for name, value in values.items()}
-
-
-def _text(value: object) -> object:
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_text(item) for item in value]
-    return str(value) if type(value).__name__ == "UUID" else value
-
-
-def _is_psycopg2(conn: Any) -> bool:
-    return type(conn).__module__.partition(".")[0] == "psycopg2"

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.core.errors import NoTransaction
 
+_LEGACY = -1
 BEGIN = "begin immediate"
 """Immediate, because a write follows: a transaction that reads first may find that it can no longer write."""
 
@@ -17,12 +18,24 @@ def must_begin(conn: Any) -> bool:
 
     `conn` is a `sqlite3` or an `aiosqlite` connection.
     """
-    if type(conn).__module__.partition(".")[0] == "aiosqlite":
-        conn = conn._conn
+    conn = _plain(conn)
     if conn.in_transaction:
         return False
-    # Python 3.12 added `autocommit`; -1, its legacy value, leaves isolation_level in charge.
-    autocommit = getattr(conn, "autocommit", -1)
-    if autocommit is True or (autocommit == -1 and conn.isolation_level is None):
+    if _autocommit(conn) is True or (_autocommit(conn) == _LEGACY and conn.isolation_level is None):
         raise NoTransaction("sqlite3 connection", "execute BEGIN IMMEDIATE first, or use holdfast.immediate(conn)")
     return True
+
+
+def begins_at_once(conn: Any) -> bool:
+    """Whether the driver begins the next transaction as soon as one ends, as it does with autocommit=False."""
+    return _autocommit(_plain(conn)) is False
+
+
+def _plain(conn: Any) -> Any:
+    return conn._conn if type(conn).__module__.partition(".")[0] == "aiosqlite" else conn
+
+
+def _autocommit(conn: Any) -> bool | int:
+    # From Python 3.12; its legacy value leaves isolation_level in charge, as ever before.
+    value: bool | int = getattr(conn, "autocommit", _LEGACY)
+    return value

@@ -104,13 +104,9 @@ def act(
     """
     statuses = acceptable(action, rerun=rerun)
     ids = [item.id for item in batch]
-    held: dict[UUID, tuple[int, bool]] = {
-        as_uuid(id): (fence, bool(discarded))
-        for id, fence, discarded in (
-            yield Query("hold_deliveries", {"ids": ids, "statuses": [status.value for status in statuses]})
-        )
-    }
-    fit = [item for item in batch if item.id in held and _fits(action, item, *held[item.id])]
+    rows = yield Query("hold_deliveries", {"ids": ids, "statuses": [status.value for status in statuses]})
+    held: dict[UUID, int] = {as_uuid(id): fence for id, fence in rows}
+    fit = [item for item in batch if item.id in held and (action is Action.CANCEL or held[item.id] == item.fence)]
     done: set[UUID] = set()
     match action:
         case Action.REPLAY:
@@ -150,10 +146,6 @@ def acceptable(action: Action, *, rerun: bool = False) -> tuple[Status, ...]:
             return (Status.FAILED,)
         case Action.CANCEL:
             return (Status.PENDING, Status.IN_FLIGHT)
-
-
-def _fits(action: Action, item: Wanted, fence: int, discarded: bool) -> bool:
-    return action is Action.CANCEL or (fence == item.fence and not discarded)
 
 
 def _generation(item: Wanted) -> int:

@@ -109,11 +109,15 @@ def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Publis
     for message in sorted(filter(_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
     if newest != subscriptions.epoch:
-        # The list was old. What it missed is written now, in the same transaction.
+        # The list was old. Nobody has seen yet what was written from it: it is put right in the same transaction, or
+        # else work for a queue that is served no more, or a consumer that has retired, would wait for ever.
         fanout.current = fresh = read_subscriptions((yield Query("subscriptions")))
         created_now = [m for m in messages if stored[m.id].created]
-        if rows := list(_fanned_out(created_now, fresh)):
-            yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, rows)})
+        written, right = set(_fanned_out(created_now, subscriptions)), set(_fanned_out(created_now, fresh))
+        if wrong := [row[0] for row in written - right]:
+            yield Query("withdraw_deliveries", {"ids": wrong})
+        if missing := sorted(right - written, key=lambda row: str(row[0])):
+            yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, missing)})
     return [stored[m.id] for m in messages]
 
 

@@ -28,14 +28,14 @@ from holdfast.stores.claim import take_over
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, deliveries, messages, outlook
 from holdfast.stores.settle import settle
-from holdfast.stores.travel import abandon, drop_schema, travel
+from holdfast.stores.travel import abandon, drop_schema, orphan, travel
 
 _LEASE = timedelta(seconds=30)
 _REAPER = "holdfast-test-kit"
 
 
 class Crash(BaseException):
-    """Stands for the death of a worker process: nothing catches it, and nothing is settled."""
+    """Stands for the death of a worker process: no handler catches it, and what the worker makes of it is refused."""
 
 
 class Clock:
@@ -109,8 +109,9 @@ class Kit:
     def crash(self, consumer: str, times: int = 1) -> Iterator[None]:
         """The next `times` runs of a consumer die with their worker: no word, an attempt used, taken over later."""
 
-        def dying(_context: Context, run: int) -> None:
+        def dying(context: Context, run: int) -> None:
             if run <= times:
+                self.app.store.run_sync(orphan(context.delivery_id))
                 raise Crash
 
         with self._instead(consumer, dying):

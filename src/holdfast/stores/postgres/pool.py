@@ -29,6 +29,7 @@ class _Shelf(Generic[C]):
             if _sound(connection):
                 return connection
             # The server went away: the others went with it.
+            _finish(connection)
             self.clear()
         return None
 
@@ -74,6 +75,10 @@ class Pool:
             connection = shelf.take() or self._connect()
             try:
                 yield connection
+            except psycopg.errors.ReadOnlySqlTransaction:
+                # After a fail-over a session may stay read-only for ever; a new one leads to where it can write.
+                _finish(connection)
+                raise
             finally:
                 shelf.put(connection)
         finally:
@@ -112,6 +117,10 @@ class AsyncPool:
             connection = shelf.take() or await self._connect()
             try:
                 yield connection
+            except psycopg.errors.ReadOnlySqlTransaction:
+                # After a fail-over a session may stay read-only for ever; a new one leads to where it can write.
+                _finish(connection)
+                raise
             finally:
                 shelf.put(connection)
         finally:

@@ -18,6 +18,7 @@ from holdfast.stores.migration import Migration, SchemaStatus, migrations, newes
 from holdfast.stores.operation import Operation, drive, drive_async
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.pool import AsyncPool, Pool
+from holdfast.stores.postgres.silence import Patience
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ class PostgresStore:
         pool_size: int = 10,
         application_name: str = "holdfast",
         timeout: timedelta = timedelta(seconds=10),
+        patience: timedelta = timedelta(seconds=60),
     ) -> None:
         self.dialect = PostgresDialect(schema)
         given = _read(dsn)
@@ -62,6 +64,7 @@ class PostgresStore:
         self._hinted_at = float("-inf")
         self.pooled = False
         """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
+        self._patience = Patience(patience.total_seconds())
         self._pool = Pool(self._connect, pool_size, timeout.total_seconds(), self.name)
         self._async_pool = AsyncPool(self._connect_async, pool_size, timeout.total_seconds(), self.name)
 
@@ -70,11 +73,12 @@ class PostgresStore:
             try:
                 with self._translated():
                     async with self._async_pool.connection() as connection:
-                        executor = OnAsyncConnection(self.dialect, AsyncPsycopg(connection))
-                        if operation.single:
-                            return await drive_async(operation, executor)
-                        async with connection.transaction():
-                            return await drive_async(operation, executor)
+                        with self._patience.watch(connection) as answered:
+                            executor = OnAsyncConnection(self.dialect, AsyncPsycopg(connection, answered))
+                            if operation.single:
+                                return await drive_async(operation, executor)
+                            async with connection.transaction():
+                                return await drive_async(operation, executor)
             except _AGAIN:
                 if not tries_left:
                     raise
@@ -84,8 +88,12 @@ class PostgresStore:
     def run_sync(self, operation: Operation[T]) -> T:
         for tries_left in reversed(range(_TRIES)):
             try:
-                with self._translated(), self._pool.connection() as connection:
-                    executor = OnConnection(self.dialect, Psycopg(connection))
+                with (
+                    self._translated(),
+                    self._pool.connection() as connection,
+                    self._patience.watch(connection) as answered,
+                ):
+                    executor = OnConnection(self.dialect, Psycopg(connection, answered))
                     if operation.single:
                         return drive(operation, executor)
                     with connection.transaction():

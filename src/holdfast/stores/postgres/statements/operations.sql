@@ -13,7 +13,7 @@ and starts_with(m.type, :type_prefix::text)
 
 -- name: hold_deliveries
 -- Locks those of the given deliveries that are in one of these states; nothing else changes them until the commit.
-select d.id, d.fence, d.discarded_at is not null
+select d.id, d.fence
 from {hf}delivery d
 where d.id = any (:ids::uuid[]) and d.status = any (:statuses::text[])
 order by d.id for update of d

@@ -8,10 +8,22 @@ d.status = 'failed' and d.discarded_at < now() - :older_than::interval
 select d.id from {hf}delivery d where d.id >= :cursor::uuid order by d.id limit 1 offset {limit}
 
 -- name: prune_deliveries
--- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked.
+-- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked. A row stays while a
+-- catch-up of its consumer may still come past its message, and make it anew, or has messages from before left, which
+-- the mark would hide.
 with d as (
   delete from {hf}delivery d
   where d.id >= :cursor::uuid and d.id < :ceiling::uuid and {which}
+    and not exists (
+      select 1 from {hf}subscription s join {hf}message m on m.id = d.message_id
+      where s.consumer = d.consumer and s.retired_at is null
+        and ((m.sub_epoch < s.since_epoch and (m.tx, m.position) > (s.mark_tx, s.mark_position))
+             or exists (
+               select 1 from {hf}message p
+               where (p.tx, p.position) > (s.mark_tx, s.mark_position) and p.tx < pg_snapshot_xmax(s.resumed)
+                 and p.sub_epoch < s.since_epoch and (s.from_start or not pg_visible_in_snapshot(p.tx, s.activated))
+               offset 0))
+      offset 0)
   returning d.id, d.message_id, d.consumer),
 r as (
   delete from {hf}run r

@@ -73,6 +73,10 @@ select m.source, m.key, m.id, m.type, m.payload::text
 from unnest(:source::text[], :key::text[]) k (source, key)
 join {hf}message m on m.source = k.source and m.key = k.key
 
+-- name: withdraw_deliveries
+-- Takes back deliveries that this transaction wrote from an old list.
+delete from {hf}delivery where id = any (:ids::uuid[])
+
 -- name: insert_deliveries
 -- Adds deliveries that are absent; one per message and consumer however often it runs.
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)

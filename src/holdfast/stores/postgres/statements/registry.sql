@@ -17,13 +17,14 @@ set queue = excluded.queue, priority = excluded.priority, max_attempts = exclude
 
 -- name: save_subscription
 -- Activates a subscription in this snapshot; one that comes back goes on from its mark.
-insert into {hf}subscription (pattern, consumer, epoch, from_start, mark_tx)
-values (:pattern::text, :consumer::text, :epoch::bigint, :from_start::boolean,
+insert into {hf}subscription (pattern, consumer, epoch, since_epoch, from_start, mark_tx)
+values (:pattern::text, :consumer::text, :epoch::bigint, :epoch::bigint, :from_start::boolean,
         case when :from_start::boolean then '0'::xid8 else pg_snapshot_xmin(pg_current_snapshot()) end)
-on conflict (pattern, consumer) do update set epoch = excluded.epoch, retired_at = null
+on conflict (pattern, consumer) do update
+set epoch = excluded.epoch, since_epoch = excluded.since_epoch, resumed = excluded.resumed, retired_at = null
 
 -- name: renew_epoch
--- Makes every publisher load a consumer's subscriptions anew.
+-- Makes every publisher load a consumer's subscriptions anew; what they know already stays known.
 update {hf}subscription set epoch = :epoch::bigint where consumer = :consumer::text
 
 -- name: retire_subscription
@@ -52,12 +53,12 @@ select l.tx::text, l.position, l.id, l.generation, s.consumer, c.queue, c.priori
 from late l
 left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer)
   on s.mark_tx = :mark_tx::text::xid8 and s.mark_position = :mark_position::bigint and s.epoch <= :epoch::bigint
-  and s.retired_at is null and l.sub_epoch < s.epoch
+  and s.retired_at is null and l.sub_epoch < s.since_epoch
   and (s.pattern = l.type or s.pattern = '*'
        or (s.pattern like '%.*' and starts_with(l.type, left(s.pattern, -1))))
   and (s.from_start or not pg_visible_in_snapshot(l.tx, s.activated))
   -- A publisher that was still open at the activation may have taken its id long before what was pruned since.
-  and (c.pruned_to is null or l.id > c.pruned_to or not pg_visible_in_snapshot(l.tx, s.activated))
+  and (c.pruned_to is null or l.id > c.pruned_to or not pg_visible_in_snapshot(l.tx, s.resumed))
 order by l.tx, l.position
 
 -- name: catch_up_advance

@@ -38,7 +38,9 @@ create table {hf}subscription (
   pattern       text not null,
   consumer      text not null references {hf}consumer (name),
   epoch         integer not null,
+  since_epoch   integer not null,
   from_start    integer not null,
+  resumed       integer not null,
   mark_position integer not null default 0,
   retired_at    integer,
   primary key (pattern, consumer)

@@ -13,7 +13,7 @@ and substr(m.type, 1, length(:type_prefix)) = :type_prefix
 
 -- name: hold_deliveries
 -- Those of the given deliveries that are in one of these states; the write transaction keeps them so.
-select d.id, d.fence, d.discarded_at is not null
+select d.id, d.fence
 from {hf}delivery d
 where d.id in (select value from json_each(:ids)) and d.status in (select value from json_each(:statuses))
 order by d.id

@@ -8,9 +8,19 @@ d.status = 'failed' and d.discarded_at < {now} - :older_than
 select d.id from {hf}delivery d where d.id >= :cursor order by d.id limit 1 offset :limit
 
 -- name: prune_deliveries
--- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked.
+-- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked. A row stays while a
+-- catch-up of its consumer may still come past its message, and make it anew, or has messages from before left, which
+-- the mark would hide.
 -- once
-delete from {hf}delivery as d where d.id >= :cursor and d.id < :ceiling and {which}
+delete from {hf}delivery as d
+where d.id >= :cursor and d.id < :ceiling and {which}
+  and not exists (
+    select 1 from {hf}subscription s join {hf}message m on m.id = d.message_id
+    where s.consumer = d.consumer and s.retired_at is null
+      and ((m.sub_epoch < s.since_epoch and m.position > s.mark_position)
+           or exists (
+             select 1 from {hf}message p
+             where p.position > s.mark_position and p.position <= s.resumed and p.sub_epoch < s.since_epoch)))
 returning id, message_id, consumer;
 -- each: returned
 delete from {hf}run where delivery_id = :id;

@@ -52,6 +52,10 @@ where d.consumer = :consumer and d.unique_key = :unique_key and d.status in ('pe
 -- each: keys
 select m.source, m.key, m.id, m.type, m.payload from {hf}message m where m.source = :source and m.key = :key
 
+-- name: withdraw_deliveries
+-- Takes back deliveries that this transaction wrote from an old list.
+delete from {hf}delivery where id in (select value from json_each(:ids))
+
 -- name: insert_deliveries
 -- Adds deliveries that are absent; one per message and consumer however often it runs.
 -- each: deliveries

@@ -17,13 +17,14 @@ set queue = excluded.queue, priority = excluded.priority, max_attempts = exclude
 
 -- name: save_subscription
 -- Activates a subscription; one that comes back goes on from its mark.
-insert into {hf}subscription (pattern, consumer, epoch, from_start, mark_position)
-values (:pattern, :consumer, :epoch, :from_start,
+insert into {hf}subscription (pattern, consumer, epoch, since_epoch, from_start, resumed, mark_position)
+values (:pattern, :consumer, :epoch, :epoch, :from_start, (select coalesce(max(m.position), 0) from {hf}message m),
         case when :from_start then 0 else (select coalesce(max(m.position), 0) from {hf}message m) end)
-on conflict (pattern, consumer) do update set epoch = excluded.epoch, retired_at = null
+on conflict (pattern, consumer) do update
+set epoch = excluded.epoch, since_epoch = excluded.since_epoch, resumed = excluded.resumed, retired_at = null
 
 -- name: renew_epoch
--- Makes every publisher load a consumer's subscriptions anew.
+-- Makes every publisher load a consumer's subscriptions anew; what they know already stays known.
 update {hf}subscription set epoch = :epoch where consumer = :consumer
 
 -- name: retire_subscription
@@ -51,7 +52,7 @@ with late as materialized (
 select '0', l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
 from late l
 left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer)
-  on s.mark_position = :mark_position and s.epoch <= :epoch and s.retired_at is null and l.sub_epoch < s.epoch
+  on s.mark_position = :mark_position and s.epoch <= :epoch and s.retired_at is null and l.sub_epoch < s.since_epoch
   and (s.pattern = l.type or s.pattern = '*'
        or (substr(s.pattern, -2) = '.*'
            and substr(l.type, 1, length(s.pattern) - 1) = substr(s.pattern, 1, length(s.pattern) - 1)))

@@ -1,0 +1,1 @@
+"""What people and programs meet: each reads and acts only through `holdfast.ops`."""

@@ -1,0 +1,163 @@
+"""Bulk actions on the command line: preview, confirm, carry out with progress, report."""
+
+from pathlib import Path
+
+import orjson
+
+from holdfast.core.errors import ConfigurationError, NotFound, Refused
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import Progress, console, note, print_table, show_json
+from holdfast.interfaces.cli.settings import Settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import many_deliveries
+from holdfast.ops.plans import Plan, Planned, Report, Skipped
+from holdfast.stores.planned import Action, Why
+
+_DONE = {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}
+_SHOWN = 20
+
+
+def act(
+    settings: Settings,
+    plan: Plan,
+    *,
+    reason: str | None,
+    generation: int | None = None,
+    dry_run: bool = False,
+    ask: bool = True,
+    file: Path | None = None,
+) -> Code:
+    """Carries a plan out as the command line says, and returns the exit code."""
+    if dry_run:
+        show_plan(settings, plan, generation)
+        return Code.DONE
+    if not plan.items and plan.skipped:
+        raise nothing_to_do(plan)
+    if not plan.items:
+        note(f"nothing to {plan.action}: no delivery matches")
+        return Code.DONE
+    if ask and not settings.yes:
+        for line in preview(plan, generation):
+            note(line)
+        settings.confirm(plan.action.value, many_deliveries(len(plan.items)))
+    with Progress(_DONE[plan.action]) as progress:
+        try:
+            report = plan.sync.execute(
+                actor=settings.who(),
+                reason=reason,
+                generation=generation,
+                progress=lambda step: progress(step.done + step.skipped, step.total),
+            )
+        except BaseException:
+            if file is not None:
+                note(f"not finished; `holdfast {plan.action} --plan {file}` goes on from there")
+            raise
+    if settings.tabular:
+        _show_report(report)
+    else:
+        show_json(settings, report)
+    return _code(report)
+
+
+def nothing_to_do(plan: Plan) -> NotFound | Refused:
+    """Why a plan that names deliveries can act on none of them."""
+    first, more = plan.skipped[0], len(plan.skipped) - 1
+    others = f" (and {more} more)" if more else ""
+    if all(one.why is Why.NOT_FOUND for one in plan.skipped):
+        return NotFound("delivery", f"{first.id}{others}" if more else first.id)
+    remedy = "add --rerun to run it again" if first.why is Why.DELIVERED and plan.action is Action.REPLAY else ""
+    return Refused(plan.action.value, f"delivery {first.id}{others}", first.reason, remedy)
+
+
+def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:
+    """Prints what a plan holds: in JSON all of it, else a summary and the deliveries."""
+    if not settings.tabular:
+        show_json(settings, plan)
+        return
+    for line in preview(plan, generation):
+        note(line)
+    if plan.items:
+        columns: list[Column[Planned]] = [
+            Column("ID", lambda item: item.id),
+            Column("CONSUMER", lambda item: item.consumer),
+            Column("TYPE", lambda item: item.type),
+            Column("STATUS", lambda item: item.status.value),
+        ]
+        if plan.action is Action.REPLAY:
+            columns.append(Column("GENERATION", lambda item: _change(item.generation, generation, item.to_generation)))
+        print_table(plan.items, columns)
+
+
+def preview(plan: Plan, generation: int | None) -> list[str]:
+    """What a plan would do, for people."""
+    lines = [f"would {plan.action} {many_deliveries(len(plan.items))} (plan {plan.id})"]
+    for consumer, count in plan.consumers.items():
+        line = f"  {consumer}: {count:,}"
+        if plan.action is Action.REPLAY:
+            own = [item for item in plan.items if item.consumer == consumer]
+            changes = {_change(item.generation, generation, item.to_generation) for item in own}
+            line += f", generation {', '.join(sorted(changes)[:5])}"
+            if consumer in plan.unserved:
+                line += "; no living worker serves it now, they would wait"
+        lines.append(line)
+    lines += _left_out(plan.skipped)
+    if plan.more:
+        lines.append(f"  more match than --limit {plan.limit:,} lets in")
+    return lines
+
+
+def _left_out(skipped: tuple[Skipped, ...]) -> list[str]:
+    counts: dict[str, int] = {}
+    for one in skipped:
+        counts[one.reason] = counts.get(one.reason, 0) + 1
+    return [f"  left alone: {count:,}, {reason}" for reason, count in counts.items()]
+
+
+def _change(now: int, given: int | None, planned: int | None) -> str:
+    then = given if given is not None else planned
+    return str(now) if then in (None, now) else f"{now} -> {then}"
+
+
+def _show_report(report: Report) -> None:
+    earlier = f" ({report.earlier:,} more were, before)" if report.earlier else ""
+    note(f"{_DONE[report.action]} {many_deliveries(len(report.done))}{earlier}")
+    if len(report.done) <= _SHOWN:
+        for id in report.done:
+            console().print(str(id))
+    if report.skipped:
+        note(f"left {many_deliveries(len(report.skipped))} alone:")
+        for one in report.skipped[:_SHOWN]:
+            note(f"  {one.id} {one.consumer or ''}: {one.reason}")
+        if len(report.skipped) > _SHOWN:
+            note(f"  and {len(report.skipped) - _SHOWN:,} more; --format json names them all")
+
+
+def _code(report: Report) -> Code:
+    if not report.skipped:
+        return Code.DONE
+    return Code.PARTIAL if report.done or report.earlier else Code.REFUSED
+
+
+def save_plan(plan: Plan, file: Path) -> None:
+    """Writes a plan where there is none yet: one that exists may be half done."""
+    from holdfast.ops.shape import dumps
+
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(dumps(plan, indent=True) + "\n")
+    except FileExistsError:
+        raise Refused(
+            "write", f"plan {file}", "already there", "leave the selection out to execute it, or name another file"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(f"plan {file} cannot be written: {error.strerror}") from None
+
+
+def read_plan(file: Path) -> object:
+    """What a plan's file holds."""
+    try:
+        return orjson.loads(file.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"plan {file} cannot be read: {error.strerror}") from None
+    except orjson.JSONDecodeError as error:
+        raise ConfigurationError(f"plan {file} is not JSON: {error}") from None

@@ -1,0 +1,90 @@
+"""`holdfast consumers`: who handles what; pausing, resuming, retiring and catching up."""
+
+import click
+
+from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
+from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, many_deliveries, rough
+from holdfast.ops.consumers import ConsumerState
+
+
+@noun("consumers")
+def command() -> None:
+    """Look at consumers, pause and resume them."""
+
+
+@make(command, name="list")
+def list_() -> None:
+    """List consumers and jobs."""
+    ops = settings().operations()
+    found, now = ops.consumers(), ops.now()
+
+    def state(one: ConsumerState) -> str:
+        if one.paused_at is not None:
+            return f"paused {ago(one.paused_at, now)}"
+        if one.blocked_until is not None:
+            return f"blocked: {one.blocked_resource} ({ago(one.blocked_until, now)})"
+        return "" if one.workers else "unserved"
+
+    columns: list[Column[ConsumerState]] = [
+        Column("CONSUMER", lambda one: one.name),
+        Column("GETS", lambda one: ", ".join(one.patterns) or "job", loose=True),
+        Column("QUEUE", lambda one: one.queue),
+        Column("STATE", state, style=lambda one: "yellow"),
+        Column("PENDING", lambda one: f"{one.pending:,}", right=True),
+        Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
+        Column("IN FLIGHT", lambda one: f"{one.in_flight:,}", right=True),
+        Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
+        Column("WORKERS", lambda one: one.workers, right=True),
+        Column("GENERATION", lambda one: "" if one.live_generation is None else one.live_generation, right=True),
+    ]
+    show_list(settings(), found, columns, "no consumer has registered yet: run a worker, or publish from the app")
+
+
+@make(command, name="pause", acts=True)
+@click.argument("name")
+@REASON
+def pause(name: str, reason: str | None) -> None:
+    """Let no worker run a consumer until it is resumed; what runs is finished."""
+    settings().operations().pause_consumer(name, actor=settings().who(), reason=reason)
+    note(f"consumer {name} is paused; `holdfast consumers resume {name}` lets it go on")
+
+
+@make(command, name="resume", acts=True)
+@click.argument("name")
+@REASON
+def resume(name: str, reason: str | None) -> None:
+    """Let workers run a consumer again, be it paused or blocked."""
+    ops = settings().operations()
+    resumed = ops.resume_consumer(name, actor=settings().who(), reason=reason)
+    unblocked = ops.unblock_consumer(name, actor=settings().who())
+    note(f"consumer {name} goes on" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
+
+
+@make(command, name="retire", acts=True)
+@click.argument("name")
+@click.option("--pattern", metavar="PATTERN", help="End only this subscription.  [default: all of them]")
+@REASON
+def retire(name: str, pattern: str | None, reason: str | None) -> None:
+    """End a consumer's subscriptions: it gets nothing new, what it has is still run."""
+    ops = settings().operations()
+    settings().confirm("end", f"the subscription of {name} to {pattern}" if pattern else f"all subscriptions of {name}")
+    ended = ops.retire_consumer(name, actor=settings().who(), reason=reason, pattern=pattern)
+    if settings().tabular:
+        note(f"consumer {name} gets nothing new of {', '.join(ended)}")
+    else:
+        show_json(settings(), {"consumer": name, "ended": ended})
+
+
+@make(command, name="catch-up", acts=True)
+def catch_up() -> None:
+    """Give every subscription the messages it missed, now. Workers do so by themselves."""
+    with Progress("added") as progress:
+        added = settings().operations().catch_up(actor=settings().who(), progress=progress)
+    if settings().tabular:
+        note(f"added {many_deliveries(added)}")
+    else:
+        show_json(settings(), {"added": added})

@@ -1,0 +1,69 @@
+"""`holdfast cron`: schedules."""
+
+import click
+
+from holdfast.interfaces.cli.output import note, show_list
+from holdfast.interfaces.cli.publish import tell_published
+from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, moment
+from holdfast.ops.schedules import ScheduleState
+
+
+@noun("cron")
+def command() -> None:
+    """Look at schedules, pause and resume them, run one now."""
+
+
+@make(command, name="list")
+def list_() -> None:
+    """List schedules."""
+    ops = settings().operations()
+    found, now = ops.schedules(), ops.now()
+    columns: list[Column[ScheduleState]] = [
+        Column("NAME", lambda one: one.name),
+        Column("EXPRESSION", lambda one: one.expression),
+        Column("TIME ZONE", lambda one: one.tz),
+        Column(
+            "NEXT",
+            lambda one: "" if one.next_at is None else ago(one.next_at, now),
+            longer=lambda one: moment(one.next_at, now),
+        ),
+        Column("FIRED UP TO", lambda one: ago(one.last_at, now), longer=lambda one: moment(one.last_at, now)),
+        Column("MISSED", lambda one: one.missed),
+        Column(
+            "STATE",
+            lambda one: "" if one.paused_at is None else f"paused {ago(one.paused_at, now)}",
+            style=lambda one: "yellow",
+        ),
+    ]
+    show_list(settings(), found, columns, "no schedule yet: a worker whose app has @hf.cron makes one")
+
+
+@make(command, name="run", acts=True)
+@click.argument("name")
+@REASON
+def run(name: str, reason: str | None) -> None:
+    """Enqueue one run of a schedule now, beside those that are due."""
+    published = settings().operations().run_schedule(name, actor=settings().who(), reason=reason)
+    tell_published(published, "enqueued")
+
+
+@make(command, name="pause", acts=True)
+@click.argument("name")
+@REASON
+def pause(name: str, reason: str | None) -> None:
+    """Fire nothing until it is resumed."""
+    settings().operations().pause_schedule(name, actor=settings().who(), reason=reason)
+    note(f"schedule {name} is paused; `holdfast cron resume {name}` lets it go on")
+
+
+@make(command, name="resume", acts=True)
+@click.argument("name")
+@REASON
+def resume(name: str, reason: str | None) -> None:
+    """Fire again; what was missed meanwhile is treated as the schedule says."""
+    resumed = settings().operations().resume_schedule(name, actor=settings().who(), reason=reason)
+    note(f"schedule {name} goes on" if resumed else f"schedule {name} was not paused")

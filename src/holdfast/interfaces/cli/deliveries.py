@@ -1,0 +1,95 @@
+"""`holdfast deliveries`: a message for one consumer, and how it is doing."""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+
+from holdfast.core.errors import Refused
+from holdfast.interfaces.cli.acting import act, read_plan, save_plan
+from holdfast.interfaces.cli.choose import ID, STATUS, filter_options, page_options, read_filter
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import show_json, show_list
+from holdfast.interfaces.cli.rows import delivery_columns
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.story import tell
+from holdfast.ops.plans import MAX_PLAN
+from holdfast.stores.planned import Action
+
+
+@noun("deliveries")
+def command() -> None:
+    """Look at deliveries and cancel them."""
+
+
+@make(command, name="list")
+@STATUS
+@filter_options
+@click.option("--event-id", type=ID, metavar="ID", help="Of this message.")
+@page_options
+def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any) -> None:
+    """List deliveries, newest first."""
+    ops = settings().operations()
+    found = ops.deliveries(read_filter(**chosen, message_id=event_id), limit=limit, before=before)
+    show_list(settings(), found, delivery_columns(ops.now()), "no delivery matches")
+
+
+@make(command, name="show")
+@click.argument("id", type=ID)
+def show(id: UUID) -> None:
+    """Tell everything about one delivery."""
+    detail = settings().operations().delivery(id)
+    if settings().tabular:
+        tell(detail)
+    else:
+        show_json(settings(), detail)
+
+
+@make(command, name="cancel", acts=True)
+@click.argument("ids", type=ID, nargs=-1)
+@filter_options
+@click.option("--limit", type=click.IntRange(1, MAX_PLAN), default=100, show_default=True, help="At most so many.")
+@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be cancelled, and change nothing.")
+@click.option(
+    "--plan",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the plan here, or execute it.",
+)
+def cancel(
+    ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
+) -> Code:
+    """Cancel what is pending or in flight: a run under way cannot finish any more."""
+    return act_on(Action.CANCEL, ids, limit, reason, dry_run, file, chosen)
+
+
+def act_on(
+    action: Action,
+    ids: tuple[UUID, ...],
+    limit: int,
+    reason: str | None,
+    dry_run: bool,
+    file: Path | None,
+    chosen: dict[str, Any],
+) -> Code:
+    """Cancels or discards by ids, by filter, or by a plan that was kept; asks first."""
+    filters = any(value not in (None, ()) for value in chosen.values())
+    if ids and filters:
+        raise click.UsageError("ids name deliveries by themselves; leave the filters out")
+    if not ids and not filters and file is None:
+        raise click.UsageError(f"say what to {action}: ids, or a filter such as --consumer NAME")
+    ops = settings().operations()
+    if not ids and not filters and file is not None:
+        plan = ops.load_plan(read_plan(file))
+        if plan.action is not action:
+            raise Refused(action.value, f"plan {file}", f"a plan to {plan.action}")
+    else:
+        make_plan = ops.plan_cancel if action is Action.CANCEL else ops.plan_discard
+        plan = make_plan(read_filter(**chosen, ids=ids or None), limit=max(limit, len(ids)))
+        if file is not None:
+            save_plan(plan, file)
+    return act(settings(), plan, reason=reason, dry_run=dry_run, file=file)

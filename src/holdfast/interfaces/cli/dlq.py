@@ -1,0 +1,152 @@
+"""`holdfast dlq`: dead letters, the deliveries that failed and wait for somebody to decide."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import UUID
+
+import click
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.cli.choose import ID, filter_options, page_options, read_filter
+from holdfast.interfaces.cli.deliveries import act_on
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
+from holdfast.interfaces.cli.rows import dead_letter_columns, state
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.story import tell
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, many, one_line
+from holdfast.ops.deliveries import Exported
+from holdfast.ops.plans import MAX_PLAN
+from holdfast.ops.service import SyncOperations
+from holdfast.stores.planned import Action
+from holdfast.stores.query import FailureGroup, Filter
+
+_PAGE = 500
+
+
+@noun("dlq")
+def command() -> None:
+    """Look at dead letters, set them aside, export them. `holdfast replay` runs them again."""
+
+
+@make(command, name="list")
+@filter_options
+@page_options
+def list_(limit: int, before: UUID | None, **chosen: Any) -> None:
+    """List dead letters, newest first."""
+    ops = settings().operations()
+    found = ops.deliveries(read_filter(**chosen, dead=True), limit=limit, before=before)
+    show_list(settings(), found, dead_letter_columns(ops.now()), "no dead letters")
+    if settings().tabular and len(found) == limit:
+        note(f"older ones: add --before {found[-1].delivery.id}")
+
+
+@make(command, name="show")
+@click.argument("id", type=ID)
+def show(id: UUID) -> None:
+    """Tell the story of a dead letter: what broke, how often, how many alike, and what to do."""
+    detail = settings().operations().delivery(id)
+    if not detail.listed.delivery.dead:
+        note(f"this is no dead letter, or not any more: it is {state(detail.listed).replace('_', ' ')}")
+    if settings().tabular:
+        tell(detail)
+    else:
+        show_json(settings(), detail)
+
+
+@make(command, name="groups")
+@click.option("--consumer", multiple=True, metavar="NAME", help="Of this consumer; may be repeated.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+def groups(consumer: tuple[str, ...], limit: int) -> None:
+    """Gather dead letters by what went wrong, largest group first."""
+    ops = settings().operations()
+    found = ops.failure_groups(limit=limit, consumers=consumer)
+    now = ops.now()
+    columns: list[Column[FailureGroup]] = [
+        Column("GROUP", lambda one: one.fingerprint or ""),
+        Column("COUNT", lambda one: f"{one.count:,}", right=True),
+        Column("CONSUMER", lambda one: one.consumer),
+        Column("SINCE", lambda one: "" if one.first_failed_at is None else ago(one.first_failed_at, now)),
+        Column("LAST", lambda one: "" if one.last_failed_at is None else ago(one.last_failed_at, now)),
+        Column("GENERATION", _generations, right=True),
+        Column("ERROR", lambda one: one_line(f"{one.error_type}: {one.last_error}"), loose=True),
+    ]
+    show_list(settings(), found, columns, "no dead letters")
+    if settings().tabular and found and found[0].fingerprint:
+        note(f"one of them: holdfast dlq show {found[0].example}")
+        note(f"run them again: holdfast replay --group {found[0].fingerprint} --dry-run")
+
+
+@make(command, name="discard", acts=True)
+@click.argument("ids", type=ID, nargs=-1)
+@filter_options
+@click.option("--limit", type=click.IntRange(1, MAX_PLAN), default=100, show_default=True, help="At most so many.")
+@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be discarded, and change nothing.")
+@click.option(
+    "--plan",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the plan here, or execute it.",
+)
+def discard(
+    ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
+) -> Code:
+    """Set dead letters aside for good; they stay queryable, and cannot be replayed any more."""
+    return act_on(Action.DISCARD, ids, limit, reason, dry_run, file, chosen)
+
+
+@make(command, name="export")
+@filter_options
+@click.option("--limit", type=click.IntRange(1), help="At most so many, newest first.  [default: all]")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write here, not to stdout."
+)
+def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
+    """Write dead letters with their messages, one JSON object a line."""
+    from holdfast.ops.shape import dumps
+
+    ops = settings().operations()
+    wanted = read_filter(**chosen, dead=True)
+    written = 0
+    stream = _opened(output)
+    try:
+        with Progress("exported") as progress:
+            for one in _all(ops, wanted, limit):
+                stream.write(dumps(one) + "\n")
+                written += 1
+                progress(written)
+    finally:
+        if output is not None:
+            stream.close()
+    note(f"exported {many(written, 'dead letter')}" + (f" to {output}" if output else ""))
+
+
+def _all(ops: SyncOperations, wanted: Filter, limit: int | None) -> Iterator[Exported]:
+    before, left = None, sys.maxsize if limit is None else limit
+    while left > 0:
+        page = ops.export(wanted, limit=min(_PAGE, left), before=before)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        left -= len(page)
+        before = page[-1].listed.delivery.id
+
+
+def _opened(output: Path | None) -> TextIO:
+    if output is None:
+        return sys.stdout
+    try:
+        return output.open("w", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{output} cannot be written: {error.strerror}") from None
+
+
+def _generations(group: FailureGroup) -> str:
+    first, last = group.first_generation, group.last_generation
+    return str(last) if first == last else f"{first}..{last}"

@@ -1,0 +1,42 @@
+"""`holdfast doctor`: is everything as it should be, and what to do if not."""
+
+import click
+
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import console, show_json, status_style
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.words import many, printable
+from holdfast.ops.findings import Finding, Level
+
+
+@make(name="doctor")
+@click.option("--strict", is_flag=True, help="Warnings count as failures.")
+def command(strict: bool) -> Code:
+    """Examine the store: settings, workers, what nobody runs, what is stuck. Changes nothing."""
+    found = settings().operations(check=False).doctor()
+    if settings().tabular:
+        _show(found)
+    else:
+        show_json(settings(), found)
+    bad = {Level.FAIL, Level.WARN} if strict else {Level.FAIL}
+    return Code.PARTIAL if any(finding.level in bad for finding in found) else Code.DONE
+
+
+def _show(found: list[Finding]) -> None:
+    from rich.text import Text
+
+    out = console()
+    width = max(len(finding.check) for finding in found)
+    for finding in found:
+        line = Text()
+        line.append(f"{finding.level.value:<4}  ", style=f"bold {status_style(finding.level.value)}")
+        line.append(f"{finding.check:<{width}}  ", style="bold")
+        line.append(printable(finding.message))
+        out.print(line, soft_wrap=True)
+        if finding.remedy:
+            out.print(Text(f"{'':<{width + 8}}→ {printable(finding.remedy)}", style="dim"), soft_wrap=True)
+    failed = sum(finding.level is Level.FAIL for finding in found)
+    warned = sum(finding.level is Level.WARN for finding in found)
+    out.print()
+    out.print(f"{many(len(found), 'check')}, {many(failed, 'failure')}, {many(warned, 'warning')}")

@@ -1,0 +1,83 @@
+"""How a command ends when it does not go well: one line for people, one code for scripts, never a traceback."""
+
+import re
+from enum import IntEnum
+
+import click
+
+from holdfast.core.errors import (
+    ConfigurationError,
+    EngineRunning,
+    HoldfastError,
+    InvalidKey,
+    InvalidName,
+    InvalidPayload,
+    KeyConflict,
+    LockTimeout,
+    NotFound,
+    Refused,
+    StoreBusy,
+    StoreError,
+)
+
+
+class Code(IntEnum):
+    """The exit codes, as documented."""
+
+    DONE = 0
+    PARTIAL = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    UNREACHABLE = 5
+    APP = 6
+    INTERRUPTED = 130
+
+
+class AppFailed(HoldfastError):
+    """The app that was named could not be imported."""
+
+
+_CODES: tuple[tuple[type[BaseException], Code], ...] = (
+    (AppFailed, Code.APP),
+    (NotFound, Code.NOT_FOUND),
+    (Refused, Code.REFUSED),
+    (KeyConflict, Code.REFUSED),
+    (EngineRunning, Code.REFUSED),
+    (LockTimeout, Code.REFUSED),
+    (StoreBusy, Code.REFUSED),
+    (StoreError, Code.UNREACHABLE),
+    (ConfigurationError, Code.USAGE),
+    (InvalidName, Code.USAGE),
+    (InvalidPayload, Code.USAGE),
+    (InvalidKey, Code.USAGE),
+    (click.UsageError, Code.USAGE),
+)
+
+# A password in a URL, up to the last @ before the path: people forget to escape one that holds an @.
+_URL_PASSWORD = re.compile(r"(?<=://)([^/?#\s:]*):([^/\s]*)@")
+_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&]+)", re.IGNORECASE)
+
+
+def code_of(error: BaseException) -> Code:
+    """The exit code an error ends with."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.PARTIAL)
+
+
+def describe(error: BaseException) -> str:
+    """An error in one line: what happened, to which item, what to do next; no secrets."""
+    if isinstance(error, click.ClickException):
+        text = error.format_message().rstrip(".")
+        text = text[:1].lower() + text[1:]
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            text += f"{' See' if text.endswith(('?', '?)')) else '; see'} `{error.ctx.command_path} --help`"
+    elif isinstance(error, HoldfastError):
+        text = str(error) or type(error).__name__
+    else:
+        text = f"{type(error).__name__}: {error}; this is a bug in holdfast, --log-level debug shows where"
+    return without_passwords(" ".join(text.split()))
+
+
+def without_passwords(text: str) -> str:
+    """`text` with the passwords of connection strings replaced."""
+    return _PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))

@@ -1,0 +1,108 @@
+"""Data on stdout: tables for people, JSON for scripts. Notes and progress on stderr."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from holdfast.interfaces.cli.settings import Settings
+from holdfast.interfaces.cli.table import Column, lines_of
+from holdfast.interfaces.cli.words import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+# Wide enough that a table into a pipe or a file is never cut.
+_PIPE_WIDTH = 10_000
+
+STYLES = {
+    "ok": "green",
+    "delivered": "green",
+    "alive": "green",
+    "pending": "cyan",
+    "in_flight": "blue",
+    "warn": "yellow",
+    "paused": "yellow",
+    "blocked": "yellow",
+    "suspect": "yellow",
+    "failed": "red",
+    "fail": "red",
+    "gone": "red",
+    "discarded": "dim",
+}
+
+
+def show_list(settings: Settings, items: Sequence[T], columns: Sequence[Column[T]], empty: str) -> None:
+    """Prints a list in the format that was asked for; an empty one says so on stderr."""
+    if not settings.tabular:
+        show_json(settings, items)
+        return
+    if not items:
+        note(empty)
+        return
+    print_table(items, columns)
+
+
+def show_json(settings: Settings, value: object) -> None:
+    """Prints JSON: lists as one array or, with jsonl, one line for each item."""
+    from holdfast.ops.shape import dumps
+
+    if settings.format == "jsonl":
+        for item in value if isinstance(value, list | tuple) and not hasattr(value, "_fields") else [value]:
+            click.echo(dumps(item))
+    else:
+        click.echo(dumps(value, indent=True))
+
+
+def print_table(items: Sequence[T], columns: Sequence[Column[T]]) -> None:
+    """Prints a table that fits the terminal."""
+    out = console()
+    for line in lines_of(items, columns, out.width):
+        out.print(line, soft_wrap=True)
+
+
+def status_style(status: str) -> str:
+    return STYLES.get(status, "")
+
+
+def console(*, err: bool = False) -> "Console":
+    """Where people read. Colour only on a terminal, and never with NO_COLOR."""
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    width: dict[str, Any] = {} if stream.isatty() else {"width": _PIPE_WIDTH}
+    return Console(file=stream, highlight=False, emoji=False, markup=False, **width)
+
+
+def note(text: str) -> None:
+    """Says something to people, on stderr."""
+    click.echo(printable(text), err=True)
+
+
+class Progress:
+    """Shows how far a long work has come: a line that changes on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._live = sys.stderr.isatty()
+        self._said = 0
+        self._open = False
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        text = f"{self._verb} {done:,}" + (f" of {total:,}" if total is not None else "")
+        if self._live:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+            self._open = True
+        elif done - self._said >= 1000:
+            self._said = done
+            note(text)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,83 @@
+"""`holdfast replay`: dead letters back to work, by id, by message or by filter."""
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+
+from holdfast.core.errors import Refused
+from holdfast.interfaces.cli.acting import act, read_plan, save_plan
+from holdfast.interfaces.cli.choose import ID, NAMES, STATUS, filter_options, read_filter
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import settings
+from holdfast.ops.plans import MAX_PLAN
+from holdfast.stores.planned import Action
+
+
+@make(name="replay", acts=True)
+@click.option("--id", "ids", type=ID, multiple=True, metavar="ID", help="This delivery; may be repeated.")
+@click.option("--event-id", type=ID, metavar="ID", help="The deliveries of this message.")
+@click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="Of these consumers.")
+@STATUS
+@filter_options
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_PLAN), default=100, show_default=True, help="At most so many, oldest first."
+)
+@click.option("--generation", type=click.IntRange(0), metavar="N", help="Give them this one.  [default: highest alive]")
+@click.option("--rerun", is_flag=True, help="Also run work again that is done.")
+@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
+@click.option(
+    "--plan",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Keep the plan here, or execute the one that is here.",
+)
+def command(
+    ids: tuple[UUID, ...],
+    event_id: UUID | None,
+    consumers: tuple[str, ...],
+    limit: int,
+    generation: int | None,
+    rerun: bool,
+    reason: str | None,
+    dry_run: bool,
+    file: Path | None,
+    **chosen: Any,
+) -> Code:
+    """Put dead letters back to work, in place.
+
+    A bulk replay is a frozen plan: it acts on what was previewed, not on what came since, and can be resumed.
+
+    \b
+      holdfast replay --id 01a1de9e-3feb-7141-acf8-3a160ca18709
+      holdfast replay --event-id 01a1de9e-… --consumers billing,shipping
+      holdfast replay --group 9768cf8bff58e58b --limit 100 --reason "fixed in 42" --generation 42
+      holdfast replay --status failed --dry-run --plan friday.json
+      holdfast replay --plan friday.json
+    """
+    filters = any(value not in (None, ()) for value in chosen.values())
+    named = bool(ids or event_id)
+    if file is not None and not (named or filters or consumers):
+        ops = settings().operations()
+        plan = ops.load_plan(read_plan(file))
+        if plan.action is not Action.REPLAY:
+            raise Refused("replay", f"plan {file}", f"a plan to {plan.action}")
+        return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, file=file)
+    if not (named or filters or consumers):
+        raise click.UsageError("say what to replay: --id, --event-id, or a filter such as --status failed")
+    if ids and (event_id or filters or consumers):
+        raise click.UsageError("--id names deliveries by itself; leave --event-id and the filters out")
+    chosen["consumer"] = (*chosen["consumer"], *consumers)
+    wanted = read_filter(**chosen, ids=ids or None, message_id=event_id)
+    ops = settings().operations()
+    plan = ops.plan_replay(wanted, limit=max(limit, len(ids)), rerun=rerun)
+    if event_id is not None and not plan.items and not plan.skipped:
+        ops.message(event_id)  # raises when there is none
+        raise Refused("replay", f"message {event_id}", "without a delivery for whom you named")
+    if file is not None:
+        save_plan(plan, file)
+    return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named, file=file)

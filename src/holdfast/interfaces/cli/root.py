@@ -1,0 +1,96 @@
+"""The root command: finds commands when they are used, and turns every failure into a line and a code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+import click
+
+from holdfast.core.errors import HoldfastError
+from holdfast.interfaces.cli.failure import Code, code_of, describe
+from holdfast.interfaces.cli.settings import Settings, shared_options
+from holdfast.interfaces.cli.words import printable
+
+# Command, and the module that holds it as `command`: a module is imported when its command is.
+_COMMANDS = {
+    "demo": "demo",
+    "worker": "worker",
+    "publish": "publish",
+    "enqueue": "enqueue",
+    "replay": "replay",
+    "dlq": "dlq",
+    "deliveries": "deliveries",
+    "messages": "messages",
+    "jobs": "jobs",
+    "queues": "queues",
+    "consumers": "consumers",
+    "cron": "cron",
+    "workers": "workers",
+    "stats": "stats",
+    "doctor": "doctor",
+    "schema": "schema",
+    "audit": "audit",
+    "prune": "prune",
+    "version": "version",
+}
+_PACKAGE = "holdfast.interfaces.cli"
+
+
+class Root(click.Group):
+    """`holdfast`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, module in _COMMANDS.items() if find_spec(f"{_PACKAGE}.{module}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command: click.Command = import_module(f"{_PACKAGE}.{_COMMANDS[cmd_name]}").command
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Runs a command line; ends the process with its exit code."""
+        settings = extra.setdefault("obj", Settings())
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("interrupted", err=True)
+            code = Code.INTERRUPTED
+        except (HoldfastError, click.ClickException) as error:
+            code = _failed(error)
+        except Exception as error:  # noqa: BLE001
+            if settings.log_level == "debug":
+                traceback.print_exc()
+            code = _failed(error)
+        sys.exit(int(code or 0))
+
+
+def _failed(error: Exception) -> Code:
+    label = click.style("error:", fg="red", bold=True)
+    click.echo(f"{label} {printable(describe(error))}", err=True, color=False if os.environ.get("NO_COLOR") else None)
+    return code_of(error)
+
+
+@click.group(
+    cls=Root,
+    params=shared_options(acts=True, logs=True),
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    no_args_is_help=True,
+)
+def main() -> None:
+    """Reliable events, jobs and messages: run workers, look at what they do, and mend what failed.
+
+    The store is named by --dsn, by HOLDFAST_DSN, or by the app. Operator commands need nothing but a store. The options below may stand
+    before or after a command.
+    """

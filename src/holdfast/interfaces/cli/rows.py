@@ -1,0 +1,69 @@
+"""The columns in which deliveries and messages are listed."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from holdfast.core.message import Message
+from holdfast.interfaces.cli.output import status_style
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, clock, moment, one_line, rough
+from holdfast.stores.query import Listed
+
+
+def state(listed: Listed) -> str:
+    """The state as people say it: a discarded delivery is not a failed one, a suspect is more than pending."""
+    row = listed.delivery
+    if row.discarded_at is not None:
+        return "discarded"
+    return "suspect" if row.suspect and row.status == "pending" else row.status.value
+
+
+def attempts(listed: Listed) -> str:
+    row = listed.delivery
+    return f"{row.attempts}/{row.max_attempts}" if row.max_attempts else str(row.attempts)
+
+
+def when(listed: Listed, now: datetime, more: Callable[[datetime], str] | None = None) -> str:
+    """The time that matters in this state: when it ended, began, or is due; `more` adds the absolute time."""
+    row = listed.delivery
+    at, text = row.run_at, f"due {ago(row.run_at, now)}"
+    if row.completed_at is not None:
+        at, text = row.completed_at, ago(row.completed_at, now)
+    elif row.status == "in_flight" and row.claimed_at is not None:
+        at, text = row.claimed_at, f"for {rough(now - row.claimed_at)}"
+    return text if more is None else f"{text} ({more(at)})"
+
+
+def delivery_columns(now: datetime) -> list[Column[Listed]]:
+    return [
+        Column("ID", lambda one: one.delivery.id),
+        Column("STATUS", state, style=lambda one: status_style(state(one))),
+        Column("CONSUMER", lambda one: one.delivery.consumer),
+        Column("TYPE", lambda one: one.type),
+        Column("WHEN", lambda one: when(one, now), longer=lambda one: when(one, now, clock)),
+        Column("RUNS", attempts, right=True),
+        Column("ERROR", lambda one: one_line(one.delivery.last_error), loose=True),
+    ]
+
+
+def dead_letter_columns(now: datetime) -> list[Column[Listed]]:
+    return [
+        Column("ID", lambda one: one.delivery.id),
+        Column("CONSUMER", lambda one: one.delivery.consumer),
+        Column("TYPE", lambda one: one.type),
+        Column("FAILED", lambda one: when(one, now), longer=lambda one: when(one, now, clock)),
+        Column("RUNS", attempts, right=True),
+        Column("GROUP", lambda one: one.delivery.fingerprint or ""),
+        Column("ERROR", lambda one: one_line(f"{one.delivery.error_type}: {one.delivery.last_error}"), loose=True),
+    ]
+
+
+def message_columns(now: datetime) -> list[Column[Message]]:
+    return [
+        Column("ID", lambda one: one.id),
+        Column("TYPE", lambda one: one.type),
+        Column("SOURCE", lambda one: one.source),
+        Column("KEY", lambda one: one.key or ""),
+        Column("PUBLISHED", lambda one: ago(one.occurred_at, now), longer=lambda one: moment(one.occurred_at, now)),
+        Column("PAYLOAD", lambda one: one_line(one.payload[:200]), loose=True),
+    ]

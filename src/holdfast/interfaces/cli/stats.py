@@ -1,0 +1,113 @@
+"""`holdfast stats`: what waits, runs and has failed."""
+
+import sys
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.interfaces.cli.choose import DURATION
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import console, note, show_json
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.table import Column, lines_of
+from holdfast.interfaces.cli.words import clock, many, rough
+from holdfast.ops.stats import Condition, Load, Stats, read_conditions
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+@make(name="stats")
+@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
+@click.option("--every", type=DURATION, default="2s", show_default=True, help="How often, with --watch.")
+@click.option("--fail-if", metavar="CONDITIONS", help="Exit 1 if one holds, such as failed>10,oldest>5m.")
+def command(watch: bool, every: timedelta, fail_if: str | None) -> Code:
+    """Count what waits, runs and has failed, per queue and consumer.
+
+    LAG is how long the oldest delivery that is due has waited. --fail-if takes failed, pending, in_flight, discarded,
+    suspects, workers and oldest, with > >= < <= =.
+    """
+    conditions = [] if fail_if is None else read_conditions(fail_if)
+    ops = settings().operations()
+    if not watch:
+        stats = ops.stats()
+        _show(stats)
+        return _judge(stats, conditions)
+    live = settings().tabular and sys.stdout.isatty()
+    with console().screen() if live else _still() as screen:
+        while True:
+            stats = ops.stats()
+            if live:
+                screen.update(_picture(stats))
+            else:
+                _show(stats)
+                sys.stdout.flush()
+            if any(condition.holds(stats) for condition in conditions):
+                break
+            time.sleep(max(0.1, every.total_seconds()))
+    return _judge(stats, conditions)
+
+
+class _still:  # noqa: N801
+    """No screen: each picture follows the one before."""
+
+    def __enter__(self) -> "_still":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def update(self, _: object) -> None: ...
+
+
+def _judge(stats: Stats, conditions: list[Condition]) -> Code:
+    broken = [condition for condition in conditions if condition.holds(stats)]
+    for condition in broken:
+        note(f"check failed: {condition.describe(stats)}")
+    return Code.PARTIAL if broken else Code.DONE
+
+
+def _show(stats: Stats) -> None:
+    if settings().tabular:
+        console().print(_picture(stats))
+    else:
+        show_json(settings(), stats)
+
+
+def _picture(stats: Stats) -> "Group":
+    from rich.console import Group
+    from rich.text import Text
+
+    columns: list[Column[Load]] = [
+        Column("QUEUE", lambda one: one.queue),
+        Column("CONSUMER", lambda one: one.consumer),
+        Column("PENDING", lambda one: f"{one.pending:,}", right=True),
+        Column("LAG", lambda one: rough(one.lag) if one.lag >= timedelta(seconds=1) else "", right=True),
+        Column("IN FLIGHT", lambda one: f"{one.in_flight:,}", right=True),
+        Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
+        Column("DISCARDED", lambda one: f"{one.discarded:,}", right=True, style=lambda one: "dim"),
+        Column("", lambda one: _remark(stats, one), style=lambda one: "yellow"),
+    ]
+    total = (
+        f"pending {stats.pending:,}  in flight {stats.in_flight:,}  failed {stats.failed:,}  "
+        f"discarded {stats.discarded:,}  oldest {rough(stats.oldest)}  {many(stats.workers, 'worker')}  {clock(stats.now)}"
+    )
+    rows = lines_of(stats.loads, columns, console().width) if stats.loads else []
+    for line in rows:
+        line.end = "\n"
+    return Group(*rows, Text(("\n" if rows else "") + total, style="bold"))
+
+
+def _remark(stats: Stats, load: Load) -> str:
+    remarks = []
+    if load.queue in stats.paused_queues:
+        remarks.append("queue paused")
+    if load.consumer in stats.paused_consumers:
+        remarks.append("paused")
+    if load.consumer in stats.blocked_consumers:
+        remarks.append("blocked")
+    if load.suspects:
+        remarks.append(many(load.suspects, "suspect"))
+    return ", ".join(remarks)

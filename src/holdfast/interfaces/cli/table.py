@@ -1,0 +1,103 @@
+"""Tables that fit the terminal: columns where there is room, flowing lines where there is not; ids always whole."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from holdfast.interfaces.cli.words import printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+T = TypeVar("T")
+
+_GAP = 2
+_LEAST = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[T]):
+    """A column of a table.
+
+    A `loose` one is shortened where space is short. `longer` says more where there is room for it.
+    """
+
+    title: str
+    text: Callable[[T], object]
+    right: bool = False
+    loose: bool = False
+    longer: Callable[[T], object] | None = None
+    style: Callable[[T], str] | None = None
+
+
+def lines_of(items: Iterable[T], columns: Sequence[Column[T]], width: int) -> "list[Text]":
+    """The lines of a table that is not wider than `width`, or of a list that flows when no table fits."""
+    items = list(items)
+    for longer in (True, False):
+        rows = [[_cell(column, item, longer) for column in columns] for item in items]
+        widths = _widths(columns, rows, width, 2 * _LEAST if longer else _LEAST)
+        if widths is not None:
+            return [*_head(columns, widths), *(_line(columns, row, widths) for row in rows)]
+    rows = [[_cell(column, item, False) for column in columns] for item in items]
+    return [line for row in rows for line in _flow(columns, row, width)]
+
+
+def _cell(column: Column[T], item: T, longer: bool) -> "Text":
+    from rich.text import Text
+
+    shown = (column.longer if longer and column.longer is not None else column.text)(item)
+    style = column.style(item) if column.style is not None else ""
+    return Text(printable("" if shown is None else str(shown)), style=style)
+
+
+def _widths(columns: Sequence[Column[T]], rows: Sequence[Sequence["Text"]], width: int, least: int) -> list[int] | None:
+    """How wide each column is; none when they do not fit although the loose ones give what they can."""
+    wanted = [max([len(column.title), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
+    over = sum(wanted) + _GAP * (len(columns) - 1) - width
+    for at in reversed(range(len(columns))):
+        if over > 0 and columns[at].loose:
+            given = min(over, max(0, wanted[at] - least))
+            wanted[at] -= given
+            over -= given
+    return None if over > 0 else wanted
+
+
+def _head(columns: Sequence[Column[T]], widths: Sequence[int]) -> "list[Text]":
+    from rich.text import Text
+
+    titles = [Text(column.title, style="bold") for column in columns]
+    ruler = Text("─" * (sum(widths) + _GAP * (len(widths) - 1)), style="dim")
+    return [_line(columns, titles, widths), ruler]
+
+
+def _line(columns: Sequence[Column[T]], cells: Sequence["Text"], widths: Sequence[int]) -> "Text":
+    from rich.text import Text
+
+    line = Text(end="")
+    for at, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
+        cell.truncate(width, overflow="ellipsis")
+        space = " " * (width - cell.cell_len)
+        line.append(" " * _GAP if at else "")
+        line.append_text(Text(space) + cell if column.right else cell + Text(space))
+    line.rstrip()
+    return line
+
+
+def _flow(columns: Sequence[Column[T]], cells: Sequence["Text"], width: int) -> "Iterable[Text]":
+    """The cells one after another, numbers with their titles, on as many lines as they need."""
+    from rich.text import Text
+
+    line = Text()
+    for column, cell in zip(columns, cells, strict=True):
+        if not cell.plain:
+            continue
+        part = Text.assemble((f"{column.title.lower()} ", "dim"), cell) if column.right else cell
+        if column.loose:
+            part.truncate(max(_LEAST, width - 2), overflow="ellipsis")
+        if line.plain.strip() and line.cell_len + _GAP + part.cell_len > width:
+            yield line
+            line = Text("  ")
+        elif line.plain.strip():
+            line.append(" " * _GAP)
+        line.append_text(part)
+    yield line

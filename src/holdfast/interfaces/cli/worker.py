@@ -1,0 +1,97 @@
+"""`holdfast worker`: runs the app's handlers."""
+
+import os
+from datetime import timedelta
+
+import click
+
+from holdfast.core.errors import ConfigurationError, HoldfastError
+from holdfast.core.names import check_name
+from holdfast.interfaces.cli.choose import DURATION
+from holdfast.interfaces.cli.failure import AppFailed
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import settings
+
+
+@make(name="worker", logs=True)
+@click.option("--queues", metavar="A:10,B", help="Only these queues, each with its slots.  [default: all]")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Slots, where none are said."
+)
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many processes.")
+@click.option(
+    "--lease", type=DURATION, default="30s", show_default=True, help="How soon a dead worker's work is taken over."
+)
+@click.option(
+    "--grace", type=DURATION, default="30s", show_default=True, help="How long running handlers may go on at the end."
+)
+@click.option(
+    "--generation", type=click.IntRange(0), metavar="N", help="The deploy this worker is of.  [default: the app's]"
+)
+@click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do within a minute.")
+@click.option("--suspects", is_flag=True, hidden=True)
+def command(
+    queues: str | None,
+    concurrency: int,
+    processes: int,
+    lease: timedelta,
+    grace: timedelta,
+    generation: int | None,
+    until_idle: bool,
+    suspects: bool,
+) -> int:
+    """Run the app's handlers until interrupted.
+
+    The first SIGTERM or SIGINT lets running handlers finish, within --grace; a second one stops at once.
+    """
+    from holdfast.engine.options import WorkerOptions
+    from holdfast.interfaces.cli.logs import configure_logs
+
+    chosen = settings()
+    options = WorkerOptions(
+        queues=_queues(queues, concurrency),
+        concurrency=concurrency,
+        generation=generation or 0,
+        lease=lease,
+        grace=grace,
+        until_idle=until_idle,
+        suspects=suspects,
+        cron=not until_idle,
+    )
+    configure_logs(chosen.log_format, chosen.log_level.lower())
+    if chosen.dsn is not None:
+        # The app reads it when it is made, and so do the processes that are started.
+        os.environ["HOLDFAST_DSN"] = chosen.dsn
+    app = chosen.load_app()
+    if chosen.dsn is not None and app.dsn != chosen.dsn:
+        raise ConfigurationError(
+            "the app names its own store, so --dsn does not reach it; let it say Holdfast() and read HOLDFAST_DSN"
+        )
+    if chosen.schema is not None and app.schema != chosen.schema:
+        raise ConfigurationError(f"the app's schema is {app.schema!r}; a worker cannot take it to {chosen.schema!r}")
+    spec = chosen.app_spec()
+    assert spec is not None
+    from holdfast.app.family import run_family
+
+    try:
+        return run_family(spec, options, processes)
+    except HoldfastError as error:
+        from holdfast.app.locate import AppNotFound
+
+        if isinstance(error, AppNotFound):
+            raise AppFailed(str(error)) from error
+        raise
+
+
+def _queues(text: str | None, slots: int) -> dict[str, int] | None:
+    if text is None:
+        return None
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, colon, count = (
+            part.strip().rpartition(":") if part.strip().rpartition(":")[2].isdecimal() else (part.strip(), "", "")
+        )
+        if not name:
+            raise click.UsageError(f"--queues {text!r} has an empty name; write NAME or NAME:SLOTS, joined by commas")
+        found[check_name("queue", name)] = int(count) if colon else slots
+    return found

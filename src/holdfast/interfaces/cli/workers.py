@@ -1,0 +1,35 @@
+"""`holdfast workers`: who is at work."""
+
+from holdfast.interfaces.cli.output import show_list, status_style
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, moment
+from holdfast.stores.worker import Worker
+
+
+@noun("workers")
+def command() -> None:
+    """Look at workers."""
+
+
+@make(command, name="list")
+def list_() -> None:
+    """List workers; one that is gone ended without a word."""
+    ops = settings().operations()
+    found, now = ops.workers(), ops.now()
+
+    def state(one: Worker) -> str:
+        return "alive" if one.alive else "gone"
+
+    columns: list[Column[Worker]] = [
+        Column("WORKER", lambda one: one.id),
+        Column("STATE", state, style=lambda one: status_style(state(one))),
+        Column("GENERATION", lambda one: one.generation, right=True),
+        Column("IN FLIGHT", lambda one: f"{one.in_flight:,}", right=True),
+        Column("STARTED", lambda one: ago(one.started_at, now), longer=lambda one: moment(one.started_at, now)),
+        Column("LEASE", lambda one: ago(one.alive_until, now)),
+        Column("QUEUES", lambda one: ", ".join(one.queues) or "all", loose=True),
+        Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
+    ]
+    show_list(settings(), found, columns, "no worker: run `holdfast worker --app module:attribute`")

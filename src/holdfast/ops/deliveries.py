@@ -1,0 +1,133 @@
+"""Deliveries, dead letters and jobs: lists, and everything there is to know about one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from holdfast.core.delivery import Status
+from holdfast.core.errors import NotFound
+from holdfast.core.message import Message
+from holdfast.core.pattern import check_pattern
+from holdfast.ops.work import Work, do
+from holdfast.stores import query
+from holdfast.stores.operate import AuditEntry, audit
+from holdfast.stores.overview import group_size, messages_with, paused_queues
+from holdfast.stores.query import FailureGroup, Filter, Listed, Run
+from holdfast.stores.registry import consumers
+from holdfast.stores.worker import workers
+
+JOBS = "job.*"
+_ENTRIES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryDetail:
+    """A delivery with its message and its whole story.
+
+    `alike` is the size of its failure group, itself included, and none when it is not a dead letter. `obstacles` say why a pending
+    one does not run: a pause, a block, no living worker.
+    """
+
+    listed: Listed
+    message: Message | None
+    runs: tuple[Run, ...]
+    audit: tuple[AuditEntry, ...]
+    siblings: tuple[Listed, ...]
+    alike: int | None
+    obstacles: tuple[str, ...]
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A delivery with its message, whole."""
+
+    listed: Listed
+    message: Message | None
+
+
+def deliveries(wanted: Filter | None = None, *, limit: int = 50, before: UUID | None = None) -> Work[list[Listed]]:
+    """A page of deliveries, newest first; pass the last id as `before` for the next."""
+    wanted = wanted or Filter()
+    if wanted.type is not None:
+        check_pattern(wanted.type)
+    return (yield from do(query.deliveries(wanted, limit, before)))
+
+
+def export(wanted: Filter | None = None, *, limit: int = 500, before: UUID | None = None) -> Work[list[Exported]]:
+    """`deliveries`, each with its message."""
+    page = yield from deliveries(wanted, limit=limit, before=before)
+    found = yield from do(messages_with(list({one.delivery.message_id for one in page})))
+    return [Exported(one, found.get(one.delivery.message_id)) for one in page]
+
+
+def delivery(id: UUID) -> Work[DeliveryDetail]:
+    """Everything about one delivery: message, runs, audit, its siblings, how many failed alike."""
+    found = yield from do(query.deliveries(Filter(ids=(id,)), 1))
+    if not found:
+        if (yield from do(query.messages(id=id, limit=1))):
+            raise NotFound("delivery", id, f"it is a message: see `holdfast messages show {id}`")
+        raise NotFound("delivery", id)
+    return (yield from _detail(found[0]))
+
+
+def job(id: UUID) -> Work[DeliveryDetail]:
+    """Everything about one job, by its delivery's id or by the id that enqueueing it returned."""
+    for one in (yield from do(query.deliveries(Filter(ids=(id,)), 1))) or (yield from do(query.deliveries_of(id))):
+        if one.type.startswith("job."):
+            return (yield from _detail(one))
+    raise NotFound("job", id)
+
+
+def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
+    """Dead letters gathered by what went wrong, largest group first."""
+    return (yield from do(query.failure_groups(limit, consumers)))
+
+
+def now() -> Work[datetime]:
+    """The database's own time."""
+    return (yield from do(query.clock()))
+
+
+def _detail(one: Listed) -> Work[DeliveryDetail]:
+    row = one.delivery
+    message = (yield from do(messages_with([row.message_id]))).get(row.message_id)
+    runs = yield from do(query.runs(row.id))
+    entries = yield from do(audit(_ENTRIES, target=("delivery", str(row.id))))
+    siblings = [other for other in (yield from do(query.deliveries_of(row.message_id))) if other.delivery.id != row.id]
+    alike = None
+    if row.dead:
+        alike = 1 if row.fingerprint is None else (yield from do(group_size(row.consumer, row.fingerprint)))
+    obstacles = (yield from _obstacles(one)) if row.status is Status.PENDING else ()
+    return DeliveryDetail(
+        listed=one,
+        message=message,
+        runs=tuple(runs),
+        audit=tuple(entries),
+        siblings=tuple(siblings),
+        alike=alike,
+        obstacles=obstacles,
+        now=(yield from do(query.clock())),
+    )
+
+
+def _obstacles(one: Listed) -> Work[tuple[str, ...]]:
+    row = one.delivery
+    now = yield from do(query.clock())
+    found: list[str] = []
+    if row.queue in (yield from do(paused_queues())):
+        found.append(f"queue {row.queue} is paused")
+    for consumer in (yield from do(consumers())):
+        if consumer.name == row.consumer and consumer.paused_at is not None:
+            found.append(f"consumer {row.consumer} is paused")
+        if consumer.name == row.consumer and consumer.blocked_until is not None and consumer.blocked_until > now:
+            found.append(f"consumer {row.consumer} is blocked: {consumer.blocked_resource} is out")
+    serving = [w for w in (yield from do(workers())) if w.alive and row.consumer in w.consumers]
+    if not serving:
+        found.append(f"no living worker serves {row.consumer}")
+    elif not any(not w.queues or row.queue in w.queues for w in serving):
+        found.append(f"no living worker serves {row.consumer} on queue {row.queue}")
+    elif not any(w.generation >= row.generation for w in serving):
+        found.append(f"no living worker has generation {row.generation} or a later one")
+    return tuple(found)

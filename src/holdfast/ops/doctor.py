@@ -1,0 +1,52 @@
+"""The doctor: gathers facts about a store and judges them; each finding names its remedy."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from holdfast.ops.findings import Facts, Finding, judge, schema_finding
+from holdfast.ops.upkeep import now_and_skew
+from holdfast.ops.work import Work, ask, do
+from holdfast.stores.health import (
+    at_history_bound,
+    lane_counts,
+    old_transactions,
+    overdue,
+    server_settings,
+    subscription_lag,
+    table_health,
+)
+from holdfast.stores.overview import paused_queues
+from holdfast.stores.query import clock, counts
+from holdfast.stores.registry import consumers
+from holdfast.stores.worker import workers
+
+_GRACE = timedelta(minutes=1)
+_OLD = timedelta(minutes=5)
+
+
+def doctor(local: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Work[list[Finding]]:
+    """What is well and what is not, worst first; without current tables that alone is found.
+
+    Changes nothing. `local` is this machine's clock.
+    """
+    status = yield from ask(lambda store: store.schema_status())
+    if not status.current:
+        return [schema_finding(status)]
+    facts = Facts(
+        schema=status,
+        skew=(yield from now_and_skew(local)),
+        now=(yield from do(clock())),
+        settings=(yield from do(server_settings())),
+        workers=tuple((yield from do(workers()))),
+        consumers=tuple((yield from do(consumers()))),
+        paused_queues=(yield from do(paused_queues())),
+        counts=tuple((yield from do(counts()))),
+        lanes=tuple((yield from do(lane_counts()))),
+        overdue=(yield from do(overdue(_GRACE))),
+        at_bound=tuple((yield from do(at_history_bound()))),
+        lags=tuple((yield from do(subscription_lag()))),
+        old=tuple((yield from do(old_transactions(_OLD)))),
+        tables=tuple((yield from do(table_health()))),
+        pooled=(yield from ask(lambda store: bool(getattr(store, "pooled", False)))),
+    )
+    return judge(facts)

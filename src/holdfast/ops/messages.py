@@ -1,0 +1,144 @@
+"""Messages: what was published, and publishing or enqueueing by hand."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from holdfast.core.errors import NotFound, Refused
+from holdfast.core.identity import uuid7
+from holdfast.core.message import Address, Message, NewMessage, new_message
+from holdfast.core.names import check_name
+from holdfast.core.pattern import check_pattern
+from holdfast.ops.work import Work, ask, do
+from holdfast.stores import query
+from holdfast.stores.operate import audited, live_generation
+from holdfast.stores.operation import Steps, operation
+from holdfast.stores.overview import subscribed
+from holdfast.stores.publish import Fanout, Published, publish
+from holdfast.stores.query import Filter, Listed
+from holdfast.stores.registry import consumers
+
+OPERATOR = "operator"
+"""The source of what is published by hand: keys are unique within a source."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDetail:
+    """A message with its deliveries."""
+
+    message: Message
+    deliveries: tuple[Listed, ...]
+
+
+def messages(
+    *,
+    type: str | None = None,
+    source: str | None = None,
+    key: str | None = None,
+    limit: int = 50,
+    before: UUID | None = None,
+) -> Work[list[Message]]:
+    """A page of messages, newest first; pass the last id as `before` for the next."""
+    if type is not None:
+        check_pattern(type)
+    return (yield from do(query.messages(type=type, source=source, key=key, limit=limit, before=before)))
+
+
+def message(id: UUID) -> Work[MessageDetail]:
+    """One message and how its deliveries are doing."""
+    found = yield from do(query.messages(id=id, limit=1))
+    if not found:
+        if (yield from do(query.deliveries(Filter(ids=(id,)), 1))):
+            raise NotFound("message", id, f"it is a delivery: see `holdfast deliveries show {id}`")
+        raise NotFound("message", id)
+    return MessageDetail(found[0], tuple((yield from do(query.deliveries_of(id)))))
+
+
+def publish_event(
+    type: str,
+    payload: object,
+    *,
+    actor: str,
+    source: str = OPERATOR,
+    key: str | None = None,
+    headers: Mapping[str, object] | None = None,
+    generation: int = 0,
+) -> Work[Published]:
+    """Stores an event with a delivery for everyone subscribed; audited. The same key again stores nothing."""
+    id = yield from _fresh_id()
+    event = new_message(
+        id=id, type=type, source=source, payload=payload, key=key, headers=headers, generation=generation
+    )
+    return (yield from _store(event, actor, "publish"))
+
+
+def enqueue(
+    job: str,
+    arguments: Mapping[str, object],
+    *,
+    actor: str,
+    source: str = OPERATOR,
+    key: str | None = None,
+    headers: Mapping[str, object] | None = None,
+    delay: timedelta | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    unique: str | None = None,
+    force: bool = False,
+) -> Work[Published]:
+    """Stores a call of a job where its registration says it belongs; audited.
+
+    `NotFound` when no job of that name ever registered, unless `force`: then a worker that comes later may run it.
+    """
+    check_name("consumer", job)
+    known = {one.name: one for one in (yield from do(consumers()))}
+    patterns = {one.consumer: one.pattern for one in (yield from do(subscribed())) if one.active}
+    if job in patterns:
+        raise Refused(
+            "enqueue", job, f"a consumer of {patterns[job]}, not a job", f"publish {patterns[job]} to make it run"
+        )
+    if job not in known and not force:
+        names = ", ".join(sorted(known.keys() - patterns.keys())[:20]) or "none yet"
+        raise NotFound("job", job, f"registered are {names}; force stores it for a worker that comes later")
+    row = known.get(job)
+    live = yield from do(live_generation(job))
+    address = Address(
+        consumer=job,
+        queue=queue or (row.queue if row else "default"),
+        priority=priority if priority is not None else (row.priority if row else 1),
+        delay=delay,
+        unique=unique,
+    )
+    call = new_message(
+        id=(yield from _fresh_id()),
+        type=f"job.{job}",
+        source=source,
+        payload=dict(arguments),
+        key=key,
+        headers=headers,
+        generation=live if live is not None else (row.generation if row else 0),
+        addressed=[address],
+    )
+    return (yield from _store(call, actor, "enqueue"))
+
+
+def _store(message: NewMessage, actor: str, action: str) -> Work[Published]:
+    published = yield from do(publish_audited(message, actor, action))
+    yield from ask(lambda store: store.hint())
+    return published
+
+
+def _fresh_id() -> Work[UUID]:
+    now = yield from do(query.clock())
+    return uuid7(int(now.timestamp() * 1000), secrets.randbits(74))
+
+
+@operation
+def publish_audited(message: NewMessage, actor: str, action: str, reason: str | None = None) -> Steps[Published]:
+    """Stores a message and who stored it, in one transaction; the same key again stores neither."""
+    (published,) = yield from publish([message], Fanout()).start()
+    if published.created:
+        yield audited(actor, action, "message", str(published.id), reason, {"type": message.type})
+    return published

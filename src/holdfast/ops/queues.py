@@ -1,0 +1,83 @@
+"""Queues: what they hold, and pausing them."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.core.errors import NotFound
+from holdfast.core.names import check_name
+from holdfast.ops.stats import loads
+from holdfast.ops.work import Work, ask, do
+from holdfast.stores import operate
+from holdfast.stores.overview import paused_queues
+from holdfast.stores.query import counts
+from holdfast.stores.registry import consumers
+from holdfast.stores.worker import workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue that a consumer, a delivery or an operator has named. `workers` are the living ones that serve it."""
+
+    name: str
+    consumers: tuple[str, ...]
+    workers: int
+    paused_at: datetime | None
+    pending: int
+    in_flight: int
+    failed: int
+    discarded: int
+    lag: timedelta
+
+
+def queues() -> Work[list[Queue]]:
+    """Every queue, by name."""
+    known = yield from do(consumers())
+    held = loads((yield from do(counts())))
+    paused = yield from do(paused_queues())
+    alive = [worker for worker in (yield from do(workers())) if worker.alive]
+    names = {one.queue for one in known} | {load.queue for load in held} | paused.keys()
+    found = []
+    for name in sorted(names):
+        own = [load for load in held if load.queue == name]
+        served = {one.name for one in known if one.queue == name} | {load.consumer for load in own}
+        found.append(
+            Queue(
+                name=name,
+                consumers=tuple(sorted(served)),
+                workers=sum((not w.queues or name in w.queues) and not served.isdisjoint(w.consumers) for w in alive),
+                paused_at=paused.get(name),
+                pending=sum(load.pending for load in own),
+                in_flight=sum(load.in_flight for load in own),
+                failed=sum(load.failed for load in own),
+                discarded=sum(load.discarded for load in own),
+                lag=max((load.lag for load in own), default=timedelta(0)),
+            )
+        )
+    return found
+
+
+def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool = False) -> Work[None]:
+    """Leaves a queue out of every claim until it is resumed; running work finishes.
+
+    A queue nobody has named yet is `NotFound` unless `force`: a slip of the pen must not look like a pause.
+    """
+    check_name("queue", name)
+    if not force:
+        yield from _known(name)
+    yield from do(operate.pause_queue(name, actor, reason))
+
+
+def resume_queue(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+    """Lets a queue be claimed again; false when it was not paused."""
+    check_name("queue", name)
+    if (yield from do(operate.resume_queue(name, actor, reason))):
+        yield from ask(lambda store: store.hint())
+        return True
+    yield from _known(name)
+    return False
+
+
+def _known(name: str) -> Work[None]:
+    names = [queue.name for queue in (yield from queues())]
+    if name not in names:
+        raise NotFound("queue", name, f"known are {', '.join(names[:20]) or 'none yet'}")

@@ -1,0 +1,94 @@
+"""Schedules: what fires when, pausing it, and running it once by hand."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from holdfast.core.errors import NotFound
+from holdfast.core.identity import uuid7
+from holdfast.core.message import Address, new_message
+from holdfast.ops.messages import OPERATOR, publish_audited
+from holdfast.ops.work import Work, ask, do
+from holdfast.stores import schedule
+from holdfast.stores.operate import live_generation
+from holdfast.stores.publish import Published
+from holdfast.stores.registry import consumers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleState:
+    """A schedule with how far it has fired and when it fires next; never while it is paused."""
+
+    name: str
+    expression: str
+    tz: str
+    missed: str
+    last_at: datetime
+    next_at: datetime | None
+    paused_at: datetime | None
+
+
+def schedules() -> Work[list[ScheduleState]]:
+    """Every schedule, by name."""
+    return [
+        ScheduleState(
+            name=one.name,
+            expression=one.expression,
+            tz=one.tz,
+            missed=one.missed,
+            last_at=one.last_at,
+            next_at=None if one.paused_at is not None else _next(one.expression, one.tz, one.now),
+            paused_at=one.paused_at,
+        )
+        for one in (yield from do(schedule.schedules()))
+    ]
+
+
+def pause_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[None]:
+    """Fires nothing until it is resumed."""
+    yield from _known(name)
+    yield from do(schedule.pause_schedule(name, actor, reason))
+
+
+def resume_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+    """Fires again; false when it was not paused. Occurrences of the pause count as missed."""
+    yield from _known(name)
+    return (yield from do(schedule.resume_schedule(name, actor, reason)))
+
+
+def run_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[Published]:
+    """Enqueues one run now, beside the occurrences that are due: those still fire. Audited."""
+    found = yield from _known(name)
+    row = next((one for one in (yield from do(consumers())) if one.name == name), None)
+    live = yield from do(live_generation(name))
+    call = new_message(
+        id=uuid7(int(found.now.timestamp() * 1000), secrets.randbits(74)),
+        type=f"job.{name}",
+        source=OPERATOR,
+        payload={},
+        headers={"scheduled_for": found.now.isoformat()},
+        generation=live if live is not None else (row.generation if row else 0),
+        addressed=[Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)],
+    )
+    published = yield from do(publish_audited(call, actor, "run", reason))
+    yield from ask(lambda store: store.hint())
+    return published
+
+
+def _known(name: str) -> Work[schedule.StoredSchedule]:
+    found = yield from do(schedule.schedules())
+    for one in found:
+        if one.name == name:
+            return one
+    raise NotFound("schedule", name, f"known are {', '.join(one.name for one in found[:20]) or 'none yet'}")
+
+
+def _next(expression: str, tz: str, now: datetime) -> datetime | None:
+    try:
+        return next(CronSim(expression, now.astimezone(ZoneInfo(tz)))).astimezone(UTC)
+    except (CronSimError, ZoneInfoNotFoundError, ValueError, StopIteration):
+        # Another release, or a host without that time zone, may have stored what this one cannot read.
+        return None

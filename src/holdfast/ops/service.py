@@ -1,0 +1,81 @@
+"""`hf.ops`: everything an operator can see and do, awaited here and blocking under `.sync`."""
+
+# The names a caller knows stand in the class; the modules must not hide behind them.
+from holdfast.ops import consumers as _consumers
+from holdfast.ops import deliveries as _deliveries
+from holdfast.ops import doctor as _doctor
+from holdfast.ops import messages as _messages
+from holdfast.ops import plan_file as _plan_file
+from holdfast.ops import plans as _plans
+from holdfast.ops import queues as _queues
+from holdfast.ops import schedules as _schedules
+from holdfast.ops import stats as _stats
+from holdfast.ops import upkeep as _upkeep
+from holdfast.ops.work import Awaiting, Blocking, Task
+
+
+class _Catalogue:
+    """What both sides offer. Every action names its actor and is audited in the transaction that does it."""
+
+    now = Task(_deliveries.now)
+    stats = Task(_stats.stats)
+    doctor = Task(_doctor.doctor)
+
+    deliveries = Task(_deliveries.deliveries)
+    delivery = Task(_deliveries.delivery)
+    export = Task(_deliveries.export)
+    job = Task(_deliveries.job)
+    failure_groups = Task(_deliveries.failure_groups)
+
+    plan_replay = Task(_plans.plan_replay)
+    plan_discard = Task(_plans.plan_discard)
+    plan_cancel = Task(_plans.plan_cancel)
+    load_plan = Task(_plan_file.load_plan)
+    replay = Task(_plans.replay)
+    discard = Task(_plans.discard)
+    cancel = Task(_plans.cancel)
+
+    messages = Task(_messages.messages)
+    message = Task(_messages.message)
+    publish = Task(_messages.publish_event)
+    enqueue = Task(_messages.enqueue)
+
+    queues = Task(_queues.queues)
+    pause_queue = Task(_queues.pause_queue)
+    resume_queue = Task(_queues.resume_queue)
+
+    consumers = Task(_consumers.consumers)
+    pause_consumer = Task(_consumers.pause_consumer)
+    resume_consumer = Task(_consumers.resume_consumer)
+    unblock_consumer = Task(_consumers.unblock_consumer)
+    retire_consumer = Task(_consumers.retire_consumer)
+    catch_up = Task(_consumers.catch_up)
+
+    schedules = Task(_schedules.schedules)
+    pause_schedule = Task(_schedules.pause_schedule)
+    resume_schedule = Task(_schedules.resume_schedule)
+    run_schedule = Task(_schedules.run_schedule)
+
+    workers = Task(_upkeep.worker_list)
+    audit = Task(_upkeep.audit)
+    prunable = Task(_upkeep.prunable_now)
+    prune = Task(_upkeep.prune)
+    schema_status = Task(_upkeep.schema_status)
+    schema_sql = Task(_upkeep.schema_sql)
+    migrate = Task(_upkeep.migrate)
+
+
+class SyncOperations(_Catalogue, Blocking):
+    """`hf.ops.sync`: the same names, blocking."""
+
+
+class Operations(_Catalogue, Awaiting):
+    """What operators see and do on one store.
+
+    plan = await hf.ops.plan_replay(Filter(group="9768cf8bff58e58b"), limit=100)
+    report = await plan.execute(actor="ada", reason="fixed in 42", generation=42)
+    """
+
+    @property
+    def sync(self) -> SyncOperations:
+        return SyncOperations(self.store, self.prepare)

@@ -1,0 +1,88 @@
+"""The JSON shape of what operators see: one for the command line, the HTTP API and agents alike.
+
+Times are ISO 8601 in UTC, durations are seconds, a payload is the JSON it is. Shapes grow only by addition.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.delivery import FailureCycle
+from holdfast.core.message import Message
+from holdfast.core.retry import RetryPolicy
+from holdfast.ops.deliveries import DeliveryDetail, Exported
+from holdfast.ops.messages import MessageDetail
+from holdfast.ops.plan_file import plan_to_json, skipped_to_json
+from holdfast.ops.plans import Plan, Skipped
+from holdfast.ops.stats import Stats
+from holdfast.stores.query import Listed
+
+_TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
+
+
+def dumps(value: object, *, indent: bool = False) -> str:
+    """`value` as JSON text."""
+    return orjson.dumps(shape(value), option=orjson.OPT_INDENT_2 if indent else None).decode()
+
+
+def shape(value: object) -> object:
+    """`value` as JSON values."""
+    match value:
+        case None | str() | bool() | int() | float() if not isinstance(value, Enum):
+            return value
+        case Enum():
+            return value.value
+        case UUID():
+            return str(value)
+        case datetime():
+            return value.astimezone(UTC).isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Listed():
+            return {**_delivery(value), "type": value.type, "source": value.source, "key": value.key}
+        case Message():
+            return {**_fields(value), "payload": orjson.Fragment(value.payload.encode())}
+        case Exported():
+            return {**_mapping(value.listed), "message": shape(value.message)}
+        case DeliveryDetail():
+            rest = {name: part for name, part in _fields(value).items() if name not in ("listed", "now")}
+            return {**_mapping(value.listed), **rest}
+        case MessageDetail():
+            return {**_mapping(value.message), "deliveries": shape(value.deliveries)}
+        case Plan():
+            return plan_to_json(value)
+        case Skipped():
+            return skipped_to_json(value)
+        case Stats():
+            return {**_fields(value), **{name: shape(getattr(value, name)) for name in _TOTALS}}
+        case FailureCycle() | RetryPolicy():
+            return value.to_json()
+        case Mapping():
+            return {str(key): shape(item) for key, item in value.items()}
+        case tuple() if hasattr(value, "_asdict"):
+            return shape(value._asdict())
+        case list() | tuple() | set() | frozenset():
+            return [shape(item) for item in value]
+        case _ if is_dataclass(value):
+            return _fields(value)
+        case _:
+            raise TypeError(f"{type(value).__name__} has no JSON shape")
+
+
+def _mapping(value: object) -> dict[str, object]:
+    shaped = shape(value)
+    assert isinstance(shaped, dict)
+    return shaped
+
+
+def _fields(value: object) -> dict[str, object]:
+    assert is_dataclass(value)
+    return {spec.name: shape(getattr(value, spec.name)) for spec in fields(value)}
+
+
+def _delivery(listed: Listed) -> dict[str, object]:
+    return _fields(listed.delivery)

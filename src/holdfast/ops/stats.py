@@ -1,0 +1,156 @@
+"""Stats: what waits, runs and has failed, and conditions on it that a script can alarm on."""
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.core.duration import format_duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.ops.work import Work, do
+from holdfast.stores.overview import paused_queues
+from holdfast.stores.query import Count, clock, counts
+from holdfast.stores.registry import consumers
+from holdfast.stores.worker import workers
+
+_ZERO = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How a consumer's deliveries in a queue stand. `lag` is how long the oldest that is due has waited."""
+
+    queue: str
+    consumer: str
+    pending: int = 0
+    suspects: int = 0
+    in_flight: int = 0
+    failed: int = 0
+    discarded: int = 0
+    lag: timedelta = _ZERO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """The whole store at one moment. `pending` includes retry waits and suspects."""
+
+    now: datetime
+    loads: tuple[Load, ...]
+    workers: int
+    paused_queues: tuple[str, ...]
+    paused_consumers: tuple[str, ...]
+    blocked_consumers: tuple[str, ...]
+
+    @property
+    def pending(self) -> int:
+        return sum(load.pending for load in self.loads)
+
+    @property
+    def suspects(self) -> int:
+        return sum(load.suspects for load in self.loads)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(load.in_flight for load in self.loads)
+
+    @property
+    def failed(self) -> int:
+        return sum(load.failed for load in self.loads)
+
+    @property
+    def discarded(self) -> int:
+        return sum(load.discarded for load in self.loads)
+
+    @property
+    def oldest(self) -> timedelta:
+        """How long the oldest delivery that is due has waited; zero when nothing is due."""
+        return max((load.lag for load in self.loads), default=_ZERO)
+
+
+def stats() -> Work[Stats]:
+    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done."""
+    rows = yield from do(counts())
+    now = yield from do(clock())
+    known = yield from do(consumers())
+    alive = [worker for worker in (yield from do(workers())) if worker.alive]
+    return Stats(
+        now=now,
+        loads=tuple(loads(rows)),
+        workers=len(alive),
+        paused_queues=tuple(sorted((yield from do(paused_queues())))),
+        paused_consumers=tuple(one.name for one in known if one.paused_at is not None),
+        blocked_consumers=tuple(one.name for one in known if one.blocked_until is not None and one.blocked_until > now),
+    )
+
+
+def loads(rows: Sequence[Count]) -> list[Load]:
+    """Counts per state, gathered per queue and consumer."""
+    found: dict[tuple[str, str], dict[str, Count]] = {}
+    for row in rows:
+        found.setdefault((row.queue, row.consumer), {})[row.state] = row
+    return [_load(queue, consumer, states) for (queue, consumer), states in sorted(found.items())]
+
+
+def _load(queue: str, consumer: str, states: dict[str, Count]) -> Load:
+    def count(state: str) -> int:
+        return states[state].count if state in states else 0
+
+    waiting = [states[state] for state in ("pending", "suspect") if state in states]
+    lags = [row.now - row.oldest_at for row in waiting if row.oldest_at is not None]
+    return Load(
+        queue=queue,
+        consumer=consumer,
+        pending=count("pending") + count("suspect"),
+        suspects=count("suspect"),
+        in_flight=count("in_flight"),
+        failed=count("failed"),
+        discarded=count("discarded"),
+        lag=max([_ZERO, *lags]),
+    )
+
+
+_COMPARE = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq}
+_COUNTS = ("failed", "pending", "in_flight", "discarded", "suspects", "workers")
+_CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|>|<|=)\s*(.+?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A bound on a figure, such as `failed>10` or `oldest>5m`; it holds when the figure is beyond it."""
+
+    figure: str
+    comparison: str
+    bound: int | timedelta
+
+    def holds(self, stats: Stats) -> bool:
+        return bool(_COMPARE[self.comparison](getattr(stats, self.figure), self.bound))
+
+    def describe(self, stats: Stats) -> str:
+        """The figure beside its bound, for people."""
+        return f"{self.figure} is {_shown(getattr(stats, self.figure))} ({self.comparison} {_shown(self.bound)})"
+
+
+def read_conditions(text: str) -> list[Condition]:
+    """The conditions in `failed>10,oldest>5m`."""
+    return [_condition(part) for part in text.split(",")]
+
+
+def _condition(text: str) -> Condition:
+    match = _CONDITION.fullmatch(text)
+    if match is None or match[1] not in (*_COUNTS, "oldest"):
+        raise ConfigurationError(
+            f"condition {text!r} cannot be read; use {', '.join(_COUNTS)} or oldest with > >= < <= = and a bound, "
+            "such as failed>10,oldest>5m"
+        )
+    if match[1] == "oldest":
+        return Condition(match[1], match[2], to_timedelta(match[3], name="oldest"))
+    if not match[3].isdecimal():
+        raise ConfigurationError(f"condition {text!r} needs a whole number, such as {match[1]}{match[2]}10")
+    return Condition(match[1], match[2], int(match[3]))
+
+
+def _shown(value: int | timedelta) -> str:
+    if isinstance(value, int):
+        return str(value)
+    return format_duration(timedelta(seconds=round(value.total_seconds())))

@@ -1,0 +1,115 @@
+"""Upkeep: pruning what is done and old, the schema, workers and the audit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib import import_module
+from uuid import UUID
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.ops.work import Work, ask, do
+from holdfast.stores import operate, worker
+from holdfast.stores.migration import SchemaStatus
+from holdfast.stores.operate import AuditEntry, record
+from holdfast.stores.operation import Operation
+from holdfast.stores.overview import prunable_messages
+from holdfast.stores.protocol import Store
+from holdfast.stores.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
+from holdfast.stores.query import MAX_PAGE, clock
+from holdfast.stores.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """How many rows a pruning removed, or would remove."""
+
+    delivered: int = 0
+    discarded: int = 0
+    messages: int = 0
+
+
+def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> Work[Pruned]:
+    """What `prune` would remove; nothing changes."""
+    top = ceiling((yield from do(clock())), older_than)
+    return Pruned(
+        delivered=(yield from do(prunable(top, older_than))),
+        discarded=(yield from do(prunable(top, older_than, discarded=True))) if discarded else 0,
+        messages=(yield from do(prunable_messages(top, older_than, discarded=discarded))) if messages else 0,
+    )
+
+
+def prune(
+    older_than: timedelta,
+    *,
+    actor: str,
+    discarded: bool = False,
+    messages: bool = False,
+    progress: Callable[[Pruned], None] | None = None,
+) -> Work[Pruned]:
+    """Removes delivered rows older than that, in small transactions; failed ones never. Audited.
+
+    `discarded` removes discarded ones too, `messages` what no delivery and no subscription needs any more: an event
+    store is pruned only when somebody says so. It can be stopped at any moment and started again.
+    """
+    top = ceiling((yield from do(clock())), older_than)
+    removed = Pruned()
+
+    def batch_of(kind: str, cursor: UUID) -> Operation[tuple[int, UUID | None]]:
+        if kind == "messages":
+            return prune_messages(cursor, top, older_than)
+        return prune_deliveries(cursor, top, older_than, discarded=kind == "discarded")
+
+    kinds = ["delivered", *(["discarded"] if discarded else []), *(["messages"] if messages else [])]
+    counts = dict.fromkeys(kinds, 0)
+    for kind in kinds:
+        cursor: UUID | None = FROM_THE_START
+        while cursor is not None:
+            count, cursor = yield from do(batch_of(kind, cursor))
+            counts[kind] += count
+            removed = Pruned(**counts)
+            if progress is not None:
+                progress(removed)
+    yield from do(record(actor, "prune", "store", "deliveries", None, {"older_than": str(older_than), **counts}))
+    return removed
+
+
+def worker_list() -> Work[list[Worker]]:
+    """Every worker known, oldest first; one that is not alive any more ended without a word."""
+    return (yield from do(worker.workers()))
+
+
+def audit(
+    *, limit: int = 50, before: int | None = None, target: tuple[str, str] | None = None
+) -> Work[list[AuditEntry]]:
+    """The newest audit entries, also of one (kind, target); pass the last id as `before` for the next."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+    return (yield from do(operate.audit(limit, before, target)))
+
+
+def schema_status() -> Work[SchemaStatus]:
+    """Which version the tables have and which this release needs."""
+    return (yield from ask(lambda store: store.schema_status()))
+
+
+def migrate(lock_timeout: timedelta = timedelta(seconds=10)) -> Work[list[str]]:
+    """Brings the tables to the version this release needs and names what it applied; nothing when they are."""
+    return (yield from ask(lambda store: store.migrate(lock_timeout)))
+
+
+def schema_sql() -> Work[str]:
+    """The tables as one script, for people who apply it themselves; nothing is connected."""
+    return (yield from ask(_script))
+
+
+def now_and_skew(local: Callable[[], datetime]) -> Work[timedelta]:
+    """How far the database's clock is ahead of this machine's, give or take the way there."""
+    before = local()
+    theirs = yield from do(clock())
+    return theirs - (before + (local() - before) / 2)
+
+
+def _script(store: Store) -> str:
+    # Chosen by name: this layer must not need the driver of a database that is not in use.
+    text: str = import_module(f"holdfast.stores.{store.dialect.name}.store").schema_text(store.dialect)
+    return text

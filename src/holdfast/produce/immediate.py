@@ -1,0 +1,82 @@
+"""Write transactions on SQLite that take the write lock at once, by BEGIN IMMEDIATE.
+
+A transaction that begins by reading cannot write any more once another connection wrote: SQLite refuses at once,
+however long the connection would wait. One that begins with the lock waits for its turn and then never fails so.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.stores.implicit import BEGIN, begins_at_once
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+@contextmanager
+def immediate(conn: "sqlite3.Connection") -> "Iterator[sqlite3.Connection]":
+    """A transaction that holds the write lock from the start: committed at the end, rolled back by an exception.
+
+    Waits for the lock as long as the connection's `timeout` says.
+
+    >>> import sqlite3
+    >>> db = sqlite3.connect(":memory:")
+    >>> with immediate(db):
+    ...     _ = db.execute("create table orders (id integer primary key)")
+    ...     _ = db.execute("insert into orders default values")
+    >>> db.in_transaction
+    False
+    >>> db.close()
+    """
+    if conn.in_transaction:
+        raise ConfigurationError(
+            "immediate(conn) begins a transaction and this connection is in one already; commit or roll back first "
+            "(a connection made with autocommit=False is always in one: make it with isolation_level=None)"
+        )
+    conn.execute(BEGIN)
+    try:
+        yield conn
+        # As a statement: with autocommit=True the method would do nothing.
+        conn.execute("commit")
+    except BaseException:
+        _roll_back(conn)
+        raise
+
+
+def begin_immediate(engine: "Engine | AsyncEngine") -> None:
+    """Makes every transaction of an SQLAlchemy engine on SQLite begin with BEGIN IMMEDIATE, reading ones too.
+
+    Call it once, when the engine is made. Connections with isolation_level="AUTOCOMMIT" stay as they are.
+
+    >>> from sqlalchemy import create_engine
+    >>> engine = create_engine("sqlite:///shop.db")
+    >>> begin_immediate(engine)
+    """
+    from sqlalchemy import event
+
+    chosen: Engine = getattr(engine, "sync_engine", None) or engine  # type: ignore[assignment]
+    if chosen.dialect.name != "sqlite":
+        raise ConfigurationError(f"begin_immediate() is for SQLite, and this engine speaks {chosen.dialect.name}")
+    event.listen(chosen, "begin", _begin)
+
+
+def _roll_back(conn: "sqlite3.Connection") -> None:
+    # A full disk may have ended the transaction already.
+    if conn.in_transaction:
+        conn.execute("rollback")
+
+
+def _begin(conn: "Connection") -> None:
+    dialect: Any = conn.dialect
+    level = conn.get_execution_options().get("isolation_level") or getattr(dialect, "_on_connect_isolation_level", None)
+    if level == "AUTOCOMMIT":
+        return
+    if begins_at_once(conn.connection.driver_connection):
+        # Nothing has been done in it yet: SQLAlchemy is only about to begin.
+        conn.exec_driver_sql("rollback")
+    conn.exec_driver_sql(BEGIN)

@@ -1,0 +1,312 @@
+"""Bad input on every command: one clear line, the right exit code, never a traceback."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast.app.opening import open_store
+from holdfast.interfaces.cli import main
+from tests.cli.conftest import Shop
+from tests.servers.postgres import PostgresServer
+
+ABSENT = "01a1de9e-3feb-7141-acf8-3a160ca18709"
+DEAF = "postgresql://shop:s3cr3t@127.0.0.1:1/shop"
+
+# Every command with arguments it would take on a good day: the test below sees to it that none is missing.
+GOOD: dict[str, tuple[str, ...]] = {
+    "worker": ("--app", "nowhere:hf"),
+    "publish": ("order.placed", "{}"),
+    "enqueue": ("mail", "{}"),
+    "replay": ("--status", "failed", "--yes"),
+    "dlq list": (),
+    "dlq show": (ABSENT,),
+    "dlq groups": (),
+    "dlq discard": ("--consumer", "billing", "--yes"),
+    "dlq export": (),
+    "deliveries list": (),
+    "deliveries show": (ABSENT,),
+    "deliveries cancel": ("--consumer", "billing", "--yes"),
+    "messages list": (),
+    "messages show": (ABSENT,),
+    "jobs list": (),
+    "jobs show": (ABSENT,),
+    "jobs cancel": (ABSENT, "--yes"),
+    "queues list": (),
+    "queues pause": ("mail",),
+    "queues resume": ("mail",),
+    "consumers list": (),
+    "consumers pause": ("mail",),
+    "consumers resume": ("mail",),
+    "consumers retire": ("billing", "--yes"),
+    "consumers catch-up": (),
+    "cron list": (),
+    "cron run": ("nightly",),
+    "cron pause": ("nightly",),
+    "cron resume": ("nightly",),
+    "workers list": (),
+    "stats": (),
+    "doctor": (),
+    "schema sql": (),
+    "schema status": (),
+    "schema migrate": (),
+    "audit list": (),
+    "prune": ("--older-than", "30d", "--yes"),
+    "version": (),
+}
+OFFLINE = {"schema sql", "version"}
+STORE = [name for name in GOOD if name not in {*OFFLINE, "worker"}]
+TABLES = [name for name in STORE if name not in {"schema status", "schema migrate", "doctor"}]
+
+
+def leaves(group: click.Group, path: str = "") -> Iterator[str]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from leaves(found, f"{path}{name} ")
+        else:
+            yield f"{path}{name}"
+
+
+def words(name: str) -> tuple[str, ...]:
+    return (*name.split(), *GOOD[name])
+
+
+def test_no_command_is_missing_here() -> None:
+    assert set(leaves(main)) - {"demo"} == set(GOOD)
+
+
+@pytest.mark.parametrize("name", STORE)
+def test_a_store_that_cannot_be_reached_is_named_without_its_password(shop: Shop, name: str) -> None:
+    result = shop.run("--dsn", DEAF, *words(name))
+    assert result.exit_code == 5, result.stderr
+    assert result.stderr.startswith("error: store postgresql://127.0.0.1:1/shop cannot be reached")
+    assert "s3cr3t" not in result.output
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("name", [name for name in STORE if name != "schema migrate"])
+def test_a_file_that_is_not_there_is_not_made(shop: Shop, name: str) -> None:
+    result = shop.run("--dsn", f"sqlite:///{shop.folder / 'typo.db'}", *words(name))
+    assert (result.exit_code, result.stdout) == (5, ""), result.stderr
+    assert "there is no such file" in result.stderr
+    assert not (shop.folder / "typo.db").exists()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_missing_tables_say_how_to_make_them(shop: Shop, name: str) -> None:
+    (shop.folder / "empty.db").touch()
+    result = shop.run("--dsn", f"sqlite:///{shop.folder / 'empty.db'}", *words(name))
+    assert (result.exit_code, result.stdout) == (5, ""), result.stderr
+    assert result.stderr == "error: schema 'holdfast' has no Holdfast tables; run `holdfast schema migrate`\n"
+
+
+@pytest.mark.parametrize("name", [name for name in GOOD if name != "version"])
+def test_without_a_store_or_an_app_a_command_asks_for_one(
+    shop: Shop, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shop.folder)
+    given = name.split() if name == "worker" else words(name)
+    result = shop.run(*given, env={"HOLDFAST_DSN": None})
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: no app was named" if name == "worker" else "error: no store was named")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_unknown_option_points_to_the_help(shop: Shop, name: str) -> None:
+    result = shop.run(*words(name), "--nonsense")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: no such option '--nonsense'")
+    assert result.stderr.endswith(f"ee `holdfast {name} --help`\n")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_every_command_explains_itself(shop: Shop, name: str) -> None:
+    result = shop.run(*name.split(), "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: holdfast {name} ")
+
+
+LISTS = ["dlq list", "deliveries list", "messages list", "jobs list"]
+FILTERS = ["dlq list", "deliveries list", "dlq discard", "deliveries cancel", "dlq export", "replay"]
+BY_ID = ["dlq show", "deliveries show", "messages show", "jobs show"]
+
+CASES: list[tuple[tuple[str, ...], int, str]] = [
+    *(((*name.split(), "nonsense"), 2, "is not an id") for name in BY_ID),
+    *(((*name.split(), ABSENT[:-1]), 2, "is not an id") for name in BY_ID),
+    *(((*name.split(), ABSENT), 3, ABSENT) for name in BY_ID),
+    *(((*name.split(),), 2, "missing argument 'ID'") for name in BY_ID),
+    *(((*name.split(), "--limit", bad), 2, "--limit") for name in LISTS for bad in ("0", "-5", "ten", "100000")),
+    *(((*name.split(), "--before", "nonsense"), 2, "is not an id") for name in LISTS),
+    *(((*name.split(), "--since", "yesterday"), 2, "neither how long ago") for name in FILTERS),
+    *(((*name.split(), "--since", "5"), 2, "neither how long ago") for name in FILTERS),
+    *(((*name.split(), "--since", "1h", "--until", "2h"), 2, "--since is not before --until") for name in FILTERS),
+    *(((*name.split(), "--type", "a..b"), 2, "pattern") for name in FILTERS),
+    *(((*name.split(), "--type", "'; drop table x"), 2, "pattern") for name in FILTERS),
+    *(((name, "list", "--status", "lost"), 2, "'lost' is not one of") for name in ("deliveries", "jobs")),
+    (("deliveries", "list", "--status", "discarded", "--status", "failed"), 2, "stands alone"),
+    (("replay",), 2, "say what to replay"),
+    (("replay", "--id", "nonsense"), 2, "is not an id"),
+    (("replay", "--id", ABSENT), 3, f"no delivery '{ABSENT}'"),
+    (("replay", "--event-id", ABSENT), 3, f"no message '{ABSENT}'"),
+    (("replay", "--id", ABSENT, "--status", "failed"), 2, "leave --event-id and the filters out"),
+    (("replay", "--status", "failed", "--limit", "-1"), 2, "--limit"),
+    (("replay", "--status", "failed", "--limit", "1000000"), 2, "--limit"),
+    (("replay", "--status", "failed", "--generation", "-1"), 2, "--generation"),
+    (("replay", "--status", "failed"), 4, "no terminal to ask on; add --yes"),
+    (("replay", "--plan", "absent.json"), 2, "cannot be read"),
+    (("dlq", "discard"), 2, "say what to discard"),
+    (("dlq", "discard", ABSENT), 3, ABSENT),
+    (("dlq", "discard", ABSENT, "--consumer", "mail"), 2, "leave the filters out"),
+    (("dlq", "discard", "--consumer", "billing"), 4, "add --yes"),
+    (("dlq", "groups", "--limit", "0"), 2, "--limit"),
+    (("dlq", "export", "--output", "/nowhere/x.jsonl"), 2, "cannot be written"),
+    (("dlq", "nonsense"), 2, "no such command 'nonsense'"),
+    (("deliveries", "cancel"), 2, "say what to cancel"),
+    (("deliveries", "cancel", ABSENT), 3, ABSENT),
+    (("deliveries", "cancel", "--consumer", "mail"), 4, "add --yes"),
+    (("jobs", "cancel"), 2, "missing argument"),
+    (("jobs", "cancel", ABSENT), 3, f"no job '{ABSENT}'"),
+    (("publish", "order.placed", "{bad"), 2, "is not JSON"),
+    (("publish", "order.placed", ""), 2, "is not JSON"),
+    (("publish", "no spaces", "{}"), 2, "type name 'no spaces' is refused"),
+    (("publish", "order.placed"), 2, "missing argument 'JSON|-'"),
+    (("publish", "order.placed", "{}", "--key", ""), 2, "key"),
+    (("publish", "order.placed", "{}", "--header", "nonsense"), 2, "is not NAME=VALUE"),
+    (("publish", "order.placed", "{}", "--source", "a b"), 2, "source name 'a b' is refused"),
+    (("publish", "order.placed", "{}", "--generation", "-1"), 2, "--generation"),
+    (("publish", "order.placed", '{"x": 1}', "--key", "order:1:placed:v1", "--source", "shop"), 4, "already names"),
+    (("enqueue", "nobody", "{}"), 3, "registered are mail, nightly"),
+    (("enqueue", "billing", "{}"), 4, "a consumer of order.placed, not a job"),
+    (("enqueue", "mail", "[1]"), 2, "a JSON object"),
+    (("enqueue", "mail", "{}", "--delay", "5"), 2, "has no unit"),
+    (("enqueue", "mail", "{}", "--delay", "-5s"), 2, "--delay"),
+    (("enqueue", "mail", "{}", "--priority", "7"), 2, "--priority"),
+    (("enqueue", "mail", "{}", "--queue", "a.b"), 2, "queue name 'a.b' is refused"),
+    (("queues", "pause", "nowhere"), 3, "known are mail, payments"),
+    (("queues", "resume", "nowhere"), 3, "no queue 'nowhere'"),
+    (("queues", "pause", "a b"), 2, "queue name 'a b' is refused"),
+    (("queues", "pause", "x';--", "--force"), 2, "is refused"),
+    (("consumers", "pause", "nobody"), 3, "registered are billing, mail"),
+    (("consumers", "resume", "nobody"), 3, "no consumer 'nobody'"),
+    (("consumers", "retire", "nobody", "--yes"), 3, "no consumer 'nobody'"),
+    (("consumers", "retire", "billing", "--pattern", "x.*", "--yes"), 3, "subscription"),
+    (("consumers", "retire", "billing"), 4, "add --yes"),
+    (("cron", "run", "never"), 3, "known are nightly"),
+    (("cron", "pause", "never"), 3, "no schedule 'never'"),
+    (("cron", "resume", "never"), 3, "no schedule 'never'"),
+    (("stats", "--fail-if", "nonsense>1"), 2, "condition 'nonsense>1' cannot be read"),
+    (("stats", "--fail-if", "failed>many"), 2, "needs a whole number"),
+    (("stats", "--fail-if", "oldest>5"), 2, "has no unit"),
+    (("stats", "--every", "soon", "--watch"), 2, "cannot be read"),
+    (("audit", "list", "--target", "nonsense"), 2, "KIND:NAME"),
+    (("audit", "list", "--limit", "0"), 2, "--limit"),
+    (("audit", "list", "--before", "0"), 2, "--before"),
+    (("prune",), 2, "missing option '--older-than'"),
+    (("prune", "--older-than", "30"), 2, "has no unit"),
+    (("prune", "--older-than", "-1d"), 2, "--older-than"),
+    (("prune", "--older-than", "30d"), 4, "add --yes"),
+    (("schema", "migrate", "--lock-timeout", "x"), 2, "cannot be read"),
+    (("worker", "--app", "nowhere:hf"), 6, "No module named 'nowhere'"),
+    (("worker", "--app", "nocolon"), 6, "module:attribute"),
+    (("worker", "--app", "absent.py:hf"), 6, "there is no such file"),
+    (("worker", "--app", "json:dumps"), 6, "not Holdfast"),
+    (("worker", "--app", "nowhere:hf", "--queues", "a:10,,b"), 2, "--queues"),
+    (("worker", "--app", "nowhere:hf", "--queues", "a b"), 2, "queue name 'a b' is refused"),
+    (("worker", "--app", "nowhere:hf", "--queues", "a:0"), 2, "slots"),
+    (("worker", "--app", "nowhere:hf", "--lease", "0s"), 2, "lease"),
+    (("worker", "--app", "nowhere:hf", "--lease", "x"), 2, "--lease"),
+    (("worker", "--app", "nowhere:hf", "--processes", "0"), 2, "--processes"),
+    (("worker", "--app", "nowhere:hf", "--concurrency", "0"), 2, "--concurrency"),
+    (("worker", "--app", "nowhere:hf", "--generation", "x"), 2, "--generation"),
+    (("nonsense",), 2, "no such command 'nonsense'"),
+    (("--nonsense", "stats"), 2, "no such option '--nonsense'"),
+    (("--format", "xml", "stats"), 2, "'xml' is not one of"),
+    (("stats", "--format", "xml"), 2, "'xml' is not one of"),
+    (("--log-level", "loud", "stats"), 2, "'loud' is not one of"),
+    (("--dsn", "mysql://shop:s3cr3t@h/db", "stats"), 2, "names no store Holdfast knows"),
+    (("--dsn", "sqlite://shop:s3cr3t@h/db", "stats"), 2, "names no file"),
+    (("--dsn", "sqlite:///:memory:", "stats"), 2, "in-memory"),
+    (("--dsn", "postgresql://shop:s3cr3t%zz@h/db", "stats"), 2, "the DSN cannot be read"),
+    (("--dsn", "postgresql://shop:s3@cr3t@h/db", "stats"), 2, "the DSN cannot be read"),
+    (("--dsn", "postgresql://h/db?password=s3cr3t&nonsense=1", "stats"), 2, "the DSN cannot be read"),
+    (("--schema", 'x"; drop schema public', "stats"), 2, "schema name"),
+    (("--schema", "other", "stats"), 5, "schema 'other' has no Holdfast tables"),
+    (("--actor", "  ", "queues", "pause", "mail"), 2, "--actor is empty"),
+]
+
+
+@pytest.mark.parametrize(("args", "code", "text"), CASES, ids=[" ".join(args)[:70] for args, _, _ in CASES])
+def test_bad_input_gets_one_clear_line_and_its_code(shop: Shop, args: tuple[str, ...], code: int, text: str) -> None:
+    result = shop.run(*args)
+    assert result.exit_code == code, result.output
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("error: "), result.stderr
+    assert text in line
+    assert "s3" not in line.replace("sqlite3", "")
+    assert result.stdout == ""
+
+
+def test_bad_input_changes_nothing(shop: Shop) -> None:
+    before = shop.run("audit", "list", "--format", "json").stdout
+    for args, _, _ in CASES:
+        shop.run(*args)
+    assert shop.run("audit", "list", "--format", "json").stdout == before
+
+
+def test_json_on_stdin_that_is_none_is_refused(shop: Shop) -> None:
+    result = shop.run("publish", "order.placed", "-", input="nonsense")
+    assert (result.exit_code, "stdin is not JSON" in result.stderr) == (2, True)
+
+
+def test_a_file_that_is_no_database_is_refused(shop: Shop) -> None:
+    (shop.folder / "text.db").write_text("this is no database, whatever its name says\n" * 100)
+    result = shop.run("--dsn", f"sqlite:///{shop.folder / 'text.db'}", "stats")
+    assert (result.exit_code, "not a database" in result.stderr) == (5, True)
+
+
+def test_tables_of_a_later_release_ask_for_an_upgrade(shop: Shop) -> None:
+    store = open_store(shop.dsn)
+    store.migrate()
+    store.close_sync()
+    with sqlite3.connect(shop.folder / "shop.db") as db:
+        db.execute("insert into holdfast_schema_version (version, name) values (99, 'later')")
+    result = shop.run("stats")
+    assert (result.exit_code, "upgrade holdfast" in result.stderr) == (5, True)
+
+
+def test_an_empty_postgres_database_is_told_from_one_that_is_away(shop: Shop, postgres18: PostgresServer) -> None:
+    dsn = postgres18.create_database("cli_empty")
+    for name in ("stats", "dlq list", "replay"):
+        result = shop.run("--dsn", dsn, *words(name))
+        assert (result.exit_code, "holdfast schema migrate" in result.stderr) == (5, True), result.stderr
+    assert shop.run("--dsn", dsn, "schema", "status").exit_code == 1
+    assert shop.run("--dsn", dsn, "doctor").exit_code == 1
+    postgres18.drop_database("cli_empty")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("raise RuntimeError('no settings')", "RuntimeError: no settings"),
+        ("import sys; sys.exit(3)", "sys.exit(3)"),
+        ("hf = 7", "hf as a int"),
+        ("def broken(:", "SyntaxError"),
+    ],
+)
+def test_an_app_that_cannot_be_imported_says_why(shop: Shop, source: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"broken_{abs(hash(source))}.py"
+    path.write_text(source)
+    for args in (("worker", "--app", f"{path}:hf"), ("--app", f"{path}:hf", "stats")):
+        result = shop.run(*args, env={"HOLDFAST_DSN": None})
+        assert (result.exit_code, text in result.stderr) == (6, True), result.stderr
+
+
+def test_a_broken_pyproject_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.folder)
+    Path("pyproject.toml").write_text("not = [toml")
+    result = shop.run("worker")
+    assert (result.exit_code, "pyproject.toml cannot be read" in result.stderr) == (2, True)

@@ -1,0 +1,271 @@
+"""What a command prints: JSON that scripts can read, tables that people can, nothing that harms a terminal."""
+
+import doctest
+import io
+import json
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from rich.console import Console
+
+from holdfast.interfaces.cli import words
+from holdfast.interfaces.cli.failure import without_passwords
+from holdfast.interfaces.cli.story import last_frames
+from holdfast.interfaces.cli.table import Column, lines_of
+from holdfast.interfaces.cli.words import ago, moment, printable, rough
+from tests.cli.build import ORDERS, WORKER
+from tests.cli.conftest import Shop
+
+NOW = datetime(2026, 11, 15, 9, tzinfo=UTC)
+
+LISTS = {
+    "dlq list": 5,
+    "dlq groups": 1,
+    "deliveries list": 13,
+    "messages list": 7,
+    "jobs list": 1,
+    "queues list": 2,
+    "consumers list": 4,
+    "cron list": 1,
+    "workers list": 1,
+    "audit list": 1,
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_one_array_or_one_object_a_line(shop: Shop, name: str) -> None:
+    whole = json.loads(shop.run(*name.split(), "--format", "json").stdout)
+    lines = [json.loads(line) for line in shop.run(*name.split(), "--format", "jsonl").stdout.splitlines()]
+    assert len(whole) == LISTS[name]
+    drop = {"lag"}
+    assert [{k: v for k, v in one.items() if k not in drop} for one in lines] == [
+        {k: v for k, v in one.items() if k not in drop} for one in whole
+    ]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_table_in_a_pipe_is_whole_and_plain(shop: Shop, name: str) -> None:
+    out = shop.run(*name.split()).stdout
+    assert "\x1b" not in out
+    assert "…" not in out
+    assert len(out.splitlines()) == LISTS[name] + 2
+    for one in json.loads(shop.run(*name.split(), "--format", "json").stdout):
+        assert str(one.get("id") or one.get("name") or one.get("fingerprint")) in out
+
+
+def test_ids_in_json_lead_on_to_the_item(shop: Shop) -> None:
+    for noun in ("deliveries", "messages", "jobs", "dlq"):
+        for one in json.loads(shop.run(noun, "list", "--format", "json").stdout):
+            shown = json.loads(shop.run(noun, "show", one["id"], "--format", "json").stdout)
+            assert shown["id"] == one["id"]
+            assert all(shown[name] == value for name, value in one.items())
+
+
+def test_pages_hang_together(shop: Shop) -> None:
+    everything = [one["id"] for one in json.loads(shop.run("deliveries", "list", "--format", "json").stdout)]
+    seen: list[str] = []
+    while page := json.loads(
+        shop.run(
+            "deliveries", "list", "--limit", "4", *(("--before", seen[-1]) if seen else ()), "--format", "json"
+        ).stdout
+    ):
+        seen += [one["id"] for one in page]
+    assert seen == everything
+
+
+def test_filters_narrow_a_list(shop: Shop) -> None:
+    def count(*args: str) -> int:
+        return len(json.loads(shop.run("deliveries", "list", *args, "--format", "json").stdout))
+
+    assert count("--status", "delivered") == ORDERS
+    assert count("--status", "failed") == ORDERS - 1
+    assert count("--status", "discarded") == 1
+    assert count("--status", "failed", "--status", "delivered") == 2 * ORDERS
+    assert count("--consumer", "billing", "--consumer", "mail") == ORDERS + 1
+    assert count("--type", "job.*") == 1
+    assert count("--error-type", "RuntimeError") == ORDERS
+    assert count("--queue", "mail") == 1
+    assert count("--since", "1h") == 2 * ORDERS + 1
+    assert count("--until", "1h") == 0
+    assert count("--group", "nothing") == 0
+
+
+def test_options_may_stand_before_or_after_a_command(shop: Shop) -> None:
+    outputs = {
+        shop.run(*args).stdout
+        for args in (
+            ("--format", "json", "dlq", "list"),
+            ("dlq", "--format", "json", "list"),
+            ("dlq", "list", "--format", "json"),
+            ("--format", "table", "dlq", "list", "--format", "json"),
+        )
+    }
+    assert len(outputs) == 1
+    before = shop.run("--actor", "ada", "queues", "pause", "mail")
+    after = shop.run("queues", "resume", "mail", "--actor", "bob")
+    assert before.exit_code == after.exit_code == 0
+    acted = json.loads(shop.run("audit", "list", "--limit", "2", "--format", "json").stdout)
+    assert [one["actor"] for one in acted] == ["bob", "ada"]
+
+
+def test_without_a_name_the_actor_is_the_user_at_the_host(shop: Shop) -> None:
+    shop.run("queues", "pause", "mail")
+    (entry,) = json.loads(shop.run("audit", "list", "--limit", "1", "--format", "json").stdout)
+    assert re.fullmatch(r".+@.+", entry["actor"])
+
+
+def test_a_dead_letter_reads_like_a_story(shop: Shop) -> None:
+    shop.run("replay", "--id", shop.dead[0], "--actor", "ada", "--reason", "try")
+    id = shop.dead[0]
+    story = shop.run("dlq", "show", id).stdout
+    for part in (
+        f"FAILED  {id}",
+        "order.placed from shop",
+        "billing, queue payments, priority 1",
+        "2 of 2",
+        "where it broke",
+        "RuntimeError: card declined for order 7",
+        "in charge",
+        "4 dead letters failed alike, this one among them",
+        "what was tried",
+        f"on {WORKER}",
+        "the same message, for others",
+        "receipts  delivered",
+        f"holdfast replay --id {id}",
+        f"holdfast dlq discard {id}",
+    ):
+        assert part in story, part
+    replayed = next(one for one in shop.ids(consumers=("billing",)) if one not in shop.dead)
+    told = shop.run("dlq", "show", replayed)
+    assert "no dead letter, or not any more: it is pending" in told.stderr
+    assert "replayed by ada" in told.stdout
+    assert "after 2 runs at generation 0: try" in told.stdout
+
+
+def test_what_others_wrote_cannot_command_the_terminal(shop: Shop) -> None:
+    for args in (("dlq", "show", shop.dead[0]), ("messages", "list"), ("deliveries", "list")):
+        assert "\x1b" not in shop.run(*args).output
+    story = shop.run("dlq", "show", shop.dead[0]).stdout
+    assert "[bold]markup[/bold]" in story, "markup in a payload is text"
+    assert printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\x202ec"
+
+
+def test_colour_only_on_a_terminal_and_not_against_a_wish(shop: Shop) -> None:
+    assert "\x1b[" not in shop.run("dlq", "list").stdout
+    forced = shop.run("deliveries", "list", env={"FORCE_COLOR": "1"}).stdout
+    assert re.search("\x1b\\[3[0-7]m", forced)
+    refused = shop.run("deliveries", "list", env={"NO_COLOR": "1", "FORCE_COLOR": "1"}).stdout
+    assert not re.search("\x1b\\[3[0-7]m", refused)
+
+
+def test_lists_of_nothing_say_so_on_stderr(shop: Shop) -> None:
+    nothing = shop.run("dlq", "list", "--consumer", "nobody")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no dead letters\n")
+    assert json.loads(shop.run("dlq", "list", "--consumer", "nobody", "--format", "json").stdout) == []
+
+
+def test_stats_add_up(shop: Shop) -> None:
+    read = json.loads(shop.run("stats", "--format", "json").stdout)
+    assert (read["failed"], read["discarded"], read["pending"], read["workers"]) == (5, 1, 1, 1)
+    assert sum(load["failed"] for load in read["loads"]) == 5
+    assert "failed 5" in shop.run("stats").stdout
+
+
+def test_the_version_is_told(shop: Shop) -> None:
+    from holdfast import __version__
+
+    assert shop.run("version").stdout.startswith(f"holdfast {__version__}\n")
+    assert json.loads(shop.run("version", "--format", "json").stdout)["holdfast"] == __version__
+
+
+COLUMNS: list[Column[UUID]] = [
+    Column("ID", lambda one: one),
+    Column("WHEN", lambda one: "3m ago", longer=lambda one: "3m ago (2026-11-15 09:00:00Z)"),
+    Column("RUNS", lambda one: 3, right=True),
+    Column("ERROR", lambda one: "card declined " * 5, loose=True),
+]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 90, 100, 120, 160, 300])
+def test_a_table_fits_every_width_and_never_cuts_an_id(width: int) -> None:
+    ids = [UUID(int=n) for n in range(3)]
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    lines = lines_of(ids, COLUMNS, width)
+    for line in lines:
+        assert line.cell_len <= width or line.cell_len <= 36 + 2
+        console.print(line, soft_wrap=True)
+    for id in ids:
+        assert str(id) in out.getvalue()
+    assert ("2026-11-15" in out.getvalue()) is (width >= 130), "the absolute time where there is room for it"
+    assert ("runs 3" in out.getvalue()) is (width < 80), "a list that flows names its numbers"
+
+
+def test_times_are_relative_and_absolute() -> None:
+    assert ago(NOW - timedelta(minutes=83), NOW) == "1h 23m ago"
+    assert ago(NOW + timedelta(days=40), NOW) == "in 40d"
+    assert ago(NOW, NOW) == "just now"
+    assert moment(NOW - timedelta(seconds=5), NOW) == "5s ago (2026-11-15 08:59:55Z)"
+    assert moment(None, NOW) == ""
+    assert [rough(timedelta(seconds=s)) for s in (0, 59, 60, 90, 3600, 86400 * 9 + 3700)] == [
+        "0s",
+        "59s",
+        "1m",
+        "1m 30s",
+        "1h",
+        "9d 1h",
+    ]
+
+
+def test_where_it_broke_is_the_end_of_the_trace() -> None:
+    frames = "".join(f'  File "f{n}.py", line {n}, in f{n}\n    call()\n' for n in range(30))
+    trace = f"Traceback (most recent call last):\n{frames}ValueError: boom\n  with a second line\n"
+    assert last_frames(trace)[0].startswith('  File "f27.py"')
+    assert len([line for line in last_frames(trace) if "File" in line]) == 3
+    assert last_frames("") == []
+    assert last_frames("ValueError: boom") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://user:s3cr3t@host/db",
+        "cannot reach 'postgresql://user:s3@cr3t@host:5432/db?sslmode=require' now",
+        "host=h user=u password=s3cr3t dbname=d",
+        "host=h password='s3 cr3t'",
+        "postgresql://h/db?password=s3cr3t&x=1",
+    ],
+)
+def test_passwords_are_not_printed(text: str) -> None:
+    assert "cr3t" not in without_passwords(text)
+    assert "***" in without_passwords(text)
+
+
+def test_the_examples_in_the_words_hold() -> None:
+    assert doctest.testmod(words).failed == 0
+
+
+@pytest.mark.parametrize("format", ["console", "json"])
+def test_logs_go_to_stderr_and_show_no_local_variable(shop: Shop, format: str) -> None:
+    program = (
+        "import structlog\n"
+        "from holdfast.interfaces.cli.logs import configure_logs\n"
+        f"configure_logs({format!r}, 'info')\n"
+        "def handler(password):\n    raise ValueError('broken')\n"
+        "try:\n    handler('s3cr3t')\n"
+        "except ValueError:\n    structlog.get_logger('x').exception('it broke', consumer='mail')\n"
+        "structlog.get_logger('x').debug('too quiet')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=shop.environment())
+    assert ran.stdout == ""
+    assert "ValueError: broken" in ran.stderr.encode().decode("unicode_escape")
+    assert "consumer" in ran.stderr
+    assert "too quiet" not in ran.stderr
+    assert "password = " not in ran.stderr
+    assert "s3cr3t'" not in ran.stderr.replace("handler('s3cr3t')", "")
+    if format == "json":
+        assert json.loads(ran.stderr)["event"] == "it broke"

@@ -1,0 +1,181 @@
+"""Named crash points between every two durable steps, and markers to wait at. Nothing of this is in the product.
+
+A program calls `install()` once. With `HOLDFAST_TEST_CRASH=claim.uncommitted@3` in its environment the process then
+kills itself the third time it comes to that point, as SIGKILL from outside would. `uncommitted` is after the statement
+and before its COMMIT, `committed` is right after that; a statement that commits by itself is put into a
+transaction first, so that there is such a moment.
+"""
+
+import os
+import signal
+import time
+from contextvars import ContextVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import holdfast.stores.sqlite.store as sqlite
+from holdfast.stores.operation import Operation, Query
+from holdfast.stores.sqlite.store import SqliteStore
+
+_OPERATIONS = {
+    "start_worker": "announce",
+    "claim": "claim",
+    "settle": "settle",
+    "settle_delivered": "settle",
+    "take_over": "take_over",
+    "renew_worker": "renew",
+    "catch_up_advance": "catch_up",
+    "schedules": "schedules",
+    "advance_schedule": "fire",
+    "publish": "publish",
+    "publish_keyed": "publish",
+    "stop_worker": "stop",
+}
+HANDLER_POINTS = ("effect.started", "effect.uncommitted", "effect.completed", "effect.committed", "sink.written")
+"""Points that the programs' own handlers come to: before and inside the effect's transaction, and after it."""
+WORKER_POINTS = (
+    *(
+        f"{name}.{when}"
+        for name in ("claim", "settle", "take_over", "renew", "catch_up")
+        for when in ("uncommitted", "committed")
+    ),
+    "announce.committed",
+    *HANDLER_POINTS,
+)
+PUBLISHER_POINTS = ("publish.uncommitted", "publish.committed", "order.uncommitted", "order.committed")
+
+_executed: ContextVar[list[str] | None] = ContextVar("executed", default=None)
+
+
+def directory() -> Path:
+    return Path(os.environ["HOLDFAST_TEST_PLACE"])
+
+
+class _Crash:
+    """The one point this process is to die at, or to wait at when the test says `hold:` before its name."""
+
+    def __init__(self, wanted: str) -> None:
+        wanted, _, times = wanted.partition("@")
+        self.name, self.holds = wanted.removeprefix("hold:"), wanted.startswith("hold:")
+        self.left = int(times or 1)
+
+    def come(self, name: str) -> None:
+        if name != self.name:
+            return
+        self.left -= 1
+        if self.left == 0 and self.holds:
+            wait_at(name)
+        elif self.left == 0:
+            (directory() / "markers" / f"crashed.{name}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)  # the signal ends every thread before this does
+
+
+_crash = _Crash(os.environ.get("HOLDFAST_TEST_CRASH", ""))
+
+
+def point(name: str) -> None:
+    """Dies here if that was asked for."""
+    _crash.come(name)
+
+
+def wait_at(marker: str) -> None:
+    """Tells the test that this place is reached, and goes on when the test allows it."""
+    (directory() / "markers" / marker).touch()
+    while not allowed(marker):
+        time.sleep(0.01)
+
+
+def allowed(marker: str) -> bool:
+    """Whether the test lets programs pass this marker."""
+    return (directory() / "markers" / f"{marker}.go").exists()
+
+
+def install() -> None:
+    """Leaves this process's id for the test to end it by, and arms the crash point it is to die at."""
+    (directory() / "pids" / str(os.getpid())).touch()
+    if not _crash.name:
+        return
+    _arm_sqlite()
+    try:
+        _arm_postgres()
+    except ImportError:
+        return
+
+
+class _Noting:
+    """An executor that remembers which statements ran."""
+
+    def __init__(self, executor: Any, names: list[str]) -> None:
+        self._executor, self._names = executor, names
+
+    def execute(self, query: Query) -> Any:
+        self._names.append(query.name)
+        return self._executor.execute(query)
+
+
+def _noted(executor: Any) -> _Noting:
+    names: list[str] = []
+    _executed.set(names)
+    return _Noting(executor, names)
+
+
+def _come(when: str) -> None:
+    for name in {_OPERATIONS.get(name) for name in _executed.get() or ()}:
+        if name is not None:
+            point(f"{name}.{when}")
+
+
+def _arm_sqlite() -> None:
+    drive, run_sync = sqlite.drive, SqliteStore.run_sync
+
+    def driven(operation: Operation[Any], executor: Any) -> Any:
+        result = drive(operation, _noted(executor))
+        _come("uncommitted")
+        return result
+
+    def run(self: SqliteStore, operation: Operation[Any]) -> Any:
+        _executed.set(None)
+        result = run_sync(self, operation)
+        _come("committed")
+        return result
+
+    sqlite.drive = driven  # type: ignore[attr-defined]
+    SqliteStore.run_sync = run  # type: ignore[method-assign]
+
+
+def _arm_postgres() -> None:
+    import holdfast.stores.postgres.store as postgres
+
+    store = postgres.PostgresStore
+    drive, drive_async, run_sync, run_async = postgres.drive, postgres.drive_async, store.run_sync, store.run  # type: ignore[attr-defined]
+
+    def driven(operation: Operation[Any], executor: Any) -> Any:
+        result = drive(operation, _noted(executor))
+        _come("uncommitted")
+        return result
+
+    async def driven_async(operation: Operation[Any], executor: Any) -> Any:
+        result = await drive_async(operation, _noted(executor))
+        _come("uncommitted")
+        return result
+
+    def run(self: Any, operation: Operation[Any]) -> Any:
+        _executed.set(None)
+        result = run_sync(self, _in_transaction(operation))
+        _come("committed")
+        return result
+
+    async def run_awaiting(self: Any, operation: Operation[Any]) -> Any:
+        _executed.set(None)
+        result = await run_async(self, _in_transaction(operation))
+        _come("committed")
+        return result
+
+    postgres.drive, postgres.drive_async = driven, driven_async  # type: ignore[attr-defined]
+    store.run_sync, store.run = run, run_awaiting  # type: ignore[method-assign]
+
+
+def _in_transaction(operation: Operation[Any]) -> Operation[Any]:
+    return operation if operation.reads else replace(operation, single=False)

@@ -1,0 +1,195 @@
+"""Finishing a delivery inside the handler's own transaction, through the worker, on every kind of connection."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import AlreadyHandled, Context, Holdfast, LeaseLost, RetryPolicy
+from holdfast.core.delivery import Status
+from holdfast.stores.operate import cancel, replay
+from holdfast.stores.query import Filter, deliveries
+from holdfast.stores.travel import abandon
+from tests.engine.running import Log, all_of, drain, only, query, run_records, said, statuses
+from tests.engine.ways import AWAITING, BLOCKING, WAYS, configure_django
+
+AT_ONCE = RetryPolicy.fixed(0, attempts=3)
+
+Step = Callable[[Context], None]
+
+
+def nothing(_: Context) -> None: ...
+
+
+def fail_first(ctx: Context) -> None:
+    if ctx.attempt == 1:
+        raise ConnectionError("the first attempt breaks off")
+
+
+class Ledger:
+    """Handlers that write one row per run and complete in the same transaction."""
+
+    def __init__(self, hf: Holdfast, dsn: str, database: str, way: str) -> None:
+        self.hf, self._dsn, self._database, self._way = hf, dsn, database, way
+        if way == "django":
+            configure_django(dsn)
+
+    def handler(
+        self,
+        *,
+        before: Step = nothing,
+        inside: Step = nothing,
+        after: Step = nothing,
+        swallow: tuple[type[Exception], ...] = (),
+        key: str | None = None,
+    ) -> Callable[..., Any]:
+        """Opens a transaction, writes, completes and commits; the steps run before, inside and after it."""
+        if self._way in BLOCKING[self._database]:
+            open = BLOCKING[self._database][self._way]
+
+            def post(ctx: Context, n: int = 0) -> None:
+                before(ctx)
+                with open(self._dsn) as (conn, execute):
+                    execute(f"insert into effect (note) values ('{ctx.attempt}')")
+                    try:
+                        ctx.sync.complete(conn=conn, key=key)
+                    except swallow:
+                        return
+                    inside(ctx)
+                after(ctx)
+
+            return post
+        begin = AWAITING[self._database][self._way]
+
+        async def post_async(ctx: Context, n: int = 0) -> None:
+            before(ctx)
+            async with begin(self._dsn) as (conn, execute):
+                await execute(f"insert into effect (note) values ('{ctx.attempt}')")
+                try:
+                    await ctx.complete(conn=conn, key=key)
+                except swallow:
+                    return
+                inside(ctx)
+            after(ctx)
+
+        return post_async
+
+    def job(self, **given: Any) -> Any:
+        retry = given.pop("retry", AT_ONCE)
+        return self.hf.job(name="post", retry=retry)(self.handler(**given))
+
+    async def effects(self) -> list[str]:
+        return [str(row[0]) for row in await query(self.hf, "select note from effect order by note")]
+
+
+@pytest.fixture(params=WAYS, ids=[f"{database}-{way}" for database, way in WAYS])
+def way(request: pytest.FixtureRequest) -> tuple[str, str]:
+    found: tuple[str, str] = request.param
+    return found
+
+
+@pytest.fixture
+def dsn(request: pytest.FixtureRequest, way: tuple[str, str]) -> str:
+    """The kind of database that the way leads to."""
+    found: str = request.getfixturevalue(f"{way[0]}_dsn")
+    return found
+
+
+@pytest.fixture
+async def ledger(hf: Holdfast, dsn: str, way: tuple[str, str]) -> Ledger:
+    await query(hf, "create table if not exists effect (note text)")
+    await query(hf, "delete from effect")
+    return Ledger(hf, dsn, *way)
+
+
+async def test_the_effect_and_the_delivered_state_commit_together(ledger: Ledger) -> None:
+    job = ledger.job()
+    await job.enqueue()
+    await drain(ledger.hf)
+    done = await only(ledger.hf)
+    assert (done.status, done.attempts, done.locked_by) == (Status.DELIVERED, 1, None)
+    assert await ledger.effects() == ["1"]
+
+
+async def test_a_handler_that_completes_and_then_raises_is_delivered_once(ledger: Ledger, log: Log) -> None:
+    job = ledger.job(after=fail_first)
+    await job.enqueue()
+    await drain(ledger.hf)
+    assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["1"])
+    assert await run_records(ledger.hf) == []
+    assert said(log, "the handler raised after it had completed")
+
+
+async def test_a_handler_that_rolls_back_is_retried(ledger: Ledger) -> None:
+    job = ledger.job(inside=fail_first)
+    await job.enqueue()
+    await drain(ledger.hf)
+    done = await only(ledger.hf)
+    assert (done.status, done.attempts) == (Status.DELIVERED, 2)
+    assert await ledger.effects() == ["2"]
+    assert [run.error for run in await run_records(ledger.hf)] == ["the first attempt breaks off"]
+
+
+async def test_a_handler_that_lost_its_lease_has_committed_nothing_even_if_it_swallows_that(
+    ledger: Ledger, log: Log
+) -> None:
+    """Another worker takes the delivery while the handler runs; the second run is the one that counts."""
+
+    def lose(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            ledger.hf.store.run_sync(abandon(ctx.delivery_id))
+
+    job = ledger.job(before=lose, swallow=(LeaseLost,))
+    await job.enqueue()
+    await drain(ledger.hf)
+    assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["2"])
+    assert said(log, "lease lost: the handler's transaction was refused")
+
+
+async def test_a_cancelled_delivery_cannot_be_completed(ledger: Ledger) -> None:
+    def call_off(ctx: Context) -> None:
+        ledger.hf.store.run_sync(cancel([ctx.delivery_id], "ada", "changed my mind"))
+
+    job = ledger.job(before=call_off)
+    await job.enqueue()
+    await drain(ledger.hf)
+    gone = await only(ledger.hf)
+    assert (gone.status, gone.discarded_at is not None, await ledger.effects()) == (Status.FAILED, True, [])
+
+
+@pytest.mark.parametrize("swallow", [(), (AlreadyHandled,)], ids=["let-through", "swallowed"])
+async def test_a_foreign_key_is_handled_once_and_the_second_delivery_is_done_without_effect(
+    ledger: Ledger, log: Log, swallow: tuple[type[Exception], ...]
+) -> None:
+    job = ledger.job(key="kafka:orders:17", swallow=swallow, retry=RetryPolicy.none())
+    await job.enqueue(1)
+    await job.enqueue(2)
+    await drain(ledger.hf, concurrency=1)
+    assert await statuses(ledger.hf) == [Status.DELIVERED, Status.DELIVERED]
+    assert await ledger.effects() == ["1"]
+    assert len(said(log, "already handled: its effect was applied before")) == 1
+
+
+async def test_one_foreign_key_in_two_runs_at_the_same_time_has_one_effect(ledger: Ledger) -> None:
+    job = ledger.job(key="kafka:orders:17")
+    for n in range(5):
+        await job.enqueue(n)
+    await drain(ledger.hf, concurrency=5)
+    assert set(await statuses(ledger.hf)) == {Status.DELIVERED}
+    assert len(await ledger.effects()) == 1
+
+
+async def test_completed_work_is_not_run_again_by_a_replay_unless_a_rerun_is_asked_for(ledger: Ledger) -> None:
+    job = ledger.job()
+    await job.enqueue()
+    await drain(ledger.hf)
+    (done,) = await all_of(ledger.hf)
+    assert await ledger.hf.store.run(replay([done.id], "ada", "again")) == []
+    await drain(ledger.hf)
+    assert await ledger.effects() == ["1"]
+    (again,) = await ledger.hf.store.run(replay([done.id], "ada", "again", rerun=True))
+    assert again.id == done.id
+    await drain(ledger.hf)
+    assert await ledger.effects() == ["1", "1"]
+    (listed,) = await ledger.hf.store.run(deliveries(Filter()))
+    assert listed.delivery.status is Status.DELIVERED

@@ -1,0 +1,307 @@
+"""Faults of workers and leases: processes that are killed, paused, told to end, or ended by what they run."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.programs import lab, shop
+from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
+from tests.servers.process import has_ended
+
+LEASE = 1.0
+
+
+@pytest.fixture(params=["sqlite", "postgres18"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with (
+        sqlite_place(tmp_path)
+        if request.param == "sqlite"
+        else postgres_place(request.getfixturevalue(request.param), tmp_path)
+    ) as place:
+        place.sql(shop.TABLES[1])
+        yield place
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with postgres_place(request.getfixturevalue("postgres18"), tmp_path) as place:
+        place.sql(shop.TABLES[1])
+        yield place
+
+
+def start(place: Place, **options: object) -> Process:
+    """A worker of the laboratory that has announced itself."""
+    worker = place.worker("lab", **{"lease": LEASE, **options})  # type: ignore[arg-type]
+    worker.says("worker started")
+    return worker
+
+
+def delivery(place: Place, columns: str = "status, attempts") -> tuple[object, ...]:
+    """The only delivery there is."""
+    (row,) = place.sql(f"select {columns} from {{hf}}delivery")
+    return row
+
+
+# Killed at named points: FAULTS 1 to 4.
+
+
+def test_killed_before_the_claim_commits_nothing_was_claimed(place: Place) -> None:
+    worker = start(place, crash="claim.uncommitted")
+    place.publish("visit", n=1)
+    assert worker.ended() == -signal.SIGKILL
+    assert delivery(place) == ("pending", 0)
+    start(place)
+    place.drained()
+    assert delivery(place) == ("delivered", 1)
+
+
+def test_killed_after_the_claim_before_the_handler_it_is_taken_up_and_the_attempt_counts(place: Place) -> None:
+    worker = start(place, crash="claim.committed")
+    place.publish("visit", n=1)
+    assert worker.ended() == -signal.SIGKILL
+    assert delivery(place) == ("in_flight", 1)
+    assert place.times("visit 1") == 0
+    start(place)
+    place.drained()
+    assert delivery(place) == ("delivered", 2)
+    assert place.sql("select attempt, outcome from {hf}run") == [(1, "lease_expired")]
+
+
+@pytest.mark.parametrize("point", ["inside", "completed"])
+def test_killed_inside_the_handlers_transaction_it_is_rolled_back_and_run_again(place: Place, point: str) -> None:
+    worker = start(place)
+    place.publish("hold", n=1, at=point)
+    place.reached(f"1.{point}")
+    worker.kill()
+    place.allow(f"1.{point}")
+    start(place)
+    place.drained()
+    assert delivery(place) == ("delivered", 2)
+    assert place.sql("select n, attempt from effect") == [(1, 2)]
+
+
+def test_killed_after_the_handlers_commit_before_the_ack_it_is_not_run_again(place: Place) -> None:
+    worker = start(place)
+    place.publish("hold", n=1, at="committed")
+    place.reached("1.committed")
+    worker.kill()
+    assert delivery(place, "status, attempts, locked_by") == ("delivered", 1, None)
+    place.allow("1.committed")
+    start(place)
+    place.publish("visit", n=2)
+    place.delivered(1, "visit")
+    assert place.sql("select n, attempt from effect") == [(1, 1)]
+
+
+@pytest.mark.parametrize(("point", "runs"), [("settle.uncommitted", 2), ("settle.committed", 1)])
+def test_killed_around_the_ack_an_outside_effect_is_repeated_only_if_the_ack_is_not_durable(
+    place: Place, point: str, runs: int
+) -> None:
+    worker = start(place, crash=point)
+    id = place.publish("visit", n=1)
+    assert worker.ended() == -signal.SIGKILL
+    start(place)
+    place.drained()
+    assert delivery(place) == ("delivered", runs)
+    assert place.times(f"visit 1 {id}") == runs == place.times("visit 1")
+
+
+# Paused past the lease: FAULTS 5 and 6. On SQLite two processes of one family; a transaction that is paused there
+# holds the only write lock there is, so that nobody can overtake it.
+
+
+def test_a_worker_that_was_paused_past_its_lease_cannot_finish_what_another_has_finished(place: Place) -> None:
+    zombie, other = pair(place)
+    place.publish("hold", n=1, at="outside")
+    paused, other = holder_of(place, "1.outside", zombie, other)
+    place.allow("1.outside")
+    place.drained()
+    assert place.sql("select n, attempt from effect") == [(1, 2)]
+    paused.resumed()
+    paused.says("lease lost")
+    place.publish("visit", n=2)
+    place.drained()
+    assert delivery_of(place, "hold") == ("delivered", 2)
+    assert place.sql("select n, attempt from effect") == [(1, 2)], "the zombie's transaction was rolled back"
+
+
+def test_the_ack_of_a_worker_that_was_paused_past_its_lease_is_refused(place: Place) -> None:
+    zombie, other = pair(place)
+    id = place.publish("visit", n=1, at="outside")
+    paused, other = holder_of(place, "1.outside", zombie, other)
+    place.allow("1.outside")
+    place.drained()
+    paused.resumed()
+    paused.says("lease lost")
+    assert delivery(place) == ("delivered", 2)
+    assert place.times(f"visit 1 {id}") == 2
+    assert place.sql("select attempt, outcome from {hf}run") == [(1, "lease_expired")]
+
+
+def test_paused_inside_the_effects_transaction_before_complete_it_rolls_back(postgres: Place) -> None:
+    zombie, other = pair(postgres)
+    postgres.publish("hold", n=1, at="inside")
+    paused, other = holder_of(postgres, "1.inside", zombie, other)
+    postgres.allow("1.inside")
+    postgres.drained()
+    paused.resumed()
+    paused.says("lease lost")
+    assert postgres.sql("select n, attempt from effect") == [(1, 2)]
+    assert delivery(postgres) == ("delivered", 2)
+
+
+def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(postgres: Place) -> None:
+    zombie, other = pair(postgres, environment={"HOLDFAST_TEST_IDLE": "2"})
+    postgres.publish("hold", n=1, at="completed")
+    paused, other = holder_of(postgres, "1.completed", zombie, other)
+    postgres.allow("1.completed")
+    postgres.drained()
+    paused.resumed()
+    paused.says("lease lost")
+    assert postgres.sql("select n, attempt from effect") == [(1, 2)]
+    assert delivery(postgres) == ("delivered", 2)
+
+
+def pair(place: Place, **options: object) -> tuple[Process, Process]:
+    """Two workers beside each other; on SQLite the second is one of the first one's family."""
+    family = {"HOLDFAST_ENGINE_FAMILY": f"{place.directory / 'holdfast.db'}-engine"} if place.on_sqlite else {}
+    given = options.pop("environment", {})
+    assert isinstance(given, dict)
+    return start(place, environment=given, **options), start(place, environment={**family, **given}, **options)
+
+
+def holder_of(place: Place, marker: str, *workers: Process) -> tuple[Process, Process]:
+    """Stops the worker whose handler waits at the marker; returns it, and the other one."""
+    place.reached(marker)
+    (owner,) = {row[0] for row in place.sql("select locked_by from {hf}delivery where status = 'in_flight'")}
+    first, second = workers
+    holder, other = (first, second) if f"/{first.pid}/" in owner else (second, first)
+    holder.stopped()
+    return holder, other
+
+
+def delivery_of(place: Place, consumer: str) -> tuple[object, ...]:
+    (row,) = place.sql("select status, attempts from {hf}delivery where consumer = ?", consumer)
+    return row
+
+
+# A handler that ends its process: FAULTS 15.
+
+
+@pytest.mark.parametrize("how", ["exit", "segfault", "memory"])
+def test_a_handler_that_ends_its_process_is_dead_lettered_alone(place: Place, how: str) -> None:
+    if place.on_sqlite and how != "exit":
+        pytest.skip("the same for both stores; once is enough")
+    bodies: list[dict[str, object]] = [{"n": n, "how": how if n == 50 else None} for n in range(100)]
+    # Loaded from its file: the child that runs suspects must find it too.
+    app = "lab.py" if how == "segfault" else "lab"
+
+    def run() -> Process:
+        return place.worker(app, lease=LEASE, concurrency=100)
+
+    worker = run()
+    worker.says("worker started")
+    place.publish_many("crowd", bodies)
+    assert worker.ended() != 0
+    assert place.statuses() == {"in_flight": 100}, "all were claimed in one batch"
+
+    # What ends the process does so again and again: something restarts it, as it would in production.
+    def drained() -> bool:
+        if not place.processes[-1].alive:
+            run()
+        return place.undone() == 0
+
+    until(drained, "it does not drain", 60, place.logs)
+    assert place.statuses() == {"delivered": 99, "failed": 1}
+    (row,) = place.sql("select attempts, error_type from {hf}delivery where status = 'failed'")
+    assert row == (lab.BUDGET, "holdfast.LeaseExpired")
+    assert place.times("guilty") == lab.BUDGET
+    # Twice beside the guilty one; after that each runs alone.
+    assert place.one("select max(attempts) from {hf}delivery where status = 'delivered'") <= 3
+
+
+# Told to end: FAULTS 14.
+
+
+def test_sigterm_ends_an_idle_worker_at_once(place: Place) -> None:
+    worker = start(place)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended(10) == 0
+    assert place.sql("select id from {hf}worker") == []
+
+
+def test_sigterm_lets_short_handlers_finish(place: Place) -> None:
+    worker = start(place)
+    place.publish("nap", n=1, seconds=1)
+    place.publish("doze", n=2, seconds=1)
+    place.noted("nap 1 started")
+    place.noted("doze 2 started")
+    worker.signal(signal.SIGTERM)
+    assert worker.ended(15) == 0
+    assert place.statuses() == {"delivered": 2}
+    assert place.sql("select attempts from {hf}delivery") == [(1,), (1,)]
+
+
+@pytest.mark.parametrize("kind", ["nap", "doze"])
+def test_sigterm_cuts_off_what_outlasts_the_grace_and_spends_no_attempt(place: Place, kind: str) -> None:
+    worker = start(place, grace=2, concurrency=2)
+    place.publish_many(kind, [{"n": n, "seconds": 60} for n in range(6)])
+    until(lambda: place.times("started") == 2, "not two at once", 30, place.logs)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended(20) == 0
+    assert place.statuses() == {"pending": 6}
+    assert {row[0] for row in place.sql("select attempts from {hf}delivery")} == {0}
+    held = place.sql("select holds, count(*) from {hf}delivery group by holds order by holds")
+    assert held == [(0, 4), (1, 2)], "only what was started and cut off is a hold"
+    assert place.sql("select id from {hf}worker") == []
+
+
+def test_a_second_sigterm_does_not_wait_for_handlers(place: Place) -> None:
+    worker = start(place, grace=60)
+    place.publish("nap", n=1, seconds=60)
+    place.noted("nap 1 started")
+    worker.signal(signal.SIGTERM)
+    worker.signal(signal.SIGTERM)
+    assert worker.ended(15) == 0
+    assert delivery(place) == ("pending", 0)
+
+
+# Families: `--processes`.
+
+
+def test_sigterm_ends_a_family_and_a_killed_child_is_replaced(place: Place) -> None:
+    family = place.worker("lab", lease=LEASE, grace=2, more=("--processes", "2"))
+    until(lambda: len(place.sql("select id from {hf}worker")) == 2, "not two of them", 30, place.logs)
+    first = family.children()
+    first[0].kill()
+    until(lambda: len(set(family.children()) - set(first)) == 1, "not replaced", 30, place.logs)
+    place.publish("nap", n=1, seconds=60)
+    place.noted("nap 1 started")
+    family.signal(signal.SIGTERM)
+    assert family.ended(20) == 0
+    assert delivery(place) == ("pending", 0)
+    assert all(has_ended(child) for child in first)
+
+
+def test_the_children_of_a_killed_supervisor_end_by_themselves(place: Place) -> None:
+    family = place.worker("lab", lease=LEASE, grace=2, more=("--processes", "2"))
+    until(lambda: len(place.sql("select id from {hf}worker")) == 2, "not two of them", 30, place.logs)
+    children = family.children()
+    family.kill()
+    until(lambda: all(has_ended(child) for child in children), "orphans go on", 30, place.logs)
+    assert place.sql("select id from {hf}worker") == []
+    start(place)
+
+
+def test_a_restart_under_the_same_host_name_is_a_new_instance_and_recovers_orphans(place: Place) -> None:
+    worker = start(place)
+    place.publish("nap", n=1, seconds=1.5)
+    place.noted("nap 1 started")
+    worker.kill()
+    start(place)
+    place.drained()
+    dead, living = worker.pid, place.processes[-1].pid
+    assert {row[0].split("/")[1] for row in place.sql("select id from {hf}worker")} == {str(dead), str(living)}
+    assert delivery(place) == ("delivered", 2)

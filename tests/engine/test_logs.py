@@ -1,0 +1,142 @@
+"""Log lines: what happened to which item, how often, when again, and the ids that tie one user action together."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from holdfast import CircuitOpen, Context, Holdfast, Outage, RetryPolicy, Snooze, correlate
+from holdfast.core.delivery import Status
+from holdfast.stores.query import messages
+from tests.engine.running import Log, drain, only, said, statuses
+
+
+async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log: Log) -> None:
+    @hf.job(retry=RetryPolicy.schedule(["5m"]), queue="mail")
+    async def send() -> None:
+        raise OSError("mail server is down")
+
+    with correlate(request_id="r-1", user_id=7):
+        published = await send.using(key="mail:1").enqueue()
+    before = datetime.now(UTC)
+    await drain(hf)
+    (line,) = said(log, "will retry")
+    assert line["log_level"] == "warning"
+    expected: dict[str, Any] = {
+        "operation": "retry",
+        "attempt": 1,
+        "max_attempts": 2,
+        "retryable": True,
+        "next_attempt_in": 300.0,
+        "event_id": str(published.id),
+        "delivery_id": str((await only(hf)).id),
+        "event_type": "job.send",
+        "source": "app",
+        "consumer": "send",
+        "queue": "mail",
+        "idempotency_key": "mail:1",
+        "request_id": "r-1",
+        "user_id": "7",
+        "error": "mail server is down",
+        "error_type": "OSError",
+    }
+    assert {name: line[name] for name in expected} == expected
+    assert line["latency_ms"] >= 0
+    again = datetime.fromisoformat(line["next_attempt_at"])
+    assert timedelta(minutes=4, seconds=55) < again - before < timedelta(minutes=5, seconds=20)
+
+
+async def test_holds_parks_and_snoozes_say_when_again_too(hf: Holdfast, log: Log) -> None:
+    opens_at = datetime.now(UTC) + timedelta(minutes=3)
+
+    @hf.job()
+    async def work(kind: str) -> None:
+        raise {"block": Outage("disk"), "park": CircuitOpen("acme", opens_at), "snooze": Snooze("2m")}[kind]
+
+    for kind in ("block", "park", "snooze"):
+        await work.enqueue(kind)
+    await drain(hf, idle_limit=timedelta(0))
+    (held,), (parked,), (snoozed,) = (said(log, text) for text in ("held back", "parked", "snoozed"))
+    assert (held["operation"], held["resource"], held["held"]) == ("block", "disk", True)
+    assert (parked["circuit"], parked["next_attempt_at"]) == ("acme", opens_at.isoformat())
+    assert snoozed["next_attempt_in"] == 120.0
+
+
+async def test_one_user_action_can_be_followed_through_handler_logs_and_further_messages(
+    hf: Holdfast, log: Log
+) -> None:
+    logger = structlog.get_logger("shop")
+
+    @hf.consumer("order.placed")
+    async def billing(ctx: Context, payload: object) -> None:
+        logger.info("charging")
+        await ctx.publish("payment.made", {}, conn=None)
+
+    @hf.consumer("payment.made")
+    def shipping(ctx: Context, payload: object) -> None:
+        logger.info("shipping")
+        ctx.sync.publish("parcel.sent", {}, conn=None, headers={"carrier": "ups"})
+
+    with correlate(request_id="r-9", trace_id="t-9"):
+        order = await hf.publish("order.placed", {}, conn=None, headers={"campaign": "spring"})
+    await drain(hf)
+    (charging,), (sending,) = said(log, "charging"), said(log, "shipping")
+    for line, consumer in ((charging, "billing"), (sending, "shipping")):
+        assert (line["request_id"], line["trace_id"], line["consumer"], line["attempt"]) == ("r-9", "t-9", consumer, 1)
+    assert charging["event_id"] == str(order.id)
+    (parcel,) = await hf.store.run(messages(type="parcel.sent"))
+    assert parcel.headers == {"request_id": "r-9", "trace_id": "t-9", "campaign": "spring", "carrier": "ups"}
+
+
+async def test_the_ids_of_one_delivery_do_not_stick_to_the_next(hf: Holdfast, log: Log) -> None:
+    logger = structlog.get_logger("shop")
+    headers: list[dict[str, str]] = []
+
+    @hf.job()
+    async def work(ctx: Context, n: int) -> None:
+        logger.info("working", n=n)
+        headers.append(dict(ctx.headers))
+
+    with correlate(request_id="r-1"):
+        await work.enqueue(1)
+    await drain(hf, concurrency=1)
+    await work.enqueue(2)
+    await drain(hf, concurrency=1)
+    first, second = said(log, "working")
+    assert (first["request_id"], "request_id" in second) == ("r-1", False)
+    assert headers == [{"request_id": "r-1"}, {}]
+
+
+HOSTILE = {
+    "event": "not the event",
+    "exc_info": "1",
+    "stack_info": "1",
+    "level": "critical",
+    "logger": "root",
+    "retryable": "maybe",
+    "operation": "none",
+    "attempt": "99",
+    "consumer": "somebody else",
+    "worker": "nobody",
+    "outcome": "good",
+    "next_attempt_in": "never",
+    "error": "none at all",
+    "self": "me",
+    "method_name": "x",
+}
+
+
+async def test_headers_of_any_name_stop_nothing_and_hide_nothing(hf: Holdfast, log: Log) -> None:
+    @hf.consumer("odd", retry=RetryPolicy.fixed(0, attempts=2))
+    async def odd(ctx: Context, payload: object) -> None:
+        structlog.get_logger("shop").info("inside")
+        raise OSError("the real error")
+
+    await hf.publish("odd", {}, conn=None, headers=HOSTILE)
+    await drain(hf)
+    assert await statuses(hf) == [Status.FAILED]
+    (retried,), (dead,) = said(log, "will retry"), said(log, "dead letter")
+    for line in (retried, dead):
+        assert (line["consumer"], line["error"], line["header_event"]) == ("odd", "the real error", "not the event")
+    assert (retried["attempt"], retried["retryable"], retried["operation"]) == (1, True, "retry")
+    assert len(said(log, "inside")) == 2

@@ -1,0 +1,218 @@
+"""Writing outcomes: whatever the store does meanwhile, each is written or known to be lost, and none holds up the others."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core.change import Deliver, Retry
+from holdfast.core.delivery import Status
+from holdfast.engine.settler import Ack, Settler
+from holdfast.stores.claim import Claimed
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.travel import abandon
+from tests.engine.programs.proxy import Proxy
+from tests.engine.running import Log, eventually, said
+from tests.servers.postgres import PostgresServer
+from tests.stores.build import all_deliveries, claim_all, delivery, failure, job, outcome, put, sql
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture(params=["sqlite", "postgres18"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    dsn = request.getfixturevalue(f"{request.param}_dsn")
+    opened: Store = (
+        PostgresStore(dsn) if request.param == "postgres18" else SqliteStore(Path(dsn.removeprefix("sqlite:///")))
+    )
+    if request.param == "sqlite":
+        opened.migrate()
+    yield opened
+    await opened.close()
+
+
+class Told:
+    """What became of acknowledgements, by their delivery."""
+
+    def __init__(self) -> None:
+        self.written: list[Claimed] = []
+        self.lost: list[Claimed] = []
+
+    def ack(self, claimed: Claimed, change: Any = None, **more: Any) -> Ack:
+        return Ack(
+            outcome(claimed, change or Deliver(), **more),
+            lambda: self.written.append(claimed),
+            lambda: self.lost.append(claimed),
+        )
+
+
+@asynccontextmanager
+async def settling(settler: Settler) -> AsyncIterator[None]:
+    task = asyncio.create_task(settler.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def claimed(store: Store, number: int) -> list[Claimed]:
+    await put(store, *(job(payload={"n": n}) for n in range(number)))
+    found = await claim_all(store) + await claim_all(store)
+    assert len(found) == number
+    return found
+
+
+async def test_outcomes_are_written_in_batches_and_each_is_told(store: Store) -> None:
+    told, settler = Told(), Settler(store, "w1")
+    claims = await claimed(store, 600)
+    for one in claims:
+        settler.add(told.ack(one))
+    assert len(settler) == 600
+    async with settling(settler):
+        await asyncio.wait_for(settler.drained(), 20)
+    assert (len(settler), len(told.written), told.lost) == (0, 600, [])
+    assert {d.status for d in await all_deliveries(store)} == {Status.DELIVERED}
+
+
+async def test_what_somebody_else_owns_by_now_is_told_as_lost_and_changes_nothing(store: Store) -> None:
+    told, settler = Told(), Settler(store, "w1")
+    mine, theirs = await claimed(store, 2)
+    await store.run(abandon(theirs.id))
+    async with settling(settler):
+        settler.add(told.ack(mine))
+        settler.add(told.ack(theirs))
+        await asyncio.wait_for(settler.drained(), 20)
+    assert (told.written, told.lost) == ([mine], [theirs])
+    assert (await delivery(store, theirs.id)).status is Status.PENDING
+
+
+async def test_outcomes_wait_while_a_file_is_locked_and_are_written_then(tmp_path: Path, log: Log) -> None:
+    store = SqliteStore(tmp_path / "a.db", busy_timeout=timedelta(milliseconds=50))
+    store.migrate()
+    told, settler = Told(), Settler(store, "w1")
+    (one,) = await claimed(store, 1)
+    with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:
+        other.execute("begin immediate")
+        async with settling(settler):
+            settler.add(told.ack(one))
+            await eventually(lambda: said(log, "settling waits for the store"))
+            assert (told.written, len(settler)) == ([], 1)
+            other.execute("rollback")
+            await asyncio.wait_for(settler.drained(), 20)
+    assert told.written == [one]
+    await store.close()
+
+
+@pytest.fixture
+async def through(postgres18: PostgresServer, postgres18_dsn: str) -> AsyncIterator[tuple[PostgresStore, Proxy]]:
+    """A store behind a proxy."""
+    with Proxy(postgres18) as proxy:
+        store = PostgresStore(proxy.dsn(postgres18_dsn), timeout=timedelta(milliseconds=300))
+        yield store, proxy
+        await store.close()
+
+
+async def test_outcomes_wait_while_the_server_is_away_and_are_written_then(
+    through: tuple[PostgresStore, Proxy], log: Log
+) -> None:
+    store, proxy = through
+    told, settler = Told(), Settler(store, "w1")
+    claims = await claimed(store, 20)
+    async with settling(settler):
+        with proxy.away():
+            for one in claims:
+                settler.add(told.ack(one))
+            await eventually(lambda: len(said(log, "settling waits for the store")) > 1)
+            assert (told.written, told.lost) == ([], [])
+        await asyncio.wait_for(settler.drained(), 20)
+    assert len(told.written) == 20
+    assert {d.status for d in await all_deliveries(store)} == {Status.DELIVERED}
+
+
+@pytest.mark.parametrize("forward", [True, False], ids=["reply-lost", "never-sent"])
+@pytest.mark.parametrize("change", [Deliver(), Retry(SECOND)], ids=["delivered", "retry"])
+async def test_after_a_lost_commit_the_store_is_asked_who_owns_it(
+    through: tuple[PostgresStore, Proxy], change: Any, forward: bool
+) -> None:
+    """Committed or not, it is told as written once: never as lost, and the row is written once."""
+    store, proxy = through
+    told, settler = Told(), Settler(store, "w1")
+    (one,) = await claimed(store, 1)
+    proxy.lose_commit("lease_until = null", forward=forward)
+    async with settling(settler):
+        settler.add(told.ack(one, change, error=None if isinstance(change, Deliver) else failure()))
+        await asyncio.wait_for(settler.drained(), 20)
+    assert (proxy.lost, told.written, told.lost) == (1, [one], [])
+    found = await delivery(store, one.id)
+    assert (found.status, found.attempts, found.fence) == (change.status, 1, one.fence)
+    assert sql(store, "select count(*) from {hf}run")[0][0] == (0 if isinstance(change, Deliver) else 1)
+
+
+@pytest.fixture
+def refuses(store: Store) -> Iterator[Callable[[str], None]]:
+    """Makes the store refuse outcomes whose error text holds a word, with an error that nobody foresaw."""
+
+    def refuse(word: str) -> None:
+        if store.dialect.name == "sqlite":
+            when = f"when new.error like '%{word}%' begin select raise(abort, 'refused'); end"
+            sql(store, f"create trigger refuse before insert on {{hf}}run {when}")
+        else:
+            sql(store, f"alter table {{hf}}run add constraint refuse check (error not like '%{word}%')")
+
+    yield refuse
+    if store.dialect.name == "postgres":
+        sql(store, "alter table {hf}run drop constraint if exists refuse")
+
+
+async def test_one_outcome_that_cannot_be_stored_does_not_hold_up_the_others(
+    store: Store, refuses: Callable[[str], None], log: Log
+) -> None:
+    """It is tried again with a plainer text, so that its failure is recorded after all."""
+    refuses("cursed")
+    told, settler = Told(), Settler(store, "w1")
+    cursed, *others = await claimed(store, 10)
+    async with settling(settler):
+        settler.add(told.ack(cursed, Retry(SECOND), error=failure("a cursed text")))
+        for one in others:
+            settler.add(told.ack(one, Retry(SECOND), error=failure("plain")))
+        await asyncio.wait_for(settler.drained(), 20)
+    assert told.written[:-1] == others
+    assert told.written[-1] == cursed
+    assert (await delivery(store, cursed.id)).error_type == "holdfast.Unstorable"
+    assert len(said(log, "an outcome could not be stored")) >= 2
+
+
+async def test_one_that_can_never_be_stored_is_tried_for_ever_and_kept_in_sight(
+    store: Store, refuses: Callable[[str], None], log: Log
+) -> None:
+    refuses("")
+    told, settler = Told(), Settler(store, "w1")
+    cursed, other = await claimed(store, 2)
+    async with settling(settler):
+        settler.add(told.ack(cursed, Retry(SECOND), error=failure("never")))
+        await eventually(lambda: len(said(log, "an outcome could not be stored")) >= 3)
+        settler.add(told.ack(other))
+        await eventually(lambda: told.written == [other])
+        assert (len(settler), settler.ids()) == (1, {cursed.id})
+
+
+async def test_what_follows_a_settlement_may_fail_and_stops_nothing(store: Store, log: Log) -> None:
+    def broken() -> None:
+        raise RuntimeError("the log is full")
+
+    told, settler = Told(), Settler(store, "w1")
+    first, second = await claimed(store, 2)
+    async with settling(settler):
+        settler.add(Ack(outcome(first, Deliver()), broken))
+        settler.add(told.ack(second))
+        await asyncio.wait_for(settler.drained(), 20)
+    assert told.written == [second]
+    assert said(log, "what was to follow a settlement failed")

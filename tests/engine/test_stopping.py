@@ -1,0 +1,293 @@
+"""The end of a worker: no new claims, what runs may finish, what is too long is cut off, nothing is lost or spent."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Context, Holdfast, RetryPolicy
+from holdfast.core.decide import MAX_HOLDS
+from holdfast.core.delivery import Status
+from holdfast.stores.worker import workers
+from tests.engine.running import Log, all_of, eventually, happens, only, options, query, run_records, said, statuses
+
+NONE = RetryPolicy.none()
+
+
+class Running:
+    """A worker whose stop the test gives by hand."""
+
+    def __init__(self, hf: Holdfast, **given: object) -> None:
+        self.stop = asyncio.Event()
+        self.task = asyncio.create_task(hf.work(options(**given), stop=self.stop))
+
+    async def ended(self, within: float = 20) -> float:
+        """Stops it and waits; how many seconds that took."""
+        began = time.monotonic()
+        self.stop.set()
+        await asyncio.wait_for(self.task, within)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def test_an_idle_worker_ends_at_once_and_leaves_no_row(hf: Holdfast) -> None:
+    @hf.job()
+    async def work() -> None: ...
+
+    await work.enqueue()
+    running = Running(hf)
+    await eventually(lambda: _all(hf, Status.DELIVERED))
+    assert await running.ended() < 2
+    assert await hf.store.run(workers()) == []
+
+
+async def test_what_runs_may_finish_and_nothing_more_is_started(hf: Holdfast) -> None:
+    started, go = asyncio.Event(), asyncio.Event()
+    ran: list[int] = []
+
+    @hf.job()
+    async def work(n: int) -> None:
+        ran.append(n)
+        started.set()
+        await go.wait()
+
+    await work.enqueue(1)
+    running = Running(hf, concurrency=1)
+    await happens(started)
+    running.stop.set()
+    await work.enqueue(2)
+    await asyncio.sleep(0.1)  # five polls: time enough to claim it
+    go.set()
+    await running.ended()
+    done, waiting = await all_of(hf)
+    assert (ran, done.status) == ([1], Status.DELIVERED)
+    assert (waiting.status, waiting.attempts) == (Status.PENDING, 0)
+
+
+async def test_what_is_too_long_is_cut_off_given_back_unspent_and_counted_as_a_hold(hf: Holdfast, log: Log) -> None:
+    started = asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    await endless.enqueue()
+    running = Running(hf, grace=timedelta(seconds=1))
+    await happens(started)
+    assert await running.ended() < 4
+    held = await only(hf)
+    assert (held.status, held.attempts, held.holds) == (Status.PENDING, 0, 1)
+    assert [(run.outcome, run.error) for run in await run_records(hf)] == [
+        ("released", "run was cut off at the shutdown deadline")
+    ]
+    assert said(log, "worker stopped")[-1]["unwritten"] == 0
+
+
+async def test_an_error_that_a_handler_makes_of_being_cut_off_is_not_its_failure(hf: Holdfast) -> None:
+    started = asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def touchy() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError("I was interrupted") from None
+
+    await touchy.enqueue()
+    running = Running(hf, grace=timedelta(milliseconds=200))
+    await happens(started)
+    await running.ended()
+    assert ((await only(hf)).status, (await only(hf)).attempts) == (Status.PENDING, 0)
+
+
+async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(hf: Holdfast) -> None:
+    started = asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def steady() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    await steady.enqueue()
+    running = Running(hf, grace=timedelta(milliseconds=200))
+    await happens(started)
+    await running.ended()
+    assert await statuses(hf) == [Status.DELIVERED]
+
+
+async def test_cut_off_too_often_it_counts_as_a_failure(hf: Holdfast) -> None:
+    started = asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    await endless.enqueue()
+    await query(hf, f"update {{hf}}delivery set holds = {MAX_HOLDS}")
+    running = Running(hf, grace=timedelta(milliseconds=200))
+    await happens(started)
+    await running.ended()
+    assert await statuses(hf) == [Status.FAILED]
+
+
+async def test_a_thread_that_cannot_be_stopped_does_not_keep_the_worker(
+    hf: Holdfast, release: threading.Event, log: Log
+) -> None:
+    started = threading.Event()
+
+    @hf.job(retry=NONE)
+    def stuck() -> None:
+        started.set()
+        release.wait(30)
+
+    await stuck.enqueue()
+    running = Running(hf, grace=timedelta(milliseconds=500))
+    await eventually(started.is_set)
+    assert await running.ended() < 4
+    assert ((await only(hf)).status, (await only(hf)).holds) == (Status.PENDING, 1)
+    assert said(log, "a handler's thread cannot be stopped; it may overlap the next run of its delivery")
+
+
+async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker(hf: Holdfast, log: Log) -> None:
+    started, go = asyncio.Event(), asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def stubborn() -> None:
+        started.set()
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await stubborn.enqueue()
+    running = Running(hf, grace=timedelta(milliseconds=500))
+    await happens(started)
+    assert await running.ended() < 5
+    assert said(log, "a handler goes on although it was cancelled")
+    go.set()
+
+
+async def test_a_second_stop_does_not_wait_for_handlers(hf: Holdfast) -> None:
+    started = asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    await endless.enqueue()
+    running = Running(hf, grace=timedelta(seconds=60))
+    await happens(started)
+    running.stop.set()
+    await asyncio.sleep(0.05)
+    assert not running.task.done()
+    hf._stop_workers()
+    assert await running.ended() < 5
+    assert await statuses(hf) == [Status.PENDING]
+
+
+async def test_a_worker_whose_task_is_cancelled_gives_back_what_it_has(hf: Holdfast) -> None:
+    started = asyncio.Event()
+
+    @hf.job(retry=NONE)
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    await endless.enqueue()
+    running = Running(hf, grace=timedelta(seconds=60))
+    await happens(started)
+    running.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running.task, 5)
+    held = await only(hf)
+    assert (held.status, held.attempts, held.locked_by) == (Status.PENDING, 0, None)
+    assert await hf.store.run(workers()) == []
+
+
+@pytest.mark.parametrize("moment", range(8))
+async def test_cancelled_at_any_moment_nothing_stays_claimed(hf: Holdfast, moment: int) -> None:
+    """Also in the middle of a claim that the store has already made."""
+
+    @hf.job(retry=NONE)
+    async def work(n: int) -> None:
+        await asyncio.sleep(0.002)
+
+    await hf._publish([work._message((n,), {})[1] for n in range(50)], None)
+    running = Running(hf, concurrency=5)
+    await asyncio.sleep(0.02 + moment * 0.007)
+    running.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(running.task, 10)
+    assert Status.IN_FLIGHT not in await statuses(hf)
+    assert all(d.attempts == (1 if d.status is Status.DELIVERED else 0) for d in await all_of(hf))
+
+
+async def test_what_was_claimed_ahead_is_given_back_unspent(hf: Holdfast) -> None:
+    long: list[int] = []
+    go = asyncio.Event()
+
+    @hf.job()
+    async def work(n: int) -> None:
+        if n < 300:
+            await asyncio.sleep(0.002)  # short work, so that the worker claims ahead
+            return
+        long.append(n)
+        await go.wait()
+
+    await hf._publish([work._message((n,), {})[1] for n in range(300)], None)
+    await hf._publish([work._message((n,), {})[1] for n in range(300, 400)], None)
+    running = Running(hf, concurrency=2)
+    await eventually(lambda: len(long) == 2 and _in_flight(hf, more_than=2))
+    running.stop.set()
+    await eventually(lambda: _in_flight(hf, exactly=2))
+    go.set()
+    await running.ended()
+    left = [d for d in await all_of(hf) if d.status is not Status.DELIVERED]
+    assert (len(left), {(d.status, d.attempts, d.holds) for d in left}) == (98, {(Status.PENDING, 0, 0)})
+
+
+async def test_outcomes_known_at_the_end_are_written(hf: Holdfast) -> None:
+    """A burst of results right before the end: all of them are in the store when the worker is gone."""
+
+    @hf.job(retry=RetryPolicy.fixed("1h"))
+    async def work(ctx: Context, n: int) -> None:
+        if n % 2:
+            raise OSError("away")
+
+    await hf._publish([work._message((n,), {})[1] for n in range(100)], None)
+    running = Running(hf, concurrency=50)
+    await eventually(lambda: _some_done(hf))
+    await running.ended()
+    for delivery in await all_of(hf):
+        assert delivery.status in (Status.DELIVERED, Status.PENDING)
+        assert delivery.attempts == (1 if delivery.status is Status.DELIVERED or delivery.last_error else 0)
+
+
+async def _all(hf: Holdfast, status: Status) -> bool:
+    return await statuses(hf) == [status]
+
+
+async def _some_done(hf: Holdfast) -> bool:
+    return Status.DELIVERED in await statuses(hf)
+
+
+async def _in_flight(hf: Holdfast, more_than: int = -1, exactly: int | None = None) -> bool:
+    count = (await statuses(hf)).count(Status.IN_FLIGHT)
+    return count == exactly if exactly is not None else count > more_than

@@ -1,0 +1,223 @@
+"""What a dead worker left is taken over and decided about as any failure; what a live one lost track of is given back."""
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Context, Holdfast, RetryPolicy
+from holdfast.core.delivery import Delivery, Status
+from holdfast.core.message import Address
+from holdfast.stores.claim import Lane, claim
+from holdfast.stores.worker import start_worker
+from tests.engine.conftest import MakeApp
+from tests.engine.programs.proxy import Proxy
+from tests.engine.running import (
+    Log,
+    drain,
+    eventually,
+    only,
+    pass_time,
+    query,
+    run_records,
+    said,
+    statuses,
+    working,
+)
+from tests.servers.postgres import PostgresServer
+
+LEASE = timedelta(seconds=1)
+
+
+async def abandoned(hf: Holdfast, consumer: str, *, alive: bool = False) -> Delivery:
+    """The one job of this consumer, claimed by a worker that said no more; its own lease is over."""
+    await hf.store.run(start_worker("gone", 0, [], [consumer], LEASE))
+    await hf.store.run(claim([Lane("default", consumer, 0, 1)], "gone", LEASE, 10))
+    await pass_time(hf, LEASE * 2, "delivery", *(() if alive else ("worker",)))
+    found = await only(hf)
+    assert (found.status, found.locked_by, found.attempts) == (Status.IN_FLIGHT, "gone", 1)
+    return found
+
+
+async def test_what_a_dead_worker_held_is_run_again_and_its_attempt_counts(hf: Holdfast, log: Log) -> None:
+    seen: list[int] = []
+
+    @hf.job(retry=RetryPolicy.fixed(0, attempts=3))
+    async def work(ctx: Context) -> None:
+        seen.append(ctx.attempt)
+
+    await work.enqueue()
+    before = await abandoned(hf, "work")
+    async with working(hf, lease=LEASE):
+        await eventually(lambda: _all(hf, Status.DELIVERED))
+    done = await only(hf)
+    assert (seen, done.attempts) == ([2], 2)
+    assert done.fence > before.fence + 1
+    (run,) = await run_records(hf)
+    assert (run.attempt, run.outcome, run.error) == (1, "lease_expired", "worker lease expired")
+    assert said(log, "taken over: the worker's lease ran out")
+    (retried,) = said(log, "will retry")
+    assert (retried["error"], retried["attempt"], retried["max_attempts"]) == ("worker lease expired", 1, 3)
+
+
+async def test_an_expired_lease_can_spend_the_last_attempt(make_app: MakeApp) -> None:
+    alerts: list[object] = []
+    hf = make_app(alerts=[alerts.append])
+
+    @hf.job(retry=RetryPolicy.none())
+    async def work() -> None: ...
+
+    await work.enqueue()
+    await abandoned(hf, "work")
+    async with working(hf, lease=LEASE):
+        await eventually(lambda: _all(hf, Status.FAILED))
+    dead = await only(hf)
+    assert (dead.last_error, dead.error_type) == ("worker lease expired", "holdfast.LeaseExpired")
+    assert len(alerts) == 1
+
+
+async def test_a_worker_decides_for_consumers_it_does_not_have(hf: Holdfast, make_app: MakeApp) -> None:
+    """The policy is in the database: here it is the consumer's own, of one attempt."""
+    other = make_app()
+
+    @other.job(retry=RetryPolicy.none())
+    async def work() -> None: ...
+
+    await work.enqueue()
+    await abandoned(other, "work")
+    async with working(hf, lease=LEASE):
+        await eventually(lambda: _all(hf, Status.FAILED))
+
+
+async def test_a_live_worker_keeps_what_it_holds_however_old_the_claim(hf: Holdfast) -> None:
+    @hf.job()
+    async def work() -> None: ...
+
+    await work.enqueue()
+    await abandoned(hf, "work", alive=True)
+    later = "alive_until + 60000" if _lite(hf) else "now() + interval '1m'"
+    await query(hf, f"update {{hf}}worker set alive_until = {later}")
+    async with working(hf, lease=LEASE):
+        await _trusted(hf)
+        assert (await only(hf, "work")).locked_by == "gone"
+
+
+async def test_nobody_is_called_dead_before_one_lease_of_contact(hf: Holdfast, log: Log) -> None:
+    """After an outage every worker's row looks expired: the others need time to renew theirs."""
+
+    @hf.job()
+    async def work() -> None: ...
+
+    await work.enqueue()
+    await abandoned(hf, "work")
+    async with working(hf, lease=timedelta(seconds=30)):
+        await eventually(lambda: said(log, "worker started"))
+        for _ in range(5):
+            await pass_time(hf, timedelta(seconds=1), "delivery")
+        assert (await only(hf)).locked_by == "gone"
+    assert (await only(hf)).locked_by == "gone"
+
+
+async def test_a_second_expiry_in_a_row_makes_a_suspect_that_no_ordinary_worker_runs(hf: Holdfast) -> None:
+    ran: list[int] = []
+
+    @hf.job(retry=RetryPolicy.fixed(0, attempts=5))
+    async def work() -> None:
+        ran.append(1)
+
+    await work.enqueue()
+    await abandoned(hf, "work")
+    await query(hf, "update {hf}delivery set expiries = 1")
+    async with working(hf, lease=LEASE):
+        await eventually(lambda: _suspect(hf))
+    assert ran == []
+    await drain(hf, suspects=True)
+    done = await only(hf)
+    assert (ran, done.status, done.suspect) == ([1], Status.DELIVERED, False)
+
+
+async def test_a_claim_whose_reply_was_lost_is_given_back_by_the_worker_itself(
+    postgres18: PostgresServer, postgres18_dsn: str, log: Log
+) -> None:
+    """Nobody else would: the worker's own lease keeps it alive."""
+    seen: list[int] = []
+    with Proxy(postgres18) as proxy:
+        hf = Holdfast(proxy.dsn(postgres18_dsn))
+
+        @hf.job(retry=RetryPolicy.none())
+        async def work(ctx: Context) -> None:
+            seen.append(ctx.attempt)
+
+        await work.enqueue()
+        proxy.lose("for update skip locked", forward=True)
+        async with working(hf, lease=LEASE):
+            await eventually(lambda: _all(hf, Status.DELIVERED))
+        assert proxy.lost == 1
+        await hf.close()
+    assert seen == [1]
+    assert said(log, "given back: the reply to its claim was lost")
+    assert said(log, "the worker's lease is lost; its handlers are stopped") == []
+
+
+async def test_a_claim_whose_reply_was_lost_is_given_back_at_the_end_at_the_latest(
+    postgres18: PostgresServer, postgres18_dsn: str
+) -> None:
+    with Proxy(postgres18) as proxy:
+        hf = Holdfast(proxy.dsn(postgres18_dsn))
+
+        @hf.job(retry=RetryPolicy.none())
+        async def work() -> None: ...
+
+        await work.enqueue()
+        proxy.lose("for update skip locked", forward=True)
+        async with working(hf, lease=timedelta(seconds=30)):
+            await eventually(lambda: proxy.lost)
+            await eventually(lambda: _all(hf, Status.IN_FLIGHT))
+        left = await only(hf)
+        assert (left.status, left.attempts) == (Status.PENDING, 0)
+        await hf.close()
+
+
+@pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
+async def test_a_worker_announced_by_a_lost_reply_starts_under_another_name(
+    postgres18: PostgresServer, dsn: str, log: Log
+) -> None:
+    with Proxy(postgres18) as proxy:
+        hf = Holdfast(proxy.dsn(dsn))
+
+        @hf.job()
+        async def work() -> None: ...
+
+        await work.enqueue()
+        proxy.lose(".worker (id, generation", forward=True)
+        async with working(hf):
+            await eventually(lambda: _all(hf, Status.DELIVERED))
+        await hf.close()
+    assert proxy.lost == 1
+    assert said(log, "waiting for the store")
+
+
+async def _all(hf: Holdfast, status: Status) -> bool:
+    return await statuses(hf) == [status]
+
+
+async def _suspect(hf: Holdfast) -> bool:
+    found = await only(hf)
+    return found.status is Status.PENDING and found.suspect
+
+
+async def _trusted(hf: Holdfast) -> None:
+    """Until the worker takes over what others left: it has just done so with another one."""
+    message = hf._producer.build("job.unknown", {}, addressed=[Address(consumer="unknown")])
+    await hf._publish([message], None)
+    await hf.store.run(claim([Lane("default", "unknown", 0, 1)], "long gone", LEASE, 10))
+    past = "0" if _lite(hf) else "'epoch'"
+    await query(hf, f"update {{hf}}delivery set lease_until = {past} where consumer = 'unknown'")
+    await eventually(lambda: _pending(hf))
+
+
+async def _pending(hf: Holdfast) -> bool:
+    return await statuses(hf, "unknown") == [Status.PENDING]
+
+
+def _lite(hf: Holdfast) -> bool:
+    return hf.store.dialect.name == "sqlite"

@@ -1,0 +1,111 @@
+"""Finding work: at once where a hint comes through, by polling where none does, and a lost hint loses nothing."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast
+from holdfast.core.delivery import Status
+from tests.engine.conftest import MakeApp
+from tests.engine.running import eventually, query, statuses, working
+
+NEVER = timedelta(hours=1)
+on_postgres = pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
+
+
+@pytest.fixture
+def app(hf: Holdfast) -> Holdfast:
+    @hf.consumer("order.placed")
+    async def billing(payload: object) -> None: ...
+
+    return hf
+
+
+async def publish_without_a_hint(dsn: str, hf: Holdfast) -> None:
+    """On a connection whose commit nobody can see."""
+
+    def publish() -> None:
+        if dsn.startswith("sqlite"):
+            with closing(sqlite3.connect(dsn.removeprefix("sqlite:///"), timeout=10)) as db, db:
+                hf.sync.publish("order.placed", {}, conn=db)
+        else:
+            with psycopg.connect(dsn) as conn:
+                hf.sync.publish("order.placed", {}, conn=conn)
+
+    await asyncio.to_thread(publish)
+
+
+async def test_an_app_wakes_its_own_worker(app: Holdfast) -> None:
+    """Again and again, without any poll: a wake-up that comes between looking and waiting is not lost."""
+    await app._prepare(None)
+    async with working(app, poll=NEVER):
+        for n in range(1, 31):
+            await app.publish("order.placed", {"n": n}, conn=None)
+            await eventually(lambda n=n: _delivered(app, n))
+
+
+async def test_another_process_wakes_a_worker(app: Holdfast, make_app: MakeApp) -> None:
+    """By LISTEN and NOTIFY on PostgreSQL, by the counter of commits on SQLite."""
+    producer = make_app()
+    await app._prepare(None)
+    async with working(app, poll=NEVER):
+        for n in range(1, 6):
+            await producer.publish("order.placed", {"n": n}, conn=None)
+            await eventually(lambda n=n: _delivered(app, n))
+
+
+async def test_what_comes_without_a_hint_is_found_by_polling(app: Holdfast, dsn: str) -> None:
+    await app._prepare(None)
+    async with working(app, poll=timedelta(milliseconds=50)):
+        for n in range(1, 4):
+            await publish_without_a_hint(dsn, app)
+            await eventually(lambda n=n: _delivered(app, n))
+
+
+@on_postgres
+async def test_after_its_listening_was_cut_a_worker_listens_again_and_then_looks(
+    app: Holdfast, make_app: MakeApp, dsn: str
+) -> None:
+    producer = make_app()
+    await app._prepare(None)
+    async with working(app, poll=NEVER):
+        await eventually(lambda: _listening(app))
+        await publish_without_a_hint(dsn, app)
+        assert await query(app, f"select pg_terminate_backend(pid) from pg_stat_activity {_LISTENING}")
+        await eventually(lambda: _delivered(app, 1))
+        await producer.publish("order.placed", {}, conn=None)
+        await eventually(lambda: _delivered(app, 2))
+
+
+@on_postgres
+async def test_a_thousand_hints_are_as_good_as_one(app: Holdfast, dsn: str) -> None:
+    await app._prepare(None)
+    async with working(app, poll=NEVER):
+        await eventually(lambda: _listening(app))
+        await publish_without_a_hint(dsn, app)
+        await query(app, f"select count(pg_notify('{app.store.channel}', n::text)) from generate_series(1, 1000) n")  # type: ignore[attr-defined]
+        await eventually(lambda: _delivered(app, 1))
+
+
+async def test_work_that_falls_due_later_is_found_without_a_hint(hf: Holdfast) -> None:
+    @hf.job()
+    async def later() -> None: ...
+
+    await later.using(delay=0.3).enqueue()
+    async with working(hf):
+        await eventually(lambda: _delivered(hf, 1))
+
+
+_LISTENING = "where query like 'listen%' and datname = current_database()"
+
+
+async def _listening(hf: Holdfast) -> bool:
+    return bool(await query(hf, f"select 1 from pg_stat_activity {_LISTENING}"))
+
+
+async def _delivered(hf: Holdfast, number: int) -> bool:
+    return await statuses(hf) == [Status.DELIVERED] * number

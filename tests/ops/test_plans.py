@@ -1,0 +1,296 @@
+"""Plans act on what was previewed: once, audited, resumable, with an exact report."""
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+import orjson
+import psycopg
+import pytest
+
+from holdfast.core.change import DeadLetter, Deliver
+from holdfast.core.delivery import Claim, Status
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import Address
+from holdfast.ops.plan_file import plan_to_json
+from holdfast.ops.plans import Progress, Report
+from holdfast.ops.service import Operations
+from holdfast.stores.operate import audit
+from holdfast.stores.planned import Why
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import Filter
+from holdfast.stores.settle import Hold, ownership
+from tests.ops.build import dead_letters, fail_pending, one_in_each_state
+from tests.servers.postgres import PostgresServer
+from tests.servers.tables import empty
+from tests.stores.build import (
+    all_deliveries,
+    claim_all,
+    delivery,
+    failure,
+    finish,
+    fresh_id,
+    job,
+    message,
+    put,
+    register_consumers,
+    start,
+    until_one_waits,
+)
+
+
+async def replays(store: Store) -> dict[UUID, int]:
+    """How often each delivery was replayed, by the audit."""
+    found: dict[UUID, int] = {}
+    for entry in await store.run(audit(limit=1000)):
+        if entry.kind == "delivery" and entry.action == "replay":
+            found[UUID(entry.target)] = found.get(UUID(entry.target), 0) + 1
+    return found
+
+
+async def test_a_preview_shows_what_it_holds_and_changes_nothing(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 3)
+    await dead_letters(store, 1, consumer="export")
+    await start(store, "w-41", ["mail"], generation=41)
+    before = await all_deliveries(store)
+    plan = await ops.plan_replay(Filter(), limit=3)
+    assert plan.ids == tuple(ids), "the oldest first"
+    assert plan.more
+    assert plan.consumers == {"mail": 3}
+    assert [(item.generation, item.to_generation) for item in plan.items] == [(0, 41)] * 3
+    assert plan.unserved == ()
+    everything = await ops.plan_replay(Filter(), limit=10)
+    assert everything.consumers == {"mail": 3, "export": 1}
+    assert everything.unserved == ("export",)
+    assert not everything.more
+    assert await all_deliveries(store) == before
+
+
+async def test_a_plan_acts_on_what_was_previewed_and_not_on_what_came_since(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 2)
+    plan = await ops.plan_replay(Filter(consumers=("mail",)))
+    since = await dead_letters(store, 2)
+    report = await plan.execute(actor="ada", reason="fixed in 42", generation=42)
+    assert (set(report.done), report.skipped, report.earlier) == (set(ids), (), 0)
+    for id in ids:
+        row = await delivery(store, id)
+        assert (row.status, row.generation, row.attempts, row.last_error) == (Status.PENDING, 42, 0, None)
+        assert (row.failure_history[-1].replayed_by, row.failure_history[-1].reason) == ("ada", "fixed in 42")
+    assert {(await delivery(store, id)).status for id in since} == {Status.FAILED}
+
+
+async def test_what_cannot_be_replayed_is_named_with_its_reason(store: Store, ops: Operations) -> None:
+    ids = await one_in_each_state(store)
+    absent = fresh_id()
+    plan = await ops.plan_replay(Filter(ids=(*ids.values(), absent)))
+    assert plan.ids == (ids["failed"],)
+    assert {one.id: one.why for one in plan.skipped} == {
+        ids["delivered"]: Why.DELIVERED,
+        ids["discarded"]: Why.DISCARDED,
+        ids["in_flight"]: Why.IN_FLIGHT,
+        ids["retrying"]: Why.PENDING,
+        absent: Why.NOT_FOUND,
+    }
+    report = await plan.execute(actor="ada")
+    assert report.done == (ids["failed"],)
+    assert len(report.skipped) == 5
+    assert await replays(store) == {ids["failed"]: 1}
+
+
+async def test_done_work_is_run_again_only_when_somebody_says_so(store: Store, ops: Operations) -> None:
+    ids = await one_in_each_state(store)
+    plain = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)))
+    assert (plain.ids, [one.why for one in plain.skipped]) == ((), [Why.DELIVERED])
+    plan = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)), rerun=True)
+    report = await plan.execute(actor="ada")
+    assert report.done == (ids["delivered"],)
+    assert (await delivery(store, ids["delivered"])).status is Status.PENDING
+
+
+async def test_executing_a_plan_twice_replays_once(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 3)
+    plan = await ops.plan_replay(Filter())
+    assert len((await plan.execute(actor="ada")).done) == 3
+    await fail_pending(store)
+    again = await plan.execute(actor="ada")
+    assert (again.done, again.earlier, again.skipped) == ((), 3, ())
+    assert await replays(store) == dict.fromkeys(ids, 1)
+
+
+async def test_two_operators_at_once_replay_each_delivery_once(
+    place: Callable[[], Store], store: Store, ops: Operations
+) -> None:
+    ids = await dead_letters(store, 150)
+    other = place()
+    theirs = Operations(other)
+    plans = await asyncio.gather(ops.plan_replay(Filter(), limit=200), theirs.plan_replay(Filter(), limit=200))
+    assert plans[0].ids == plans[1].ids
+    ada, bob = await asyncio.gather(plans[0].execute(actor="ada"), plans[1].execute(actor="bob"))
+    assert sorted([*ada.done, *bob.done]) == sorted(ids)
+    for mine, others in ((ada, "bob"), (bob, "ada")):
+        assert {one.why for one in mine.skipped} <= {Why.PENDING}
+        assert {one.by for one in mine.skipped} <= {others}
+        assert len(mine.done) + len(mine.skipped) == len(ids)
+    assert await replays(store) == dict.fromkeys(ids, 1)
+    await other.close()
+
+
+async def test_a_plan_that_was_cut_off_goes_on_where_it_stopped(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 250)
+    plan = await ops.plan_replay(Filter(), limit=1000)
+
+    def cut_off(step: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await plan.execute(actor="ada", progress=cut_off)
+    done = await replays(store)
+    assert len(done) == 100
+    # What it replayed has failed again: that is another failure, and not this plan's to act on.
+    await fail_pending(store)
+    kept = orjson.loads(orjson.dumps(plan_to_json(plan)))
+    seen: list[Progress] = []
+    again = await (await ops.load_plan(kept)).execute(actor="bob", progress=seen.append)
+    assert (len(again.done), again.earlier, again.skipped) == (150, 100, ())
+    assert await replays(store) == dict.fromkeys(ids, 1)
+    assert seen[-1] == Progress(done=250, skipped=0, total=250)
+    trail = await store.run(audit(limit=10, target=("plan", str(plan.id))))
+    assert [entry.actor for entry in trail] == ["bob", "bob", "ada"]
+    assert sorted(id for e in trail for id in e.detail["deliveries"]) == sorted(map(str, ids))  # type: ignore[index]
+
+
+async def test_a_delivery_that_failed_anew_since_the_preview_is_left_alone(store: Store, ops: Operations) -> None:
+    (id,) = await dead_letters(store, 1)
+    plan = await ops.plan_replay(Filter())
+    await ops.replay([id], actor="bob")
+    await fail_pending(store, text="another failure")
+    report = await plan.execute(actor="ada")
+    assert [(one.why, one.by) for one in report.skipped] == [(Why.CHANGED, "bob")]
+    assert await replays(store) == {id: 1}
+
+
+async def test_a_job_whose_unique_key_is_held_is_left_alone(store: Store, ops: Operations) -> None:
+    await put(store, job("mail", unique="daily"))
+    await fail_pending(store)
+    await put(store, job("mail", unique="daily"))
+    plan = await ops.plan_replay(Filter())
+    report = await plan.execute(actor="ada")
+    assert (report.done, [one.why for one in report.skipped]) == ((), [Why.KEY_HELD])
+
+
+async def test_a_message_is_replayed_for_the_consumers_that_were_chosen(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {name: ["order.placed"] for name in ("billing", "mail", "totals")})
+    (published,) = await put(store, message())
+    for claimed in await claim_all(store):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    plan = await ops.plan_replay(Filter(message_id=published.id, consumers=("billing", "mail")))
+    assert len((await plan.execute(actor="ada")).done) == 2
+    states = {d.consumer: d.status for d in await all_deliveries(store)}
+    assert states == {"billing": Status.PENDING, "mail": Status.PENDING, "totals": Status.FAILED}
+
+
+async def test_discarding_sets_aside_what_was_previewed(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 2)
+    plan = await ops.plan_discard(Filter(consumers=("mail",)))
+    await ops.replay([ids[0]], actor="bob")
+    report = await plan.execute(actor="ada", reason="duplicates")
+    assert report.done == (ids[1],)
+    assert [(one.id, one.why) for one in report.skipped] == [(ids[0], Why.PENDING)]
+    row = await delivery(store, ids[1])
+    assert (row.status, row.discarded_at is not None) == (Status.FAILED, True)
+    entries = [entry for entry in await store.run(audit()) if entry.action == "discard"]
+    assert {(entry.actor, entry.reason) for entry in entries} == {("ada", "duplicates")}
+
+
+async def test_cancelling_stops_what_waits_and_what_runs(store: Store, ops: Operations) -> None:
+    await put(store, job("mail"), job("mail"))
+    (running,) = await claim_all(store, limit=1)
+    plan = await ops.plan_cancel(Filter(consumers=("mail",)))
+    assert len(plan.items) == 2
+    (since,) = await claim_all(store, limit=1)
+    report = await plan.execute(actor="ada", reason="stop")
+    assert set(report.done) == {running.id, since.id}, "one that was claimed since is cancelled, too"
+    holds = await store.run(ownership([Claim(running.id, "w1", running.fence)]))
+    assert holds[running.id] is Hold.LOST
+    assert not await finish(store, since, Deliver())
+    assert all(d.discarded_at is not None for d in await all_deliveries(store))
+
+
+async def test_a_replay_takes_the_highest_living_generation(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 1)
+    await start(store, "old", ["mail"], generation=7)
+    await start(store, "new", ["mail"], generation=9)
+    report: Report = await ops.replay(ids, actor="ada")
+    assert report.done == tuple(ids)
+    assert (await delivery(store, ids[0])).generation == 9
+
+
+async def test_a_plan_acts_in_the_generation_it_showed_although_a_deploy_came_since(
+    store: Store, ops: Operations
+) -> None:
+    ids = await dead_letters(store, 1)
+    await start(store, "old", ["mail"], generation=7)
+    plan = await ops.plan_replay(Filter())
+    await start(store, "new", ["mail"], generation=9)
+    await plan.execute(actor="ada")
+    assert (await delivery(store, ids[0])).generation == 7
+
+
+async def test_nothing_happens_without_an_actor_or_within_wrong_bounds(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 1)
+    plan = await ops.plan_replay(Filter())
+    for wrong in (plan.execute(actor=" "), plan.execute(actor="ada", generation=-1)):
+        with pytest.raises(ConfigurationError):
+            await wrong
+    for limit in (0, -1, 1_000_000):
+        with pytest.raises(ConfigurationError, match="limit"):
+            await ops.plan_replay(Filter(), limit=limit)
+    with pytest.raises(ValueError, match="pattern"):
+        await ops.plan_replay(Filter(type="a..b"))
+    assert (await delivery(store, ids[0])).status is Status.FAILED
+    assert await store.run(audit()) == []
+
+
+async def test_a_plan_survives_json_and_a_broken_one_is_refused(store: Store, ops: Operations) -> None:
+    ids = await one_in_each_state(store)
+    await put(store, message(addressed=[Address(consumer="mail")]))
+    wanted = Filter(ids=tuple(ids.values()), statuses=tuple(Status), consumers=("mail",), since=await ops.now())
+    for plan in (await ops.plan_replay(wanted), await ops.plan_discard(Filter(ids=tuple(ids.values())))):
+        assert await ops.load_plan(orjson.loads(orjson.dumps(plan_to_json(plan)))) == plan
+    good = plan_to_json(plan)
+    broken: object
+    for broken in (None, [], {}, {**good, "version": 2}, {**good, "action": "destroy"}, {**good, "items": [{}]}):
+        with pytest.raises(ConfigurationError, match="plan"):
+            await ops.load_plan(broken)
+
+
+def test_the_blocking_side_has_the_same_names(place: Callable[[], Store]) -> None:
+    store = place()
+    ops = Operations(store).sync
+    ops.publish("order.placed", {"n": 1}, actor="ada")
+    plan = ops.plan_replay(Filter())
+    report = plan.sync.execute(actor="ada")
+    assert (report.done, report.skipped) == ((), ())
+    assert ops.stats().pending == 0
+    store.close_sync()
+
+
+async def test_a_batch_waits_for_whoever_holds_a_delivery_and_looks_again(
+    postgres18: PostgresServer, database: Callable[[PostgresServer], str]
+) -> None:
+    """Another operator's replay has not committed yet, and by then the delivery has failed anew."""
+    dsn = database(postgres18)
+    store = PostgresStore(dsn)
+    (id,) = await dead_letters(store, 1)
+    plan = await Operations(store).plan_replay(Filter())
+    with psycopg.connect(dsn) as other:
+        other.execute("update holdfast.delivery set fence = fence + 1")
+        executing = asyncio.create_task(plan.execute(actor="ada"))
+        await asyncio.to_thread(until_one_waits, store)
+        other.commit()
+    report = await executing
+    assert [(one.id, one.why) for one in report.skipped] == [(id, Why.CHANGED)]
+    assert (await delivery(store, id)).status is Status.FAILED
+    await store.close()
+    empty(dsn)

@@ -1,0 +1,160 @@
+"""What operators see: counts, lists, and the whole story of one delivery."""
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.core.change import DeadLetter, Deliver
+from holdfast.core.delivery import Status
+from holdfast.core.errors import ConfigurationError, InvalidName, NotFound
+from holdfast.ops.service import Operations
+from holdfast.ops.stats import read_conditions
+from holdfast.stores.operate import block_consumer, pause_consumer, pause_queue
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import Filter
+from tests.ops.build import dead_letters, one_in_each_state
+from tests.stores.build import (
+    age,
+    claim_all,
+    failure,
+    finish,
+    fresh_id,
+    job,
+    message,
+    put,
+    register_consumers,
+    start,
+)
+
+MINUTE = timedelta(minutes=1)
+
+
+async def test_stats_count_every_state_but_done(store: Store, ops: Operations) -> None:
+    await one_in_each_state(store)
+    await put(store, job("export", queue="slow"))
+    age(store, MINUTE, "delivery")
+    await start(store, "w", ["mail"])
+    stats = await ops.stats()
+    assert (stats.pending, stats.in_flight, stats.failed, stats.discarded, stats.workers) == (2, 1, 1, 1, 1)
+    assert [(load.queue, load.consumer) for load in stats.loads] == [("default", "mail"), ("slow", "export")]
+    assert stats.loads[0].lag == timedelta(0), "a retry wait is no lag"
+    assert MINUTE <= stats.oldest < 2 * MINUTE
+    for text, holds in {
+        "failed>0": True,
+        "failed>1": False,
+        "failed>=1,oldest>1h": True,
+        "oldest>30s": True,
+        "oldest > 10m": False,
+        "workers<1": False,
+        "pending=2": True,
+    }.items():
+        assert any(condition.holds(stats) for condition in read_conditions(text)) is holds, text
+
+
+@pytest.mark.parametrize("text", ["", "failed", "failed>", "failed>x", "failed>-1", "foo>1", "oldest>5", "failed>1,,"])
+def test_conditions_that_cannot_be_read_are_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        read_conditions(text)
+
+
+async def test_a_dead_letter_is_told_with_runs_siblings_audit_and_how_many_alike(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"billing": ["order.*"], "mail": ["order.*"]})
+    await put(store, *(message(payload={"n": n}, key=f"order:{n}") for n in range(3)))
+    for claimed in await claim_all(store):
+        broken = claimed.consumer == "billing"
+        await finish(store, claimed, DeadLetter() if broken else Deliver(), error=failure() if broken else None)
+    first, *_ = await ops.deliveries(Filter(dead=True))
+    await ops.replay([first.delivery.id], actor="ada", reason="try")
+    for claimed in await claim_all(store):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    detail = await ops.delivery(first.delivery.id)
+    assert detail.message is not None
+    assert detail.message.key == first.key
+    assert [run.outcome for run in detail.runs] == ["failed", "failed"]
+    assert "raise kind(text)" in (detail.runs[-1].trace or "")
+    assert [(entry.action, entry.actor, entry.reason) for entry in detail.audit] == [("replay", "ada", "try")]
+    assert [(one.delivery.consumer, one.delivery.status) for one in detail.siblings] == [("mail", Status.DELIVERED)]
+    assert detail.alike == 3
+    (group,) = await ops.failure_groups(consumers=["billing"])
+    assert (group.count, group.fingerprint) == (3, detail.listed.delivery.fingerprint)
+    assert await ops.failure_groups(consumers=["mail"]) == []
+
+
+async def test_a_pending_delivery_says_what_it_waits_for(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"mail": []}, queue="slow")
+    await put(store, job("mail", queue="slow"))
+    (one,) = await ops.deliveries()
+
+    async def obstacles() -> tuple[str, ...]:
+        return (await ops.delivery(one.delivery.id)).obstacles
+
+    assert await obstacles() == ("no living worker serves mail",)
+    await start(store, "w", ["mail"])
+    assert await obstacles() == ("no living worker serves mail on queue slow",)
+    await store.run(pause_queue("slow", "ada", None))
+    await store.run(pause_consumer("mail", "ada", None))
+    await store.run(block_consumer("mail", "smtp", MINUTE, "w"))
+    assert (await obstacles())[:3] == (
+        "queue slow is paused",
+        "consumer mail is paused",
+        "consumer mail is blocked: smtp is out",
+    )
+
+
+async def test_a_job_is_found_by_its_delivery_and_by_what_enqueueing_returned(store: Store, ops: Operations) -> None:
+    (published,) = await put(store, job("mail"))
+    await register_consumers(store, {"billing": ["order.*"]})
+    (event,) = await put(store, message())
+    (listed,) = await ops.deliveries(Filter(type="job.*"))
+    assert (await ops.job(published.id)).listed == listed
+    assert (await ops.job(listed.delivery.id)).listed == listed
+    for id in (event.id, fresh_id()):
+        with pytest.raises(NotFound, match="job"):
+            await ops.job(id)
+
+
+async def test_a_wrong_kind_of_id_says_what_it_is(store: Store, ops: Operations) -> None:
+    (published,) = await put(store, job("mail"))
+    (listed,) = await ops.deliveries()
+    with pytest.raises(NotFound, match="it is a message"):
+        await ops.delivery(published.id)
+    with pytest.raises(NotFound, match="it is a delivery"):
+        await ops.message(listed.delivery.id)
+    with pytest.raises(NotFound, match="pruned"):
+        await ops.delivery(fresh_id())
+
+
+async def test_types_are_filtered_exactly_or_by_prefix(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"all": ["*"]})
+    await put(store, *(message(type) for type in ("order", "order.placed", "order.line.added", "orderly.sent")))
+    for type, expected in {
+        "order.*": {"order.placed", "order.line.added"},
+        "order.placed": {"order.placed"},
+        "order": {"order"},
+        "nothing.*": set(),
+    }.items():
+        assert {one.type for one in await ops.deliveries(Filter(type=type))} == expected
+        assert {one.type for one in await ops.messages(type=type)} == expected
+        wanted = Filter(type=type, statuses=(Status.PENDING,))
+        assert {item.type for item in (await ops.plan_cancel(wanted)).items} == expected
+    with pytest.raises(InvalidName):
+        await ops.deliveries(Filter(type="order%"))
+
+
+async def test_an_export_pages_through_everything_with_its_messages(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 5)
+    found = []
+    before = None
+    while page := await ops.export(Filter(dead=True), limit=2, before=before):
+        found += page
+        before = page[-1].listed.delivery.id
+    assert [one.listed.delivery.id for one in found] == ids[::-1]
+    assert {one.message.payload.replace(" ", "") for one in found if one.message} == {f'{{"n":{n}}}' for n in range(5)}
+
+
+async def test_a_message_is_shown_with_its_deliveries(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"billing": ["order.*"], "mail": ["order.*"]})
+    (published,) = await put(store, message(payload={"n": 1}, headers={"request_id": "r-1"}))
+    detail = await ops.message(published.id)
+    assert [one.delivery.consumer for one in detail.deliveries] == ["billing", "mail"]
+    assert detail.message.headers == {"request_id": "r-1"}

@@ -1,0 +1,275 @@
+"""The public API as its users write it, for the type checker alone: nothing here is run.
+
+Right calls must pass. Wrong ones carry the error they must get, and `make check` fails when one is not given any more:
+unused ignores are errors.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+from uuid import UUID
+
+import psycopg
+from pydantic import BaseModel
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+from typing_extensions import TypedDict
+
+import holdfast
+from holdfast import (
+    Cancel,
+    CircuitOpen,
+    Context,
+    Holdfast,
+    HoldfastError,
+    Job,
+    Outage,
+    Published,
+    RaisesEvents,
+    RetryAfter,
+    RetryPolicy,
+    Router,
+    Snooze,
+    TerminalError,
+    Verdict,
+    WorkerOptions,
+    begin_immediate,
+    collect_events,
+    correlate,
+    event,
+    immediate,
+    job_key,
+    key,
+    upcast,
+)
+
+hf = Holdfast("sqlite:///shop.db", source="shop", generation=2, keep="7d", dead_on=(LookupError,))
+Holdfast()
+Holdfast(dsn=7)  # type: ignore[arg-type]
+Holdfast("sqlite:///shop.db", "shop")  # type: ignore[call-arg]
+Holdfast("sqlite:///shop.db", dead_on=LookupError)  # type: ignore[arg-type]
+holdfast.Holdfats  # type: ignore[attr-defined]  # noqa: B018
+
+
+@event("order.placed")
+@dataclass
+class OrderPlaced:
+    order_id: int
+    email: str
+
+
+@event("order.paid", version=2)
+class OrderPaid(BaseModel):
+    order_id: int
+
+
+@event("order.lost")
+class OrderLost(TypedDict):
+    order_id: int
+
+
+@upcast(OrderPaid, from_version=1)
+def add_id(old: dict[str, object]) -> dict[str, object]:
+    return {"order_id": old["id"]}
+
+
+@upcast(OrderPaid, from_version=1)  # type: ignore[arg-type]
+def wrong_upcast(old: int) -> dict[str, object]:
+    return {}
+
+
+event("order.placed", version="2")  # type: ignore[arg-type]
+event("order.placed")(print)  # type: ignore[type-var]
+# The decorator leaves the class as it is.
+assert_type(OrderPlaced(1, "ada@example.com").email, str)
+OrderPlaced("1", "ada@example.com")  # type: ignore[arg-type]
+
+
+@hf.consumer(OrderPlaced, name="billing", queue="payments", dead_on=(LookupError,), timeout="30s", priority=0)
+async def charge(ctx: Context, order: OrderPlaced) -> None:
+    assert_type(ctx.attempt, int)
+    assert_type(ctx.message_id, UUID)
+    async with AsyncSession() as session:
+        await ctx.complete(conn=session)
+        await ctx.publish(OrderPaid(order_id=order.order_id), conn=session)
+    await ctx.complete()  # type: ignore[call-arg]
+
+
+@hf.consumer("order.*", retry=RetryPolicy.exponential(attempts=8), start="now")
+def audit(payload: dict[str, object]) -> None: ...
+
+
+@hf.reaction(OrderPlaced)
+def see(order: OrderPlaced) -> None: ...
+
+
+@hf.consumer(OrderPlaced, retries=3)  # type: ignore[call-arg]
+def unknown_option(order: OrderPlaced) -> None: ...
+
+
+@hf.consumer(OrderPlaced, retry=3)  # type: ignore[arg-type]
+def wrong_option(order: OrderPlaced) -> None: ...
+
+
+# A handler stays an ordinary function, so that a unit test just calls it.
+audit({"order_id": 1})
+see(OrderPlaced(1, "ada@example.com"))
+audit("order 1")  # type: ignore[arg-type]
+
+
+@hf.job(queue="mail", retry=RetryPolicy.schedule([0, 1, 2]))
+async def send_welcome(user_id: str, *, template: str = "std") -> None: ...
+
+
+@hf.job()
+def add(a: int, b: int) -> int:
+    return a + b
+
+
+@hf.job()
+def resize(ctx: Context, image: str, *, width: int) -> None:
+    ctx.sync.complete(conn="default")
+
+
+@hf.command(key="order:{user_id}:{order_id}:cancel:v1")
+def cancel_order(user_id: str, order_id: int) -> None: ...
+
+
+@hf.cron("0 7 * * *", tz="Europe/Berlin", missed="last")
+async def report() -> None: ...
+
+
+hf.command()  # type: ignore[call-arg]
+
+
+def unit_test(ctx: Context) -> None:
+    # Who calls the function itself passes the context, who enqueues it does not.
+    resize(ctx, "a.png", width=7)
+    resize("a.png", width=7)  # type: ignore[call-arg, arg-type]
+
+
+def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection) -> None:
+    assert_type(hf.sync.publish(OrderPlaced(1, "a"), conn=conn), Published)
+    hf.sync.publish("order.placed", {"order_id": 1}, conn=session, key="order:1:placed:v1", headers={"tenant": "acme"})
+    hf.sync.publish(OrderLost, OrderLost(order_id=1), conn=pg, occurred_at=datetime.now(UTC))
+    hf.sync.publish(OrderPlaced(1, "a"), conn=None)
+    hf.sync.publish(OrderPlaced(1, "a"), conn="default")
+    assert_type(hf.sync.publish_many([OrderPlaced(1, "a"), ("order.placed", {})], conn=conn), list[Published])
+    hf.sync.publish(OrderPlaced(1, "a"))  # type: ignore[call-arg]
+    hf.sync.publish(OrderPlaced(1, "a"), conn)  # type: ignore[call-arg]
+    hf.sync.publish(OrderPlaced(1, "a"), conn=conn, key=7)  # type: ignore[arg-type]
+    hf.sync.publish_many([OrderPlaced(1, "a")])  # type: ignore[call-arg]
+    hf.sync.publish_many(OrderPlaced(1, "a"), conn=conn)  # type: ignore[arg-type]
+    # The wrong colour leaves a coroutine that nobody awaits.
+    hf.publish(OrderPlaced(1, "a"), conn=conn)  # type: ignore[unused-coroutine]
+    assert_type(hf.sync.publish(OrderPlaced(1, "a"), conn=conn).id, UUID)
+
+    assert_type(add.sync.enqueue(1, 2), Published)
+    assert_type(add(1, 2), int)
+    add.sync.enqueue(1, "2")  # type: ignore[arg-type]
+    add.sync.enqueue(1)  # type: ignore[call-arg]
+    cancel_order.using(conn=session).sync.enqueue("u_1", order_id=7)
+    cancel_order.using(conn=session).sync.enqueue("u_1", order="7")  # type: ignore[call-arg]
+
+    with immediate(conn) as same:
+        assert_type(same, sqlite3.Connection)
+    with immediate(pg):  # type: ignore[arg-type]
+        pass
+    with correlate(request_id="r-1", user_id=7):
+        pass
+    hf.run(until_idle=True)
+    hf.run(True)  # type: ignore[call-arg]
+
+
+async def awaiting(session: AsyncSession, pg: psycopg.AsyncConnection) -> None:
+    assert_type(await hf.publish(OrderPlaced(1, "a"), conn=session, key="order:1:placed:v1"), Published)
+    assert_type(await hf.publish_many([OrderPlaced(1, "a")], conn=pg), list[Published])
+    await hf.publish(OrderPlaced(1, "a"))  # type: ignore[call-arg]
+    await hf.sync.publish(OrderPlaced(1, "a"), conn=None)  # type: ignore[misc]
+
+    assert_type(await send_welcome.enqueue("u_1"), Published)
+    await send_welcome.using(conn=session, delay="5m").enqueue("u_1", template="first")
+    await send_welcome.using(delay=timedelta(minutes=5), priority=0, unique="u_1").enqueue("u_1")
+    await send_welcome.enqueue(1)  # type: ignore[arg-type]
+    await send_welcome.enqueue("u_1", "first")  # type: ignore[call-arg]
+    await send_welcome.enqueue("u_1", template=1)  # type: ignore[arg-type]
+    await send_welcome.enqueue("u_1", colour="red")  # type: ignore[call-arg]
+    await send_welcome.enqueue()  # type: ignore[call-arg]
+    await send_welcome.using(later="5m").enqueue("u_1")  # type: ignore[call-arg]
+    await resize.enqueue("a.png", width=7)
+    await resize.enqueue("a.png", width="7")  # type: ignore[arg-type]
+    await report.enqueue()
+    await report.enqueue(1)  # type: ignore[call-arg]
+    await hf.work(WorkerOptions())
+
+
+router = Router()
+
+
+@router.job()
+def shrink(image: bytes) -> bytes:
+    return image
+
+
+hf.include(router)
+hf.include(hf.sync)  # type: ignore[arg-type]
+a_job: Job[[int, int], int] = add
+another: Job[[str], int] = add  # type: ignore[assignment]
+
+
+def handler(order: OrderPlaced) -> Snooze | None:
+    match order.order_id:
+        case 1:
+            raise TerminalError("no such customer")
+        case 2:
+            raise RetryAfter("5m", "busy")
+        case 3:
+            raise Cancel("out of stock")
+        case 4:
+            raise Outage("mail")
+        case 5:
+            raise CircuitOpen("acme", timedelta(minutes=5))
+        case 6:
+            raise RetryAfter(reason="busy")  # type: ignore[call-arg]
+    return Snooze(90)
+
+
+def classify(error: BaseException) -> Verdict | None:
+    return None
+
+
+Holdfast(classify=classify)
+RetryPolicy.polynomial(attempts=3, power=2)
+RetryPolicy.fixed("5s", attempts=3)
+RetryPolicy.none()
+RetryPolicy.exponential(retries=3)  # type: ignore[call-arg]
+RetryPolicy.exponential(attempts="3")  # type: ignore[arg-type]
+
+assert_type(key("shop", "u_1", "order", "place", "v1"), str)
+assert_type(job_key("17", "send", "mail"), str)
+
+
+class Order(RaisesEvents):
+    def ship(self) -> None:
+        self.raise_event(OrderPlaced(1, "a"))
+        self.raise_event("order.shipped", {"order_id": 1}, key="order:1:shipped:v1")
+        self.raise_event(lambda: OrderPlaced(1, "a"), key=lambda: "order:1:placed:v1")
+        self.raise_event()  # type: ignore[call-arg]
+        self.raise_event("order.shipped", key=1)  # type: ignore[arg-type]
+
+
+engine, async_engine = create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")
+collect_events(hf, sessionmaker(engine))
+collect_events(hf, async_sessionmaker(async_engine))
+collect_events(hf, engine)  # type: ignore[arg-type]
+collect_events(sessionmaker(engine), hf)  # type: ignore[arg-type]
+begin_immediate(engine)
+begin_immediate(async_engine)
+begin_immediate(sessionmaker(engine))  # type: ignore[arg-type]
+
+try:
+    pass
+except HoldfastError as error:
+    assert_type(error, HoldfastError)
