@@ -14,6 +14,7 @@ import structlog
 
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.engine.threads import Threads
 
 log = structlog.get_logger("holdfast.alert")
 
@@ -74,6 +75,7 @@ class Alerts:
         self._hooks, self._quiet = hooks, quiet_seconds
         self._groups: dict[tuple[str, str], tuple[float, int]] = {}
         self._calling: set[asyncio.Task[None]] = set()
+        self._threads = Threads("holdfast-alert")
 
     def dead(self, alert: DeadLetterAlert) -> None:
         """Reports one dead letter. Call it only after the dead letter is durable."""
@@ -89,7 +91,7 @@ class Alerts:
             self._groups.clear()
         self._groups[group] = (now, 0)
         for hook in self._hooks:
-            task = asyncio.get_running_loop().create_task(_call(hook, replace(alert, alike=alike)))
+            task = asyncio.get_running_loop().create_task(self._call(hook, replace(alert, alike=alike)))
             self._calling.add(task)
             task.add_done_callback(self._calling.discard)
 
@@ -98,15 +100,14 @@ class Alerts:
         if self._calling:
             await asyncio.wait(self._calling, timeout=_PATIENCE)
 
-
-async def _call(hook: AlertHook, alert: DeadLetterAlert) -> None:
-    try:
-        # A plain hook may well talk to somebody: the worker does not wait for it.
-        answer = hook(alert) if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook, alert)
-        if inspect.isawaitable(answer):
-            await answer
-    except Exception as error:  # noqa: BLE001
-        log.warning("alert hook failed", hook=getattr(hook, "__qualname__", repr(hook)), error=repr(error))
+    async def _call(self, hook: AlertHook, alert: DeadLetterAlert) -> None:
+        try:
+            # A plain hook may well talk to somebody: nothing waits for it, not even the end of the process.
+            answer = hook(alert) if inspect.iscoroutinefunction(hook) else await self._threads.run(hook, alert)
+            if inspect.isawaitable(answer):
+                await answer
+        except Exception as error:  # noqa: BLE001
+            log.warning("alert hook failed", hook=getattr(hook, "__qualname__", repr(hook)), error=repr(error))
 
 
 def sentry_hook(alert: DeadLetterAlert) -> None:

@@ -168,7 +168,7 @@ class Attempts:
             return True
         if resource not in self._probing:
             # One for all that ask at the same time.
-            task = self._probing[resource] = asyncio.create_task(_probed(resource, probe))
+            task = self._probing[resource] = asyncio.create_task(_probed(resource, probe, self._threads))
             task.add_done_callback(lambda _: self._probing.pop(resource, None))
         return await asyncio.shield(self._probing[resource])
 
@@ -195,10 +195,10 @@ class Attempts:
         return own or self._around.handlers[claimed.consumer].retry
 
 
-async def _probed(resource: str, probe: Probe) -> bool:
+async def _probed(resource: str, probe: Probe, threads: Threads) -> bool:
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
-            answer = probe() if inspect.iscoroutinefunction(probe) else await asyncio.to_thread(probe)
+            answer = probe() if inspect.iscoroutinefunction(probe) else await threads.run(probe)
             return bool(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001
         log.warning("a resource is out: its probe failed", resource=resource, error=repr(error))

@@ -1,5 +1,6 @@
 """What every log line about a delivery carries."""
 
+import logging
 from collections.abc import Mapping
 
 from holdfast.core.report import report
@@ -7,7 +8,11 @@ from holdfast.stores.claim import Claimed
 
 # Names that mean something else to structlog and to logging; a header of such a name keeps its value under another.
 _TAKEN = frozenset(
-    {"event", "exc_info", "stack_info", "level", "logger", "logger_name", "timestamp", "positional_args"}
+    {
+        *vars(logging.makeLogRecord({})),
+        *("message", "asctime", "extra", "stacklevel", "self", "method_name"),
+        *("event", "level", "log_level", "logger", "logger_name", "timestamp", "positional_args"),
+    }
 )
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 import queue
 import threading
 from collections.abc import Callable
@@ -47,6 +49,14 @@ class Threads:
             threading.Thread(target=self._work, name=f"{self._name}-{next(self._numbers)}", daemon=True).start()
         self._calls.put(call)
         return future
+
+    async def run(self, function: Callable[..., object], *args: object) -> object:
+        """Calls the function in a thread and returns what it returned; it sees this context's variables."""
+        call = functools.partial(contextvars.copy_context().run, function, *args)
+        returned = await self.start(call)
+        if returned.error is not None:
+            raise returned.error
+        return returned.value
 
     def close(self) -> None:
         """Lets threads end that are done; the others end with their function."""
