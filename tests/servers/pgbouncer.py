@@ -103,9 +103,7 @@ class PgBouncer:
         assert self._directory is not None
         configuration = self._directory / "pgbouncer.ini"
         configuration.write_text(self._configuration(port))
-        self._process = ServerProcess(
-            [program, configuration], directory=self._directory, log=self._directory / "log"
-        )
+        self._process = ServerProcess([program, configuration], directory=self._directory, log=self._directory / "log")
         deadline = time.monotonic() + _START_SECONDS
         while not _listens(port):
             if not self._process.alive or time.monotonic() > deadline:

@@ -43,9 +43,7 @@ class PostgresServer:
     is called at exit, and the keeper does it if the test process is killed.
     """
 
-    def __init__(
-        self, version: int, *, durable: bool = False, settings: Mapping[str, str | int] | None = None
-    ) -> None:
+    def __init__(self, version: int, *, durable: bool = False, settings: Mapping[str, str | int] | None = None) -> None:
         self.version = version
         self.port = 0
         self.durable = durable

@@ -102,9 +102,7 @@ def server_directory(prefix: str) -> Path:
     places = [Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")]  # noqa: S108
     place = next((place for place in places if user is None or reachable(place)), None)
     if place is None:
-        raise RuntimeError(
-            "no temporary directory is open to an unprivileged user; set TMPDIR to one that is"
-        )
+        raise RuntimeError("no temporary directory is open to an unprivileged user; set TMPDIR to one that is")
     directory = Path(tempfile.mkdtemp(prefix=f"holdfast-{prefix}-", dir=place)).resolve()
     if user is not None:
         os.chown(directory, user.pw_uid, user.pw_gid)

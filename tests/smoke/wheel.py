@@ -54,9 +54,7 @@ def check_import() -> None:
     import holdfast
 
     home = Path(str(holdfast.__file__)).parent
-    expect(
-        home.is_relative_to(sysconfig.get_path("purelib")), f"holdfast came from {home}, not from the wheel"
-    )
+    expect(home.is_relative_to(sysconfig.get_path("purelib")), f"holdfast came from {home}, not from the wheel")
     expect((home / "py.typed").is_file(), "the wheel carries no py.typed")
     expect(
         holdfast.__version__ == version("holdfast"),
