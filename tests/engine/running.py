@@ -21,7 +21,12 @@ Log = list[dict[str, Any]]
 
 def options(**given: Any) -> WorkerOptions:
     """A worker that looks often and lives under a short lease."""
-    usual = {"lease": LEASE, "poll": timedelta(milliseconds=20), "grace": timedelta(seconds=5), "concurrency": 10}
+    usual: dict[str, Any] = {
+        "lease": LEASE,
+        "poll": timedelta(milliseconds=20),
+        "grace": timedelta(seconds=5),
+        "concurrency": 10,
+    }
     return WorkerOptions(**usual | given)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -10,7 +11,7 @@ from holdfast import Holdfast, RetryPolicy, TerminalError, correlate
 from holdfast.core.delivery import Status
 from holdfast.engine.alert import Alerts, DeadLetterAlert, sentry_hook
 from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, eventually, said, statuses
+from tests.engine.running import Log, all_of, drain, eventually, said, statuses, working
 
 
 def fail(hf: Holdfast, **given: Any) -> Any:
@@ -69,8 +70,6 @@ async def test_hooks_are_called_once_for_each_group_and_every_letter_is_logged(m
 
 
 def letter(fingerprint: str = "abc", target: str = "work") -> DeadLetterAlert:
-    from uuid import UUID
-
     return DeadLetterAlert(
         event_id=UUID(int=1),
         delivery_id=UUID(int=2),
@@ -118,12 +117,11 @@ async def test_a_hook_that_raises_or_hangs_stops_neither_work_nor_other_hooks(ma
     async def well() -> None: ...
 
     await work.enqueue()
-    working = asyncio.create_task(drain(hf))
-    await eventually(told.is_set)
-    await well.enqueue()
-    await eventually(lambda: _well(hf))
-    release.set()
-    await working
+    async with working(hf):
+        await eventually(told.is_set)
+        await well.enqueue()
+        await eventually(lambda: _well(hf))
+        release.set()
     (line,) = said(log, "alert hook failed")
     assert "hook is broken" in line["error"]
 
@@ -141,7 +139,7 @@ async def test_a_hook_is_called_only_after_the_dead_letter_is_stored(make_app: M
     assert found == [[Status.FAILED]]
 
 
-async def test_groups_are_forgotten_before_they_are_too_many() -> None:
+async def test_groups_are_forgotten_before_they_are_too_many(log: Log) -> None:
     alerts = Alerts()
     for n in range(10_050):
         alerts.dead(letter(fingerprint=str(n)))

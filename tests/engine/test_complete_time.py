@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from datetime import timedelta
+from functools import partial
 
 import psycopg
 import pytest
@@ -33,7 +34,7 @@ async def several_renewals(hf: Holdfast) -> None:
     """Until the lease was renewed three times since now: longer than a lease that was not."""
     for _ in range(3):
         before = await _alive_until(hf)
-        await eventually(lambda before=before: _renewed(hf, before))
+        await eventually(partial(_renewed, hf, before))
 
 
 async def _alive_until(hf: Holdfast) -> object:
@@ -127,6 +128,24 @@ async def test_a_transaction_that_completed_and_was_then_forgotten_is_a_failure(
     assert (await statuses(hf), await effects(hf)) == ([Status.FAILED], [])
     (run,) = await run_records(hf)
     assert "its transaction did not commit" in (run.error or "")
+
+
+@on_postgres
+async def test_a_window_does_not_take_for_done_what_was_never_committed(hf: Holdfast, dsn: str) -> None:
+    """Otherwise the second attempt would be skipped as a duplicate, and the effect lost."""
+
+    @hf.job(retry=RetryPolicy.fixed(0, attempts=2), dedupe="5m")
+    async def post(ctx: Context) -> None:
+        conn = await AsyncConnection.connect(dsn)
+        await conn.execute(f"insert into effect values ('{ctx.attempt}')")
+        await ctx.complete(conn=conn)
+        if ctx.attempt == 2:
+            await conn.commit()
+        await conn.close()
+
+    await post.enqueue()
+    await drain(hf)
+    assert (await statuses(hf), await effects(hf)) == ([Status.DELIVERED], ["2"])
 
 
 @on_postgres
@@ -240,8 +259,6 @@ async def test_a_connection_that_commits_each_statement_is_refused(hf: Holdfast,
 
 async def _all_delivered(hf: Holdfast, number: int, consumer: str | None = None) -> bool:
     return await statuses(hf, consumer) == [Status.DELIVERED] * number
-
-
 
 
 def _foreign(dsn: str) -> object:

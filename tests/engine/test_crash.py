@@ -1,8 +1,8 @@
 """Crash tests against real processes: nothing accepted is lost, nothing is applied twice, nothing needs a restart.
 
 While a driver publishes at least five thousand messages, workers die at random moments and at every named point between
-two durable steps, publishers die around their commits, PostgreSQL's sessions are cut and its server is killed and started
-again. Then the faults end, those that lived through them drain what is left, and the oracle is asked.
+two durable steps, one is stopped for longer than its lease, publishers die around their commits, PostgreSQL's sessions are
+cut and its server is killed and started again. Then the faults end, those that lived through them drain what is left, and the oracle is asked.
 """
 
 import random
@@ -68,10 +68,11 @@ def _crash_postgres(place: Place, server: PostgresServer, seed: int, messages: i
         return place.worker("shop", lease=2, crash=point)
 
     points = Points(place, seed)
-    survivor = start("")
+    survivor, sleeper = start(""), start("")
     with Chaos(place, seed) as chaos:
         for _ in range(2):
             chaos.start(lambda chance: chaos.kill_workers(chance, start, points))
+        chaos.start(lambda chance: chaos.freeze(chance, sleeper, 2))
         chaos.start(chaos.cut_sessions)
         chaos.start(lambda chance: chaos.restart_server(chance, server, restarts))
         _publish(place, seed, messages, points)

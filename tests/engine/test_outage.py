@@ -1,7 +1,6 @@
 """Block and park: what is held back while something is out, and what ends all the same."""
 
 import asyncio
-from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -75,7 +74,7 @@ async def test_a_blocked_consumer_is_left_alone_by_every_worker(
 ) -> None:
     ran: list[str] = []
 
-    def declare(hf: Holdfast, worker: str) -> Job[[], Awaitable[None]]:
+    def declare(hf: Holdfast, worker: str) -> Job[[], Any]:
         @hf.job()
         async def send() -> None:
             ran.append(worker)

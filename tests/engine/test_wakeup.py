@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 
 import psycopg
 import pytest
@@ -45,7 +46,7 @@ async def test_an_app_wakes_its_own_worker(app: Holdfast) -> None:
     async with working(app, poll=NEVER):
         for n in range(1, 31):
             await app.publish("order.placed", {"n": n}, conn=None)
-            await eventually(lambda n=n: _delivered(app, n))
+            await eventually(partial(_delivered, app, n))
 
 
 async def test_another_process_wakes_a_worker(app: Holdfast, make_app: MakeApp) -> None:
@@ -55,7 +56,7 @@ async def test_another_process_wakes_a_worker(app: Holdfast, make_app: MakeApp) 
     async with working(app, poll=NEVER):
         for n in range(1, 6):
             await producer.publish("order.placed", {"n": n}, conn=None)
-            await eventually(lambda n=n: _delivered(app, n))
+            await eventually(partial(_delivered, app, n))
 
 
 async def test_what_comes_without_a_hint_is_found_by_polling(app: Holdfast, dsn: str) -> None:
@@ -63,7 +64,7 @@ async def test_what_comes_without_a_hint_is_found_by_polling(app: Holdfast, dsn:
     async with working(app, poll=timedelta(milliseconds=50)):
         for n in range(1, 4):
             await publish_without_a_hint(dsn, app)
-            await eventually(lambda n=n: _delivered(app, n))
+            await eventually(partial(_delivered, app, n))
 
 
 @on_postgres

@@ -20,6 +20,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from holdfast.core.change import Deliver
 from holdfast.core.pattern import matches
 from holdfast.stores.connection import Psycopg, run_on
 from holdfast.stores.operation import Operation, Query, Steps, operation
@@ -27,8 +28,19 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.prune import FROM_THE_START, prune_deliveries
 from holdfast.stores.publish import Fanout, publish, read_subscriptions
-from holdfast.stores.registry import Declaration, Subscription, catch_up, register
-from tests.stores.build import message, sql
+from holdfast.stores.registry import Declaration, Subscription, catch_up, register, retire
+from holdfast.stores.settle import settle
+from tests.stores.build import (
+    age,
+    all_deliveries,
+    catch_up_fully,
+    claim_all,
+    message,
+    outcome,
+    put,
+    register_consumers,
+    sql,
+)
 from tests.stores.crowd import behind, callers, opened, together, until_waiting
 
 T = TypeVar("T")
@@ -245,15 +257,85 @@ def test_consumers_that_register_among_busy_publishers_get_each_message_once(pla
             assert sorted(UUID(str(row[0])) for row in got) == ids, name
 
 
-async def test_registrations_wait_for_each_other_so_that_epochs_appear_in_order(postgres_store: PostgresStore) -> None:
+@pytest.mark.parametrize("default", ["read committed", "repeatable read", "serializable"])
+async def test_registrations_wait_for_each_other_so_that_epochs_appear_in_order(
+    postgres_store: PostgresStore, default: str
+) -> None:
     """With one epoch twice, a publisher that loaded its list between the two would never look for the second."""
-    async with callers(postgres_store, 2) as (first, second):
-        await first.connection.execute("begin")
-        await first.run(register([Declaration("a")], [Subscription("*", "a")], 0))
-        waiting = asyncio.create_task(second.commit(register([Declaration("b")], [Subscription("*", "b")], 0)))
-        blocked = asyncio.create_task(until_waiting(postgres_store, 1))
-        await asyncio.wait([waiting, blocked], return_when=asyncio.FIRST_COMPLETED)
-        await first.connection.execute("commit")
-        await waiting
-        blocked.cancel()
-    assert sql(postgres_store, "select consumer, epoch from {hf}subscription order by consumer") == [("a", 1), ("b", 2)]
+    store = postgres_store
+    (name,) = sql(store, "select current_database()")[0]
+    sql(store, f"alter database {name} set default_transaction_isolation = '{default}'")
+    try:
+        async with callers(store, 1) as (first,):
+            await first.connection.execute("begin")
+            await first.run(register([Declaration("a")], [Subscription("*", "a")], 0))
+            waiting = asyncio.create_task(store.run(register([Declaration("b")], [Subscription("*", "b")], 0)))
+            blocked = asyncio.create_task(until_waiting(store, 1))
+            await asyncio.wait([waiting, blocked], return_when=asyncio.FIRST_COMPLETED)
+            await first.connection.execute("commit")
+            await waiting
+            blocked.cancel()
+        assert sql(store, "select consumer, epoch from {hf}subscription order by consumer") == [("a", 1), ("b", 2)]
+    finally:
+        sql(store, f"alter database {name} reset default_transaction_isolation")
+
+
+async def test_what_was_pruned_does_not_come_back_with_a_subscription_that_does(store: Store) -> None:
+    await register_consumers(store, {"billing": ["order.*"]})
+    await put(store, message())
+    await _deliver_all(store)
+    assert await _prune(store) == 1
+    await store.run(retire("order.*", "billing"))
+    (missed,) = await put(store, message())
+    await register_consumers(store, {"billing": ["order.*"]})
+    assert await catch_up_fully(store) == 1
+    assert [d.message_id for d in await all_deliveries(store)] == [missed.id]
+
+
+async def test_nothing_is_pruned_before_what_came_earlier_is_caught_up(store: Store) -> None:
+    """A prune mark hides what is older: set too early it would hide messages that nobody has delivered yet."""
+    (early,) = await put(store, message())
+    await register_consumers(store, {"billing": ["order.*"]})
+    await put(store, message())
+    await _deliver_all(store)
+    assert await _prune(store) == 0
+    assert await catch_up_fully(store) == 1
+    assert await _prune(store) == 1
+    assert [d.message_id for d in await all_deliveries(store)] == [early.id]
+
+
+async def test_a_new_queue_or_policy_gives_nothing_again(store: Store) -> None:
+    """Publishers load their lists anew, but what they knew they have written."""
+    await register_consumers(store, {"billing": ["order.*"]})
+    await put(store, message())
+    await _deliver_all(store)
+    assert await _prune(store) == 1
+    await register_consumers(store, {"billing": ["order.*"]}, queue="payments")
+    assert await catch_up_fully(store) == 0
+
+
+async def test_a_publisher_with_an_old_list_sends_nothing_to_where_nobody_looks(store: Store) -> None:
+    await register_consumers(store, {"billing": ["*"], "mail": ["*"]}, queue="old")
+    fanout = Fanout()
+    await put(store, fanout=fanout)
+    await store.run(retire("*", "mail"))
+    await register_consumers(store, {"billing": ["*"], "audit": ["*"]}, queue="new")
+    await put(store, message(), message(key="k"), fanout=fanout)
+    assert sorted((d.consumer, d.queue) for d in await all_deliveries(store)) == [
+        ("audit", "new"),
+        ("audit", "new"),
+        ("billing", "new"),
+        ("billing", "new"),
+    ]
+
+
+async def _deliver_all(store: Store) -> None:
+    claimed = await claim_all(store)
+    await store.run(settle("w1", [outcome(one, Deliver()) for one in claimed]))
+    age(store, timedelta(hours=2), "delivery")
+
+
+async def _prune(store: Store) -> int:
+    removed, cursor = await store.run(prune_deliveries(FROM_THE_START, UUID(int=2**128 - 1), timedelta(hours=1)))
+    assert cursor is None
+    return removed

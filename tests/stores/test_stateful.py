@@ -185,7 +185,7 @@ class Lives(RuleBasedStateMachine):
     def retire(self, consumer: str, pattern: str) -> None:
         assert self._found(retire(pattern, consumer)) == self.model.retire(pattern, consumer)
 
-    @step(2)
+    @step(4)
     def catch_up(self) -> None:
         added = 0
         while True:
@@ -379,6 +379,14 @@ class Lives(RuleBasedStateMachine):
         assert gone == (self.model.prune(discarded=discarded), None)
         if messages_too:
             assert self._run(prune_messages(FROM_THE_START, END, HOUR)) == (self.model.prune_messages(), None)
+
+    @step(2, worker=st.integers(0, 1), discarded=st.booleans(), messages_too=st.booleans())
+    def finish_and_prune(self, worker: int, discarded: bool, messages_too: bool) -> None:
+        before = len(self.claims)
+        self.claim(worker, 50, False)
+        self._settle(self.claims[before:], (Discard("not wanted") if discarded else Deliver(), None))
+        self.let_time_pass({worker})
+        self.prune(discarded, messages_too)
 
     # What must hold at every step
 

@@ -260,7 +260,9 @@ class Life:
                 self._settler.add(ack)
             if len(taken) < _TAKE_OVER:
                 return
-            await self._settler.drained()
+            # One after the other: what is taken over and not yet settled is this worker's to lose.
+            while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110
+                await asyncio.sleep(_MOMENT)
 
     async def _catch_up(self) -> None:
         more = True

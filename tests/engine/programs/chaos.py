@@ -70,6 +70,13 @@ class Chaos:
             worker.kill_family()
             self.kills += 1
 
+    def freeze(self, chance: random.Random, worker: Process, lease: float) -> None:
+        """Stops a worker for longer than its lease now and then; what it then still believes to hold is another's."""
+        while not self._over.wait(chance.uniform(1.0, 4.0)):
+            worker.stopped()
+            self._over.wait(lease * chance.uniform(1.2, 2.0))
+            worker.resumed()
+
     def kill_children(self, chance: random.Random, supervisor: Process) -> None:
         """Ends one of a supervisor's worker processes now and then; it is to be replaced."""
         while not self._over.wait(chance.uniform(2.0, 6.0)):

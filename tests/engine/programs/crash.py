@@ -6,6 +6,7 @@ and before its COMMIT, `committed` is right after that; a statement that commits
 transaction first, so that there is such a moment.
 """
 
+import importlib
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import holdfast.stores.sqlite.store as sqlite
+import holdfast.stores.sqlite.store
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -128,6 +129,7 @@ def _come(when: str) -> None:
 
 
 def _arm_sqlite() -> None:
+    sqlite: Any = holdfast.stores.sqlite.store
     drive, run_sync = sqlite.drive, SqliteStore.run_sync
 
     def driven(operation: Operation[Any], executor: Any) -> Any:
@@ -141,15 +143,14 @@ def _arm_sqlite() -> None:
         _come("committed")
         return result
 
-    sqlite.drive = driven  # type: ignore[attr-defined]
+    sqlite.drive = driven
     SqliteStore.run_sync = run  # type: ignore[method-assign]
 
 
 def _arm_postgres() -> None:
-    import holdfast.stores.postgres.store as postgres
-
+    postgres: Any = importlib.import_module("holdfast.stores.postgres.store")
     store = postgres.PostgresStore
-    drive, drive_async, run_sync, run_async = postgres.drive, postgres.drive_async, store.run_sync, store.run  # type: ignore[attr-defined]
+    drive, drive_async, run_sync, run_async = postgres.drive, postgres.drive_async, store.run_sync, store.run
 
     def driven(operation: Operation[Any], executor: Any) -> Any:
         result = drive(operation, _noted(executor))
@@ -173,8 +174,8 @@ def _arm_postgres() -> None:
         _come("committed")
         return result
 
-    postgres.drive, postgres.drive_async = driven, driven_async  # type: ignore[attr-defined]
-    store.run_sync, store.run = run, run_awaiting  # type: ignore[method-assign]
+    postgres.drive, postgres.drive_async = driven, driven_async
+    store.run_sync, store.run = run, run_awaiting
 
 
 def _in_transaction(operation: Operation[Any]) -> Operation[Any]:

@@ -119,6 +119,7 @@ class Place:
             folder.mkdir(parents=True, exist_ok=True)
         self.processes: list[Process] = []
         self._apps: list[Holdfast] = []
+        self._session: psycopg.Connection | None = None
 
     @property
     def on_sqlite(self) -> bool:
@@ -213,9 +214,15 @@ class Place:
         if self.on_sqlite:
             with closing(sqlite3.connect(self._path, isolation_level=None, timeout=30)) as db:
                 return db.execute(text.replace("{hf}", "holdfast_"), values).fetchall()
-        with psycopg.connect(self.dsn, autocommit=True, connect_timeout=10) as connection:
-            cursor = connection.execute(text.replace("{hf}", "holdfast.").replace("?", "%s").encode(), values)
-            return cursor.fetchall() if cursor.description else []
+        statement = text.replace("{hf}", "holdfast.").replace("?", "%s").encode()
+        if self._session is None or self._session.closed:
+            self._session = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10, application_name="test")
+        try:
+            cursor = self._session.execute(statement, values)
+        except psycopg.OperationalError:  # the server was killed meanwhile
+            self._session.close()
+            raise
+        return cursor.fetchall() if cursor.description else []
 
     def one(self, text: str, *values: object) -> Any:
         """The first column of the first row."""
@@ -223,7 +230,7 @@ class Place:
 
     def statuses(self) -> dict[str, int]:
         """How many deliveries are in each state."""
-        return dict(self.sql("select status, count(*) from {hf}delivery group by status"))  # type: ignore[arg-type]
+        return dict(self.sql("select status, count(*) from {hf}delivery group by status"))
 
     def undone(self) -> int:
         """How many deliveries are neither delivered nor failed."""
@@ -290,6 +297,8 @@ class Place:
                     other.wait(PATIENCE)
         for app in self._apps:
             app.store.close_sync()
+        if self._session is not None:
+            self._session.close()
 
 
 def until(holds: Callable[[], bool], problem: str, seconds: float = PATIENCE, detail: Callable[[], str] = str) -> None:
