@@ -25,7 +25,7 @@ async def test_urgent_work_runs_first(hf: Holdfast) -> None:
 
 
 async def test_what_is_less_urgent_gets_a_share_while_urgent_work_never_ends(hf: Holdfast) -> None:
-    """Every urgent run adds another, so that a strict order would never come to the low one."""
+    """Every urgent run adds another to many that wait, so that a strict order would never come to the low one."""
     low_ran = asyncio.Event()
     urgent: list[int] = []
 
@@ -39,8 +39,7 @@ async def test_what_is_less_urgent_gets_a_share_while_urgent_work_never_ends(hf:
     async def low() -> None:
         low_ran.set()
 
-    for _ in range(4):
-        await pressing.enqueue()
+    await hf._publish([pressing._message((), {})[1] for _ in range(40)], None)
     await low.enqueue()
     async with working(hf, concurrency=2):
         await happens(low_ran)

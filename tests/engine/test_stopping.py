@@ -12,7 +12,9 @@ from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
 from holdfast.stores.worker import workers
+from tests.engine.programs.proxy import Proxy
 from tests.engine.running import Log, all_of, eventually, happens, only, options, query, run_records, said, statuses
+from tests.servers.postgres import PostgresServer
 
 NONE = RetryPolicy.none()
 
@@ -278,6 +280,32 @@ async def test_outcomes_known_at_the_end_are_written(hf: Holdfast) -> None:
     for delivery in await all_of(hf):
         assert delivery.status in (Status.DELIVERED, Status.PENDING)
         assert delivery.attempts == (1 if delivery.status is Status.DELIVERED or delivery.last_error else 0)
+
+
+async def test_outcomes_wait_for_a_store_that_comes_back_before_the_deadline(
+    postgres18: PostgresServer, postgres18_dsn: str
+) -> None:
+    finished = asyncio.Event()
+    go = asyncio.Event()
+    with Proxy(postgres18) as proxy:
+        hf = Holdfast(proxy.dsn(postgres18_dsn))
+
+        @hf.job(retry=NONE)
+        async def work() -> None:
+            finished.set()
+            await go.wait()
+
+        await work.enqueue()
+        running = Running(hf, lease=timedelta(seconds=30), grace=timedelta(seconds=15))
+        await happens(finished)
+        with proxy.away():
+            go.set()
+            running.stop.set()
+            await asyncio.sleep(0.5)
+            assert not running.task.done()
+        await running.ended()
+        assert await statuses(hf) == [Status.DELIVERED]
+        await hf.close()
 
 
 async def _all(hf: Holdfast, status: Status) -> bool:

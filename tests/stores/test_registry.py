@@ -100,9 +100,10 @@ async def test_a_subscription_that_is_ahead_does_not_pull_others_along(store: St
 
 
 async def test_a_new_declaration_brings_no_second_delivery(store: Store) -> None:
+    """Neither does a second pattern that matches the same."""
     await register_consumers(store, {"billing": ["*"]})
     await put(store, message())
-    await register_consumers(store, {"billing": ["*"]}, queue="payments")
+    await register_consumers(store, {"billing": ["*", "order.*"]}, queue="payments")
     assert await catch_up_fully(store) == 0
     assert len(await all_deliveries(store)) == 1
 

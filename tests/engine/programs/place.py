@@ -215,14 +215,13 @@ class Place:
             with closing(sqlite3.connect(self._path, isolation_level=None, timeout=30)) as db:
                 return db.execute(text.replace("{hf}", "holdfast_"), values).fetchall()
         statement = text.replace("{hf}", "holdfast.").replace("?", "%s").encode()
-        if self._session is None or self._session.closed:
-            self._session = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10, application_name="test")
-        try:
-            cursor = self._session.execute(statement, values)
-        except psycopg.OperationalError:  # the server was killed meanwhile
-            self._session.close()
-            raise
-        return cursor.fetchall() if cursor.description else []
+        if self._session is not None:
+            try:
+                return _rows(self._session.execute(statement, values))
+            except psycopg.OperationalError:  # the server was killed meanwhile
+                self._session.close()
+        self._session = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10, application_name="test")
+        return _rows(self._session.execute(statement, values))
 
     def one(self, text: str, *values: object) -> Any:
         """The first column of the first row."""
@@ -299,6 +298,10 @@ class Place:
             app.store.close_sync()
         if self._session is not None:
             self._session.close()
+
+
+def _rows(cursor: psycopg.Cursor) -> list[tuple[Any, ...]]:
+    return cursor.fetchall() if cursor.description else []
 
 
 def until(holds: Callable[[], bool], problem: str, seconds: float = PATIENCE, detail: Callable[[], str] = str) -> None:

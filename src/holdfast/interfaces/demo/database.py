@@ -107,14 +107,13 @@ class PostgresDatabase(Database):
     def __init__(self, dsn: str, schema: str) -> None:
         self._schema = PostgresDialect(schema).prefix
         super().__init__(self._schema, self._schema)
-        from psycopg_pool import ConnectionPool
-
-        self._pool: ConnectionPool[Connection[Any]] = ConnectionPool(dsn, min_size=0, max_size=8, open=False)
+        self._dsn = dsn
 
     @contextmanager
     def transaction(self) -> Iterator["Connection[Any]"]:
-        self._pool.open()
-        with self._pool.connection(timeout=10) as conn:
+        import psycopg
+
+        with psycopg.connect(self._dsn, connect_timeout=10) as conn:
             yield conn
 
     _reading = transaction
@@ -124,7 +123,7 @@ class PostgresDatabase(Database):
             conn.execute(f"drop schema if exists {self._schema.rstrip('.')} cascade".encode())
 
     def close(self) -> None:
-        self._pool.close()
+        """Nothing to do: every transaction has a connection of its own."""
 
 
 def open_database(dsn: str, schema: str) -> Database:

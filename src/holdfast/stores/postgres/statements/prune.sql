@@ -11,18 +11,21 @@ select d.id from {hf}delivery d where d.id >= :cursor::uuid order by d.id limit 
 -- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked. A row stays while a
 -- catch-up of its consumer may still come past its message, and make it anew, or has messages from before left, which
 -- the mark would hide.
-with d as (
+with late as materialized (
+  select s.consumer, s.since_epoch, s.mark_tx, s.mark_position,
+         (select 1 from {hf}message p
+          where (p.tx, p.position) > (s.mark_tx, s.mark_position) and p.tx < pg_snapshot_xmax(s.resumed)
+            and p.sub_epoch < s.since_epoch and (s.from_start or not pg_visible_in_snapshot(p.tx, s.activated))
+          order by p.tx, p.position limit 1) is not null as behind
+  from {hf}subscription s where s.retired_at is null),
+d as (
   delete from {hf}delivery d
   where d.id >= :cursor::uuid and d.id < :ceiling::uuid and {which}
     and not exists (
-      select 1 from {hf}subscription s join {hf}message m on m.id = d.message_id
-      where s.consumer = d.consumer and s.retired_at is null
-        and ((m.sub_epoch < s.since_epoch and (m.tx, m.position) > (s.mark_tx, s.mark_position))
-             or exists (
-               select 1 from {hf}message p
-               where (p.tx, p.position) > (s.mark_tx, s.mark_position) and p.tx < pg_snapshot_xmax(s.resumed)
-                 and p.sub_epoch < s.since_epoch and (s.from_start or not pg_visible_in_snapshot(p.tx, s.activated))
-               offset 0))
+      select 1 from late l join {hf}message m on m.id = d.message_id
+      where l.consumer = d.consumer
+        and (l.behind
+             or (m.sub_epoch < l.since_epoch and (m.tx, m.position) > (l.mark_tx, l.mark_position)))
       offset 0)
   returning d.id, d.message_id, d.consumer),
 r as (
