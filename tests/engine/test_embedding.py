@@ -68,7 +68,7 @@ async def test_an_application_is_told_at_once_when_its_worker_has_failed(hf: Hol
         raise Broken("no worker today")
 
     hf.work = broken  # type: ignore[method-assign]
-    with pytest.raises(Broken):
+    with pytest.raises(Broken):  # noqa: PT012
         async with hf.lifespan(workers=options()):
             await asyncio.sleep(0)  # the worker fails
             await asyncio.sleep(0)  # and it is said
@@ -186,12 +186,12 @@ hf = Holdfast("sqlite:///{path}")
 
 @hf.job()
 def stuck() -> None:
-    print("started", flush=True)
+    print("the handler runs", flush=True)
     time.sleep(600)
 
 stuck.sync.enqueue()
 hf.run(options=WorkerOptions(grace=timedelta(seconds=1), poll=timedelta(milliseconds=20)))
-print("ended", flush=True)
+print("the program is over", flush=True)
 """
 
 
@@ -202,11 +202,11 @@ def test_a_thread_that_never_ends_does_not_keep_the_process_alive(tmp_path: Path
     )
     try:
         assert program.stdout is not None
-        while "started" not in program.stdout.readline():
+        while "the handler runs" not in program.stdout.readline():
             assert program.poll() is None
         program.terminate()
         rest, _ = program.communicate(timeout=15)
-        assert "ended" in rest
+        assert "the program is over" in rest
         assert program.returncode == 0
     finally:
         program.kill()

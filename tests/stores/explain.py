@@ -21,7 +21,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 
-_READS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan", "Tid Scan"}
+_READS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan", "Bitmap Heap Scan", "Tid Scan"}
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,18 @@ class Plan:
 
     def scans(self, table: str) -> set[str]:
         """How a table is read: the indexes by name, without one `Seq Scan`."""
-        return {name for name, _ in self._scans(table)}
+        return {name for name, _ in self._scans(table)} - {"Bitmap Heap Scan"}
 
     def rows_read(self, table: str) -> int:
         """How many rows of a table the scans gave on."""
-        return round(sum(node["Actual Rows"] * node["Actual Loops"] for _, node in self._scans(table)))
+        scans = [node for name, node in self._scans(table) if name != "Bitmap Heap Scan"]
+        return round(sum(node["Actual Rows"] * node["Actual Loops"] for node in scans))
 
-    def rows_removed(self) -> int:
-        """How many rows were read and thrown away by a filter."""
-        return round(sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for node in self.nodes))
+    def rows_removed(self, table: str) -> int:
+        """How many rows of a table were read and thrown away by a filter."""
+        return round(
+            sum(node.get("Rows Removed by Filter", 0) * node["Actual Loops"] for _, node in self._scans(table))
+        )
 
     def has(self, kind: str) -> bool:
         return any(node["Node Type"] == kind for node in self.nodes)

@@ -49,7 +49,7 @@ TYPES = ("order.placed", "order.paid", "mail.sent")
 PUBLISHERS = 6
 STEPS = 60
 
-_ROUNDS = [pytest.param(12, id="few"), pytest.param(500, id="many", marks=pytest.mark.soak)]
+_ROUNDS = [pytest.param(8, id="few"), pytest.param(500, id="many", marks=pytest.mark.soak)]
 
 
 @pytest.mark.parametrize("rounds", _ROUNDS)

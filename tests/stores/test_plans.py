@@ -119,7 +119,7 @@ def test_claim_and_settle_keep_their_plans_after_a_hundred_executions(busy: Post
         assert plan.scans("delivery") == {"delivery_claim", "delivery_pkey"}
         assert plan.scans("message") == {"message_pkey"}
         assert plan.rows_read("delivery") == 40, "20 to choose and 20 to write: nothing of the paused consumer"
-        assert plan.rows_removed() == 0
+        assert plan.rows_removed("delivery") == 0
         # Rows that were claimed a moment ago leave entries behind that a scan passes over until they are cleaned up.
         assert plan.buffers < 20 * PAGES_PER_ROW + 400
 
@@ -207,8 +207,11 @@ def test_pruning_walks_the_key_one_batch_at_a_time(busy: PostgresStore, mode: st
             assert not plan.has("Sort")
         plan = postgres.explain("prune_deliveries")
         assert plan.scans("delivery") == {"delivery_pkey"}
-        assert plan.scans("run") <= {"run_pkey"}
-        assert plan.rows_removed() < 1000
+        # These deliveries have no runs, and an empty table is read as it is.
+        assert plan.rows_read("run") == 0
+        assert plan.rows_removed("delivery") < 1000
+        assert plan.scans("message") == {"message_pkey", "message_log"}
+        assert plan.buffers < 1000 * 8
         plan = postgres.explain("prune_messages")
         assert plan.scans("message") == {"message_pkey"}
         assert plan.scans("delivery") == {"delivery_pkey"}

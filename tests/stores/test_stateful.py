@@ -569,7 +569,7 @@ def life(
 
 # A failure is shown as it was found: making it smaller takes minutes. `make soak` takes them.
 _SHORT = settings(
-    max_examples=100,
+    max_examples=60,
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

@@ -13,8 +13,8 @@ import structlog
 
 from holdfast.app.family import worker_command
 from holdfast.app.locate import spec_of
-from holdfast.app.loop import run_loop, stopped_by_signals, then
-from holdfast.app.opening import migrate_async, migrate_blocking, open_store
+from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals, then
+from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.reactions import Reactions
 from holdfast.app.router import Router
 from holdfast.app.sync import SyncHoldfast
@@ -27,7 +27,6 @@ from holdfast.core.payload import MAX_BYTES
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.cron import CronDuty, Schedule
-from holdfast.engine.fields import raised
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import given_parent, orphaned
 from holdfast.engine.pruner import PruneDuty
@@ -91,7 +90,7 @@ class Holdfast(Router):
         self._app = self
         self._dsn, self.schema = dsn, schema
         self.source = check_name("source", source)
-        self.generation = check_generation(_generation() if generation is None else generation)
+        self.generation = check_generation(generation_from_environment() if generation is None else generation)
         self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
         self.sync = SyncHoldfast(self)
         self._max_payload = max_payload
@@ -102,6 +101,7 @@ class Holdfast(Router):
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._binding: _Binding | None = None
         self._workers: set[Worker] = set()
+        self._hints: set[asyncio.Future[None]] = set()
         self._prepared: tuple[str, ...] | None = None
         self._preparing = threading.Lock()
 
@@ -265,7 +265,7 @@ class Holdfast(Router):
         stop = asyncio.Event()
         working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))
         if working is not None:
-            working.add_done_callback(_say_if_failed)
+            working.add_done_callback(say_if_failed)
         try:
             yield
         finally:
@@ -287,6 +287,9 @@ class Holdfast(Router):
 
     async def close(self) -> None:
         """Closes the store's connections; they open again when needed."""
+        if self._hints:
+            # One that came after would open a connection that nobody closes.
+            await asyncio.wait(self._hints, timeout=5)
         await self.store.close()
 
     @property
@@ -386,19 +389,9 @@ class Holdfast(Router):
         for worker in list(self._workers):
             worker.wake()
         try:
-            asyncio.get_running_loop().run_in_executor(None, self.store.hint)
+            hint = asyncio.get_running_loop().run_in_executor(None, self.store.hint)
         except RuntimeError:
             self.store.hint()
-
-
-def _generation() -> int:
-    given = os.environ.get("HOLDFAST_GENERATION", "0")
-    if not given.isdecimal():
-        raise ConfigurationError(f"HOLDFAST_GENERATION is {given!r}; give a whole number from 0")
-    return int(given)
-
-
-def _say_if_failed(working: "asyncio.Task[None]") -> None:
-    """An application goes on when its worker has failed; it is told at once, not when it ends."""
-    if not working.cancelled() and (error := working.exception()):
-        log.error("the worker of this application has failed", **raised(error))
+        else:
+            self._hints.add(hint)
+            hint.add_done_callback(self._hints.discard)

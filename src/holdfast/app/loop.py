@@ -6,6 +6,12 @@ import signal
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+import structlog
+
+from holdfast.engine.fields import raised
+
+log = structlog.get_logger("holdfast")
+
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
     """`asyncio.run`, with uvloop where it is installed."""
@@ -44,3 +50,9 @@ async def then(event: asyncio.Event, call: Callable[[], None]) -> None:
     """Calls `call` once `event` is set."""
     await event.wait()
     call()
+
+
+def say_if_failed(working: "asyncio.Task[None]") -> None:
+    """An application goes on when its worker has failed; it is told at once, not when it ends."""
+    if not working.cancelled() and (error := working.exception()):
+        log.error("the worker of this application has failed", **raised(error))

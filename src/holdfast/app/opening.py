@@ -1,6 +1,7 @@
 """From a DSN to a store, and making a store ready for an app."""
 
 import contextlib
+import os
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -69,3 +70,11 @@ def _sqlite_path(dsn: str) -> Path:
     if path == "/:memory:":
         raise ConfigurationError("an in-memory database is gone with its connection; use a file, for instance in /tmp")
     return Path(path[1:])
+
+
+def generation_from_environment() -> int:
+    """The generation that `HOLDFAST_GENERATION` names, 0 without it."""
+    given = os.environ.get("HOLDFAST_GENERATION", "0")
+    if not given.isdecimal():
+        raise ConfigurationError(f"HOLDFAST_GENERATION is {given!r}; give a whole number from 0")
+    return int(given)
