@@ -1,5 +1,6 @@
 """Log lines: what happened to which item, how often, when again, and the ids that tie one user action together."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -89,21 +90,23 @@ async def test_one_user_action_can_be_followed_through_handler_logs_and_further_
 
 
 async def test_the_ids_of_one_delivery_do_not_stick_to_the_next(hf: Holdfast, log: Log) -> None:
+    """Also where one slot runs many, one right after the other."""
     logger = structlog.get_logger("shop")
-    headers: list[dict[str, str]] = []
+    headers: dict[int, dict[str, str]] = {}
 
     @hf.job()
     async def work(ctx: Context, n: int) -> None:
+        await asyncio.sleep(0.001)  # short work, so that the worker claims ahead
         logger.info("working", n=n)
-        headers.append(dict(ctx.headers))
+        headers[n] = dict(ctx.headers)
 
     with correlate(request_id="r-1"):
-        await work.enqueue(1)
-    await work.enqueue(2)
-    await drain(hf, concurrency=1)
-    first, second = said(log, "working")
-    assert (first["request_id"], "request_id" in second) == ("r-1", False)
-    assert headers == [{"request_id": "r-1"}, {}]
+        await hf._publish([work._message((n,), {})[1] for n in range(400)], None)
+    await hf._publish([work._message((n,), {})[1] for n in range(400, 500)], None)
+    await drain(hf, concurrency=2)
+    lines = {line["n"]: line.get("request_id") for line in said(log, "working")}
+    assert lines == {n: "r-1" if n < 400 else None for n in range(500)}
+    assert headers == {n: {"request_id": "r-1"} if n < 400 else {} for n in range(500)}
 
 
 HOSTILE = {

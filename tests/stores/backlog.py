@@ -31,6 +31,10 @@ select (lpad(to_hex(1700000000000 + n), 12, '0') || '70009' || lpad(to_hex(%(slo
        case when %(status)s = 'failed' then repeat('x', 200) end
 from generate_series(1, %(rows)s) n
 """
+_RUNS = """
+insert into {hf}run (delivery_id, fence, attempt, outcome, worker)
+select d.id, d.fence, d.attempts, 'whatever', 'w0' from {hf}delivery d where d.status in ('delivered', 'failed')
+"""
 _SQLITE_NUMBERS = "with recursive number(n) as (select 1 union all select n + 1 from number where n < {rows}) "
 _SQLITE_MESSAGES = """
 insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch)
@@ -69,6 +73,7 @@ def pile(store: PostgresStore, *heaps: Heap, analyze: bool = True) -> None:
         connection.execute(_filled(store, _MESSAGES), {"messages": messages})
         for slot, heap in enumerate(heaps):
             connection.execute(_filled(store, _DELIVERIES), {"slot": slot, **vars(heap)})
+        connection.execute(_filled(store, _RUNS))
         if analyze:
             connection.execute("vacuum (analyze)")
 

@@ -207,8 +207,7 @@ def test_pruning_walks_the_key_one_batch_at_a_time(busy: PostgresStore, mode: st
             assert not plan.has("Sort")
         plan = postgres.explain("prune_deliveries")
         assert plan.scans("delivery") == {"delivery_pkey"}
-        # These deliveries have no runs, and an empty table is read as it is.
-        assert plan.rows_read("run") == 0
+        assert plan.scans("run") == {"run_pkey"}
         assert plan.rows_removed("delivery") < 1000
         assert plan.scans("message") == {"message_pkey", "message_log"}
         assert plan.buffers < 1000 * 8
