@@ -7,6 +7,7 @@ from collections import Counter
 
 from holdfast import Holdfast
 from holdfast.core.delivery import Status
+from holdfast.engine.life import Life, Signals
 from tests.engine.running import all_of, drain, happens, options, statuses, working
 
 
@@ -160,4 +161,25 @@ async def test_the_loop_is_not_starved_by_handlers_that_never_wait(hf: Holdfast)
         while not done.is_set():
             turns += 1
             await asyncio.sleep(0.0001)
-    assert max(in_one_turn.values()) <= 8
+    assert max(in_one_turn.values()) <= 25
+
+
+async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Holdfast) -> None:
+    """A slot that has just ended still counts as taken: nobody would start what came in at that moment."""
+    ran = asyncio.Event()
+
+    @hf.job()
+    async def work() -> None:
+        ran.set()
+
+    await work.enqueue()
+    around = hf._surroundings(hf.store, options(), None)
+    life = Life(around, options(concurrency=1), Signals())
+    (pool,) = life._pools
+    ended = asyncio.create_task(asyncio.sleep(0))
+    pool.running[ended] = None
+    await ended
+    assert await life._claim(pool, 1) == 1
+    assert not ran.is_set()
+    life._freed(pool, ended)
+    await happens(ran)

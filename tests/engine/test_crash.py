@@ -76,7 +76,7 @@ def _crash_postgres(place: Place, server: PostgresServer, seed: int, messages: i
         chaos.start(chaos.cut_sessions)
         chaos.start(lambda chance: chaos.restart_server(chance, server, restarts))
         _publish(place, seed, messages, points)
-    _heals(place, survivor)
+    _heals(place, survivor, 60 + messages / 100)
 
 
 def _crash_sqlite(place: Place, seed: int, messages: int) -> None:
@@ -91,7 +91,7 @@ def _crash_sqlite(place: Place, seed: int, messages: int) -> None:
         chaos.start(lambda chance: chaos.kill_children(chance, survivor))
         chaos.start(lambda chance: chaos.kill_workers(chance, start, points))
         _publish(place, seed, messages, points)
-    _heals(place, survivor)
+    _heals(place, survivor, 60 + messages / 100)
 
 
 def _publish(place: Place, seed: int, messages: int, points: Points) -> None:
@@ -116,8 +116,8 @@ def _publisher(place: Place, first: int, number: int, seed: int, point: str = ""
     return place.program("tests.engine.programs.publisher", *arguments, environment=environment)
 
 
-def _heals(place: Place, survivor: Process) -> None:
+def _heals(place: Place, survivor: Process, patience: float) -> None:
     """The faults are gone: who lived through them drains what is left, with no one's help, and the oracle holds."""
-    place.drained(60)
+    place.drained(patience)
     assert survivor.alive, survivor.log
     Oracle(place).everything()

@@ -246,7 +246,6 @@ def test_sigterm_while_the_database_is_away_ends_by_the_deadline(place: Place, p
     assert place.statuses() == {"delivered": 1}
 
 
-@pytest.mark.soak
 def test_sigterm_while_the_database_is_silent_ends_by_the_deadline(place: Place, proxy: Proxy) -> None:
     worker = start(place, proxy, grace=3, lease=30)
     with proxy.silent():

@@ -190,10 +190,12 @@ def delivery_of(place: Place, consumer: str) -> tuple[object, ...]:
 # A handler that ends its process: FAULTS 15.
 
 
-@pytest.mark.parametrize("how", ["exit", "segfault", "memory"])
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [("sqlite", "exit"), ("postgres18", "exit"), ("postgres18", "segfault"), ("postgres18", "memory")],
+    indirect=["place"],
+)
 def test_a_handler_that_ends_its_process_is_dead_lettered_alone(place: Place, how: str) -> None:
-    if place.on_sqlite and how != "exit":
-        pytest.skip("the same for both stores; once is enough")
     bodies: list[dict[str, object]] = [{"n": n, "how": how if n == 50 else None} for n in range(100)]
     # Loaded from its file: the child that runs suspects must find it too.
     app = "lab.py" if how == "segfault" else "lab"

@@ -282,6 +282,23 @@ async def test_outcomes_known_at_the_end_are_written(hf: Holdfast) -> None:
         assert delivery.attempts == (1 if delivery.status is Status.DELIVERED or delivery.last_error else 0)
 
 
+async def test_a_cancelled_call_ends_cancelled_although_the_server_went_away_meanwhile(
+    postgres18: PostgresServer, postgres18_dsn: str
+) -> None:
+    """Else a loop that outlives outages would take the cancellation for one, and never end."""
+    with Proxy(postgres18) as proxy:
+        hf = Holdfast(proxy.dsn(postgres18_dsn))
+        await hf.store.run(workers())
+        with proxy.silent():
+            call = asyncio.create_task(hf.store.run(workers()))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            await asyncio.sleep(0.1)
+            with proxy.away():
+                await asyncio.wait({call}, timeout=20)
+        assert call.cancelled()
+
+
 async def test_outcomes_wait_for_a_store_that_comes_back_before_the_deadline(
     postgres18: PostgresServer, postgres18_dsn: str
 ) -> None:

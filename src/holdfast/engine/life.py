@@ -192,6 +192,9 @@ class Life:
         del pool.running[task]
         if not task.cancelled() and (error := task.exception()):
             log.error("a slot failed", worker=self.id, **raised(error))
+        if not self._ending:
+            # What was claimed while this slot was ending found no slot free, and nobody else would start it.
+            self._start(pool)
         self._signals.wake.set()
 
     async def _work(self, pool: Pool) -> None:

@@ -112,10 +112,10 @@ class Points:
         self._lock = threading.Lock()
 
     def following(self) -> str:
-        """The next point nobody has died at yet; any moment, when there is none."""
+        """The next point nobody has died at yet; all of them again, when there is none."""
         with self._lock:
             if not self._ahead:
-                self._ahead = [*self.missing(), ""]
+                self._ahead = [*(self.missing() or crash.WORKER_POINTS), ""]
                 self._chance.shuffle(self._ahead)
             return self._ahead.pop()
 

@@ -24,7 +24,7 @@ class _Link:
         self._server = socket.create_connection(("127.0.0.1", proxy.target), 10)
         self._server.settimeout(None)
         self.role = ""
-        self._dropping = False
+        self._dropping = self.gone = False
         self._threads = [
             threading.Thread(target=self._pump, args=ends, daemon=True)
             for ends in ((self._client, self._server, True), (self._server, self._client, False))
@@ -36,6 +36,7 @@ class _Link:
 
     def cut(self) -> None:
         """Both ends see a reset."""
+        self.gone = True
         for end in (self._client, self._server):
             with suppress(OSError):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOW)
@@ -174,9 +175,9 @@ class Proxy:
         """Keeps back what this link has to say, for as long as it must."""
         if self._delay:
             time.sleep(self._delay)
-        while link in self._deaf:
+        while link in self._deaf and not link.gone:
             time.sleep(0.05)
-        while not self._flowing.is_set() and self._silent_role in ("", link.role):
+        while not self._flowing.is_set() and not link.gone and self._silent_role in ("", link.role):
             self._flowing.wait(0.05)
 
     def loses(self, link: _Link, data: bytes) -> bool:

@@ -73,7 +73,7 @@ class PostgresStore:
     async def run(self, operation: Operation[T]) -> T:
         for tries_left in reversed(range(_TRIES)):
             try:
-                with self._translated():
+                with self._translated(), _heeding_cancellation():
                     async with self._async_pool.connection() as connection:
                         with self._patience.watch(connection) as answered:
                             executor = OnAsyncConnection(self.dialect, AsyncPsycopg(connection, answered))
@@ -111,17 +111,18 @@ class PostgresStore:
         pause = 0.1
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True) as connection:
-                    cursor = await connection.execute("select pg_backend_pid()")
-                    self._adapt(connection, await cursor.fetchone())
-                    if self.pooled:
-                        # LISTEN belongs to a session, and a pooler lends one only for a transaction: polling serves.
-                        return
-                    await connection.execute(f'listen "{self.channel}"'.encode())
-                    pause = 0.1
-                    wake()
-                    async for _ in connection.notifies():
+                with _heeding_cancellation():
+                    async with await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True) as connection:
+                        cursor = await connection.execute("select pg_backend_pid()")
+                        self._adapt(connection, await cursor.fetchone())
+                        if self.pooled:
+                            # LISTEN belongs to a session, and a pooler lends one only for a transaction.
+                            return
+                        await connection.execute(f'listen "{self.channel}"'.encode())
+                        pause = 0.1
                         wake()
+                        async for _ in connection.notifies():
+                            wake()
             except psycopg.Error:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, 5.0)
@@ -237,6 +238,20 @@ class PostgresStore:
             raise StoreUnavailable(self.name, str(error).strip() or type(error).__name__) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise StoreError(f"store {self.name} refused: {error}; grant the role what it needs") from error
+
+
+@contextlib.contextmanager
+def _heeding_cancellation() -> Iterator[None]:
+    """A cancelled caller is told so. The driver asks the server to stop first, and may only tell how that failed."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        yield
+    except psycopg.Error as error:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError from error
+        raise
 
 
 def schema_text(dialect: PostgresDialect) -> str:
