@@ -251,7 +251,7 @@ def test_sigterm_while_the_database_is_silent_ends_by_the_deadline(place: Place,
     with proxy.silent():
         place.publish("visit", n=1)
         worker.signal(SIGTERM)
-        assert worker.ended(20) == 0
+        assert worker.ended(10) == 0
 
 
 def test_a_slow_way_to_the_database_costs_no_lease_at_the_defaults(place: Place, proxy: Proxy) -> None:

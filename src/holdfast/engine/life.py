@@ -328,19 +328,28 @@ class Life:
             done = asyncio.wait(running)
             await _first(done, self._over.wait(), self._signals.hurry.wait(), until=ends - reserve)
             await self._cut_off(reserve)
-        if not settling.done():
-            await _within(ends, self._settler.drained())
-            await _within(ends, self._leave_nothing())
-        if self._lease is not None:
-            self._lease.stop()
-            await asyncio.to_thread(self._lease.join, 2)
-        await _within(ends, self._store.run(stop_worker(self.id)))
+        await self._leave(ends, settled=settling.done())
         self._attempts.close()
         log.info("worker stopped", worker=self.id, unwritten=len(self._settler))
 
-    async def _leave_nothing(self) -> None:
-        self._return_strays(await self._held_unknown())
-        await self._settler.drained()
+    async def _leave(self, ends: float, *, settled: bool) -> None:
+        """Writes what is known and takes the worker's row away. What there is no time for is left to the lease."""
+        try:
+            async with asyncio.timeout(max(1.0, ends - time.monotonic())):
+                if not settled:
+                    await self._settler.drained()
+                    self._return_strays(await self._held_unknown())
+                    await self._settler.drained()
+                await self._end_lease(1.0)
+                await self._store.run(stop_worker(self.id))
+        except (HoldfastError, TimeoutError) as error:
+            log.warning("the end of a worker was cut short", worker=self.id, error=repr(error))
+            await self._end_lease(0.1)
+
+    async def _end_lease(self, patience: float) -> None:
+        if self._lease is not None:
+            self._lease.stop()
+            await asyncio.to_thread(self._lease.join, patience)
 
     async def _cut_off(self, patience: float) -> None:
         """Stops what still runs. A second cancellation is for those that wait for the store meanwhile."""
@@ -380,14 +389,6 @@ async def _first(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", unt
     finally:
         for one in made:
             one.cancel()
-
-
-async def _within(ends: float, step: Awaitable[object]) -> None:
-    """Awaits one step of an orderly end, as long as there is time; the lease takes care of what is left undone."""
-    try:
-        await asyncio.wait_for(step, max(1.0, ends - time.monotonic()))
-    except (HoldfastError, TimeoutError) as error:
-        log.warning("the end of a worker was cut short", error=repr(error))
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], why: str) -> None:

@@ -18,7 +18,7 @@ from holdfast.stores.migration import Migration, SchemaStatus, migrations, newes
 from holdfast.stores.operation import Operation, drive, drive_async
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.pool import AsyncPool, Pool
-from holdfast.stores.postgres.silence import Patience
+from holdfast.stores.postgres.silence import Line, Patience
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ class PostgresStore:
         while True:
             try:
                 with _heeding_cancellation():
-                    async with await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True) as connection:
+                    async with await Line.connect(self.conninfo, autocommit=True) as connection:
                         cursor = await connection.execute("select pg_backend_pid()")
                         self._adapt(connection, await cursor.fetchone())
                         if self.pooled:
@@ -191,7 +191,7 @@ class PostgresStore:
         return None if row is None else row[0]
 
     async def _connect_async(self) -> psycopg.AsyncConnection:
-        connection = await psycopg.AsyncConnection.connect(self.conninfo, autocommit=True)
+        connection = await Line.connect(self.conninfo, autocommit=True)
         try:
             cursor = await connection.execute("select pg_backend_pid()")
             self._adapt(connection, await cursor.fetchone())
