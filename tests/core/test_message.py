@@ -26,7 +26,6 @@ def test_a_message_is_built_from_plain_facts() -> None:
         headers={"x-request-id": "7"},
         generation=3,
         occurred_at=datetime(2026, 1, 1, 1, tzinfo=BERLIN),
-        ordering_key="customer:9",
         addressed=[Address(consumer="billing"), Address(consumer="mail")],
     )
     assert made == NewMessage(
@@ -38,7 +37,6 @@ def test_a_message_is_built_from_plain_facts() -> None:
         headers={"x-request-id": "7"},
         generation=3,
         occurred_at=datetime(2026, 1, 1, tzinfo=UTC),
-        ordering_key="customer:9",
         addressed=(Address(consumer="billing"), Address(consumer="mail")),
     )
     assert made.occurred_at is not None
@@ -48,7 +46,7 @@ def test_a_message_is_built_from_plain_facts() -> None:
 def test_what_is_left_out_has_its_default() -> None:
     made = make()
     assert (made.key, made.headers, made.generation, made.occurred_at) == (None, {}, 0, None)
-    assert (made.ordering_key, made.addressed) == (None, ())
+    assert made.addressed == ()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,6 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"headers": {"a": 1}}, InvalidPayload),
         ({"key": ""}, InvalidKey),
         ({"key": "a\x00"}, InvalidKey),
-        ({"ordering_key": "\ud800"}, InvalidKey),
         ({"generation": -1}, ConfigurationError),
         ({"generation": 2**31}, ConfigurationError),
         ({"generation": True}, ConfigurationError),

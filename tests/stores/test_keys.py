@@ -6,6 +6,7 @@ from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.errors import ConfigurationError, KeyConflict
 from holdfast.stores.operate import cancel
 from holdfast.stores.protocol import Store
+from holdfast.stores.publish import Fanout, Published, Subscriptions, publish
 from holdfast.stores.query import messages
 from tests.stores.build import (
     SECOND,
@@ -160,3 +161,15 @@ async def test_a_message_with_key_and_unique_is_refused(store: Store) -> None:
     with pytest.raises(ConfigurationError, match="both key= and unique="):
         await put(store, job(key="k", unique="report"))
     assert stored(store) == (0, 0)
+
+
+def test_a_key_whose_first_message_is_pruned_meanwhile_is_published_after_all() -> None:
+    """Between the insert that meets the first one and the look for it, a pruner may have removed it."""
+    again = message(key="order:1")
+    steps = publish([again], Fanout(Subscriptions(1, {}))).start()
+    assert next(steps).name == "publish_keyed"
+    assert steps.send([]).name == "find_keyed"
+    assert steps.send([]).name == "publish_keyed"
+    with pytest.raises(StopIteration) as end:
+        steps.send([(again.id, 1)])
+    assert end.value.value == [Published(again.id, True)]

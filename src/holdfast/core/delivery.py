@@ -108,7 +108,6 @@ class Delivery:
     suspect: bool = False
     holds: int = 0
     expiries: int = 0
-    ordering_key: str | None = None
     last_error: str | None = None
     error_type: str | None = None
     fingerprint: str | None = None

@@ -84,7 +84,6 @@ class NewMessage:
     headers: Mapping[str, str] = field(default_factory=dict)
     generation: int = 0
     occurred_at: datetime | None = None
-    ordering_key: str | None = None
     addressed: tuple[Address, ...] = ()
 
 
@@ -98,7 +97,6 @@ def new_message(
     headers: Mapping[str, object] | None = None,
     generation: int = 0,
     occurred_at: datetime | None = None,
-    ordering_key: str | None = None,
     addressed: Iterable[Address] = (),
     max_bytes: int = MAX_BYTES,
 ) -> NewMessage:
@@ -118,7 +116,6 @@ def new_message(
         headers=check_headers(headers) if headers else {},
         generation=check_generation(generation),
         occurred_at=None if occurred_at is None else aware("occurred_at", occurred_at),
-        ordering_key=None if ordering_key is None else check_key(ordering_key),
         addressed=addresses,
     )
 

@@ -100,12 +100,14 @@ def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Publis
         newest = max(newest, rows[0][0])
         stored.update((m.id, Published(m.id, True)) for m in chunk)
     for chunk in _chunks(keyed, _KEYED_CHUNK):
-        rows = yield _insert("publish_keyed", _KEYED, chunk, subscriptions)
-        created = {as_uuid(row[0]) for row in rows}
-        newest = max([newest, *(row[1] for row in rows)])
-        stored.update((m.id, Published(m.id, True)) for m in chunk if m.id in created)
-        if late := [m for m in chunk if m.id not in created]:
-            stored.update(_first_ones(late, (yield _find(late))))
+        # Again for those whose first one was pruned between the two looks.
+        while missing := [m for m in chunk if m.id not in stored]:
+            rows = yield _insert("publish_keyed", _KEYED, missing, subscriptions)
+            created = {as_uuid(row[0]) for row in rows}
+            newest = max([newest, *(row[1] for row in rows)])
+            stored.update((id, Published(id, True)) for id in created)
+            if late := [m for m in missing if m.id not in created]:
+                stored.update(_first_ones(late, (yield _find(late))))
     for message in sorted(filter(_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
     if newest != subscriptions.epoch:
@@ -116,8 +118,8 @@ def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Publis
         written, right = set(_fanned_out(created_now, subscriptions)), set(_fanned_out(created_now, fresh))
         if wrong := [row[0] for row in written - right]:
             yield Query("withdraw_deliveries", {"ids": wrong})
-        if missing := sorted(right - written, key=lambda row: str(row[0])):
-            yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, missing)})
+        if absent := sorted(right - written, key=lambda row: str(row[0])):
+            yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, absent)})
     return [stored[m.id] for m in messages]
 
 
@@ -195,6 +197,8 @@ def _find(messages: Sequence[NewMessage]) -> Query:
 def _first_ones(messages: Sequence[NewMessage], rows: Rows) -> Iterator[tuple[UUID, Published]]:
     first = {(source, key): (as_uuid(id), type, text) for source, key, id, type, text in rows}
     for m in messages:
+        if (m.source, m.key) not in first:
+            continue
         id, type, text = first[m.source, m.key]
         if type != m.type or not payload.same(str(text), m.payload):
             raise KeyConflict(m.source, str(m.key), id)
