@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 from holdfast.core.event import VERSION_HEADER
 from holdfast.core.payload import check_headers
@@ -28,6 +28,16 @@ def correlate(**ids: object) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def resume(headers: Mapping[str, str]) -> Token[Mapping[str, str]]:
+    """Puts the ids of a stored message in force, until `leave`: they were checked when it was published."""
+    return _current.set({**_current.get(), **{name: id for name, id in headers.items() if name != VERSION_HEADER}})
+
+
+def leave(token: Token[Mapping[str, str]]) -> None:
+    """Puts what was in force before `resume` back."""
+    _current.reset(token)
 
 
 def correlation() -> Mapping[str, str]:

@@ -20,6 +20,7 @@ SUSPECT_EXPIRIES = 2
 PARK_DELAY = timedelta(minutes=5)
 
 _NOW = timedelta(0)
+_DELIVER = Deliver()
 _HOLD = RetryPolicy.exponential(base=5, cap="5m", jitter="equal")
 
 
@@ -43,7 +44,7 @@ def decide(delivery: Counted, outcome: Outcome, policy: RetryPolicy, random: flo
     """
     match outcome:
         case Succeeded():
-            return Deliver()
+            return _DELIVER
         case Failed():
             return _failed(delivery, outcome, policy, random)
         case LeaseExpired():

@@ -118,12 +118,12 @@ def is_typed_dict(cls: type) -> bool:
 
 def validate(cls: type, value: object) -> object:
     """A JSON value as an instance of `cls`, checked; pydantic's ValidationError otherwise."""
-    return _adapter(cls).validate_python(value)
+    return _validator(cls).validate_python(value)
 
 
 def validate_json(cls: type, text: str) -> object:
     """JSON text as an instance of `cls`, checked; pydantic's ValidationError otherwise."""
-    return _adapter(cls).validate_json(text)
+    return _validator(cls).validate_json(text)
 
 
 def version_of(headers: Mapping[str, str]) -> int:
@@ -134,13 +134,13 @@ def version_of(headers: Mapping[str, str]) -> int:
         raise InvalidPayload("headers", f"{VERSION_HEADER} {headers[VERSION_HEADER]!r} is not a number") from None
 
 
-_adapters: dict[Any, Any] = {}
+_validators: dict[Any, Any] = {}
 
 
-def _adapter(cls: Any) -> Any:
+def _validator(cls: Any) -> Any:
     # Imported on first use: a producer that only publishes does not need pydantic.
-    if cls not in _adapters:
+    if cls not in _validators:
         from pydantic import TypeAdapter
 
-        _adapters[cls] = TypeAdapter(cls)
-    return _adapters[cls]
+        _validators[cls] = TypeAdapter(cls).validator
+    return _validators[cls]

@@ -4,10 +4,11 @@ import asyncio
 import inspect
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
+import orjson
 import structlog
 
 from holdfast.core.change import Block
@@ -94,7 +95,7 @@ class Attempts:
             log.info("already handled: its effect was applied before", **fields(claimed))
             outcome = Succeeded()
         if outcome is not None:
-            await self._settle(claimed, handler, policy, outcome, elapsed)
+            await self._settle(claimed, handler, policy, outcome, elapsed, context.detail)
         if ended.thread is not None:
             # Nothing can stop it, so its slot is not free: what runs at once stays bounded.
             await asyncio.wait({ended.thread})
@@ -116,11 +117,20 @@ class Attempts:
         return ended
 
     async def _settle(
-        self, claimed: Claimed, handler: Handler, policy: RetryPolicy, outcome: Outcome, elapsed: timedelta
+        self,
+        claimed: Claimed,
+        handler: Handler,
+        policy: RetryPolicy,
+        outcome: Outcome,
+        elapsed: timedelta,
+        detail: Mapping[str, object] | None,
     ) -> None:
         if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:
             outcome = replace(outcome, held=await self._is_well(outcome.verdict.resource or ""))
-        change, ack = self._outcomes.settle(claimed, outcome, policy, elapsed, keep_run=handler.keep_runs)
+        noted = None if detail is None else orjson.dumps(detail).decode()
+        change, ack = self._outcomes.settle(
+            claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted
+        )
         if isinstance(change, Block) and not change.held:
             # First the pause, then the release: the other way round somebody would claim it in between.
             await self._block(claimed.consumer, change)

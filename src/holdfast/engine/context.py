@@ -31,22 +31,22 @@ class Context:
     """One delivery as its handler sees it. `attempt` counts runs from 1."""
 
     __slots__ = (
-        "_claim",
         "_claimed",
         "_dialect",
         "_max_attempts",
         "_publisher",
+        "_worker",
         "already_handled",
         "completing",
+        "detail",
         "headers",
-        "sync",
     )
 
     def __init__(
         self, claimed: Claimed, worker: str, dialect: Dialect, publisher: Publisher | None, max_attempts: int
     ) -> None:
         self._claimed = claimed
-        self._claim = Claim(claimed.id, worker, claimed.fence)
+        self._worker = worker
         self._dialect = dialect
         self._publisher = publisher
         self._max_attempts = max_attempts
@@ -55,7 +55,13 @@ class Context:
         """Set once `complete` was called: then the store, not the handler's return, says how it ended."""
         self.already_handled = False
         """Set once `complete` has found its key handled: the effect was applied before, and this delivery is done."""
-        self.sync = SyncContext(self)
+        self.detail: Mapping[str, object] | None = None
+        """What the run record is to hold beside the outcome: a few JSON values."""
+
+    @property
+    def sync(self) -> "SyncContext":
+        """The same methods for a plain function."""
+        return SyncContext(self)
 
     @property
     def delivery_id(self) -> UUID:
@@ -149,7 +155,8 @@ class Context:
 
     def _completion(self, key: str | None) -> Operation[None]:
         handled = None if key is None else (self.consumer, self.source, check_key(key))
-        return complete(self._claim, IDLE_TIMEOUT, handled)
+        claim = Claim(self._claimed.id, self._worker, self._claimed.fence)
+        return complete(claim, IDLE_TIMEOUT, handled)
 
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """Publishes with this delivery's correlation ids; as `Holdfast.publish`."""

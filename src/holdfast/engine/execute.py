@@ -1,18 +1,19 @@
 """Running one delivery: from the claim to its outcome. Nothing here writes."""
 
 import asyncio
-import contextlib
 import contextvars
 import functools
-from collections.abc import Iterator
+from collections.abc import Mapping
+from contextvars import Token
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
+from structlog.contextvars import bind_contextvars, reset_contextvars
 
 from holdfast.core.classify import Rules
-from holdfast.core.correlation import correlate
+from holdfast.core.correlation import leave, resume
 from holdfast.core.errors import Signal, StoreUnavailable
 from holdfast.core.event import NewerVersion
 from holdfast.core.outcome import Outcome, Snoozed, Succeeded, outcome_of
@@ -47,6 +48,9 @@ class Ended:
     thread: Thread | None = None
 
 
+_SUCCEEDED = Ended(Succeeded())
+
+
 class Window(Protocol):
     """What was done a short while ago; the app gives it."""
 
@@ -63,9 +67,9 @@ async def execute(
     A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its fence
     is void once the outcome is settled, and its late result changes nothing.
     """
+    bound = _correlate(context)
     try:
-        with _correlated(context):
-            result = await _once(handler, claimed, context, threads, window)
+        result = await _once(handler, claimed, context, threads, window)
     except NewerVersion as newer:
         return Ended(Snoozed(NEWER_VERSION_DELAY), newer)
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
@@ -74,26 +78,31 @@ async def execute(
         # SystemExit too: what means to end a program of its own must not end the worker.
         thread = error.thread if isinstance(error, HandlerTimeout) else None
         return Ended(outcome_of(error, handler.rules, app_rules), error, thread)
+    finally:
+        bound.undo()
     if isinstance(result, Signal):
         return Ended(outcome_of(result, handler.rules, app_rules), result)
-    return Ended(Succeeded())
+    return _SUCCEEDED
 
 
-@contextlib.contextmanager
-def _correlated(context: Context) -> Iterator[None]:
+class _Bound(NamedTuple):
+    """What was bound for a run, and how to put back what was there before."""
+
+    logged: Mapping[str, Token[Any]]
+    carried: Token[Mapping[str, str]] | None
+
+    def undo(self) -> None:
+        reset_contextvars(**self.logged)
+        if self.carried is not None:
+            leave(self.carried)
+
+
+def _correlate(context: Context) -> _Bound:
     """What the handler publishes and logs carries the ids of its message, and the lines say whose they are."""
-    known = {
-        **loggable(context.headers),
-        "event_id": str(context.message_id),
-        "consumer": context.consumer,
-        "attempt": context.attempt,
-    }
-    tokens = structlog.contextvars.bind_contextvars(**known)
-    try:
-        with correlate(**context.headers) if context.headers else contextlib.nullcontext():
-            yield
-    finally:
-        structlog.contextvars.reset_contextvars(**tokens)
+    known = {"event_id": str(context.message_id), "consumer": context.consumer, "attempt": context.attempt}
+    if not context.headers:
+        return _Bound(bind_contextvars(**known), None)
+    return _Bound(bind_contextvars(**loggable(context.headers) | known), resume(context.headers))
 
 
 async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Threads, window: Window) -> object:

@@ -1,24 +1,10 @@
 """What every log line about a delivery carries."""
 
-import logging
-from collections.abc import Mapping
-
+from holdfast.core.loggable import loggable
 from holdfast.core.report import report
 from holdfast.stores.claim import Claimed
 
-# Names that mean something else to structlog and to logging; a header of such a name keeps its value under another.
-_TAKEN = frozenset(
-    {
-        *vars(logging.makeLogRecord({})),
-        *("message", "asctime", "extra", "stacklevel", "self", "method_name"),
-        *("event", "level", "log_level", "logger", "logger_name", "timestamp", "positional_args"),
-    }
-)
-
-
-def loggable(headers: Mapping[str, str]) -> dict[str, object]:
-    """Headers as fields of a log line."""
-    return {f"header_{name}" if name in _TAKEN else name: value for name, value in headers.items()}
+__all__ = ["fields", "loggable", "raised"]
 
 
 def fields(claimed: Claimed) -> dict[str, object]:

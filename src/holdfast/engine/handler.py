@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, get_type_hints
@@ -24,6 +24,7 @@ class Kind(StrEnum):
     JOB = "job"
     COMMAND = "command"
     PROJECTOR = "projector"
+    WEBHOOK = "webhook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,10 @@ class Handler:
     dedupe: timedelta | None = None
     parameters: Mapping[str, Any] | None = None
     required: frozenset[str] = frozenset()
+    is_async: bool = field(init=False)
 
-    @property
-    def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.function)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
 
     @property
     def declaration(self) -> Declaration:
@@ -68,8 +69,7 @@ class Handler:
         given = payload.decode(claimed.payload)
         if not isinstance(given, dict):
             raise InvalidPayload("$", f"job {self.name} takes an object of named arguments")
-        unknown = given.keys() - self.parameters.keys()
-        if unknown:
+        if unknown := given.keys() - self.parameters.keys():
             raise InvalidPayload(f"$.{min(unknown)}", f"job {self.name} has no such parameter")
         if missing := self.required - given.keys():
             raise InvalidPayload(f"$.{min(missing)}", f"job {self.name} needs this parameter")

@@ -9,7 +9,8 @@ a multiple of what it cost.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from uuid import UUID
 
 from holdfast.stores.claim import Claimed, Lane
 
@@ -80,12 +81,13 @@ class Lanes:
     def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> None:
         """Learns from a claim: the floor of a lane is the lowest row that was just taken from it."""
         self._depth.took(started, ended)
-        lowest: dict[tuple[str, str, int, int], Lane] = {}
+        lowest: dict[tuple[str, str, int, int], tuple[datetime, int]] = {}
         for claim in claims:
             name = (claim.queue, claim.consumer, claim.generation, claim.priority)
-            if name not in lowest or (claim.run_at, claim.id) < (lowest[name].floor_at, lowest[name].floor_id):
-                lowest[name] = Lane(*name, claim.run_at, claim.id)
-        self._floors |= lowest
+            place = (claim.run_at, claim.id.int)
+            if name not in lowest or place < lowest[name]:
+                lowest[name] = place
+        self._floors |= {name: Lane(*name, at, UUID(int=id)) for name, (at, id) in lowest.items()}
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])

@@ -36,6 +36,7 @@ class Outcomes:
         elapsed: timedelta | None = None,
         *,
         keep_run: bool = False,
+        detail: str | None = None,
     ) -> tuple[Change, Ack]:
         """What becomes of a delivery, and the acknowledgement that writes it."""
         change = decide(claimed, outcome, policy, self._chance())
@@ -56,7 +57,8 @@ class Outcomes:
             elapsed=elapsed,
             expired=expired,
             suspect=expired and suspect_after(claimed._replace(expiries=claimed.expiries + 1)),
-            keep_run=keep_run,
+            keep_run=keep_run and isinstance(change, Deliver),
+            detail=detail,
         )
         return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed), lost)
 

@@ -55,7 +55,7 @@ class Pool:
 
     def accept(self, claims: Iterable[Claimed]) -> None:
         """Takes claimed deliveries in, most urgent first."""
-        self.waiting.extend(sorted(claims, key=lambda claim: (claim.priority, claim.run_at, claim.id)))
+        self.waiting.extend(sorted(claims, key=lambda claim: (claim.priority, claim.run_at, claim.id.int)))
 
     def take_back(self, consumer: str | None = None) -> list[Claimed]:
         """Gives up what has not started: all of it, or one consumer's."""

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
@@ -24,8 +24,7 @@ _LONGEST_PAUSE = 5.0
 _UNSTORABLE = ErrorReport("holdfast.Unstorable", "the error could not be stored", "", "unstorable")
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(NamedTuple):
     """A settlement on its way, with what to do once it is durable, or lost; `refusals` counts what the store said no to."""
 
     settlement: Settlement
@@ -114,8 +113,8 @@ class Settler:
         log.error("an outcome could not be stored", delivery_id=id, refusals=ack.refusals + 1, error=repr(error))
         settlement = ack.settlement
         if ack.refusals and settlement.error is not None:
-            settlement = replace(settlement, error=_UNSTORABLE)
-        again = replace(ack, settlement=settlement, refusals=ack.refusals + 1)
+            settlement = settlement._replace(error=_UNSTORABLE)
+        again = ack._replace(settlement=settlement, refusals=ack.refusals + 1)
         self._aside.append(again)
         pause = min(_SHORTEST_PAUSE * 2**ack.refusals, _LONGEST_PAUSE)
         asyncio.get_running_loop().call_later(pause, self._bring_back, again)

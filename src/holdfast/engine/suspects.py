@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 import structlog
@@ -28,13 +28,13 @@ class SuspectDuty:
     def __init__(
         self,
         store: Store,
-        consumers: Sequence[str],
+        consumers: Collection[str],
         generation: int,
         queues: Sequence[str] | None,
         command: Callable[[], Sequence[str] | None],
     ) -> None:
         self._store, self._command = store, command
-        self._consumers, self._generation, self._queues = list(consumers), generation, queues
+        self._consumers, self._generation, self._queues = consumers, generation, queues
         self._child: subprocess.Popen[bytes] | None = None
         self._pause, self._not_before = 0.0, 0.0
 
@@ -53,7 +53,9 @@ class SuspectDuty:
                 self._pause = 0.0
         if time.monotonic() < self._not_before:
             return
-        found = await self._store.run(lanes(self._consumers, self._generation, queues=self._queues, suspects=True))
+        found = await self._store.run(
+            lanes(sorted(self._consumers), self._generation, queues=self._queues, suspects=True)
+        )
         if not found:
             return
         command = self._command()

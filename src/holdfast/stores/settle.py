@@ -1,9 +1,9 @@
 """Settling: writing outcomes under the fence of their claim."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
@@ -32,12 +32,15 @@ _SETTLEMENT = (
     "trace",
     "elapsed",
     "keep_run",
+    "detail",
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """One claim's outcome as it is to be written. Failures are always kept as a run record, successes on request."""
+class Settlement(NamedTuple):
+    """One claim's outcome as it is to be written. Failures are always kept as a run record, successes on request.
+
+    `detail` is JSON text for the run record: what the handler brought to light beside its outcome.
+    """
 
     delivery_id: UUID
     fence: int
@@ -48,6 +51,7 @@ class Settlement:
     expired: bool = False
     suspect: bool = False
     keep_run: bool = False
+    detail: str | None = None
 
 
 class Hold(StrEnum):
@@ -64,8 +68,8 @@ def settle(worker: str, settlements: Sequence[Settlement]) -> Steps[frozenset[UU
 
     What does not come back was lost: another owner, a replay or a cancellation raised its fence, nothing changed.
     """
-    plain = [s for s in settlements if isinstance(s.change, Deliver) and not s.keep_run]
-    rest = [s for s in settlements if not isinstance(s.change, Deliver) or s.keep_run]
+    plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
+    rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
     settled: set[UUID] = set()
     if plain:
         rows = [(s.delivery_id, s.fence) for s in plain]
@@ -146,6 +150,7 @@ def _row(s: Settlement) -> tuple[object, ...]:
         error and error.trace,
         s.elapsed,
         s.keep_run or error is not None or isinstance(change, Discard),
+        s.detail,
     )
 
 

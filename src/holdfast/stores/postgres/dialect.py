@@ -6,6 +6,7 @@ from functools import lru_cache
 from holdfast.core.names import check_schema
 from holdfast.stores.dialect import Answer, Parameters, Style
 from holdfast.stores.operation import Query, Rows
+from holdfast.stores.postgres.array import array
 from holdfast.stores.statement import Statements, parameters
 
 
@@ -27,8 +28,11 @@ class PostgresDialect:
         values = dict(query.values)
         for batch in query.batches.values():
             values.update(batch)
-        given: Parameters = [values[name] for name in names] if style is Style.NUMERIC else values
-        _, rows = yield text, given
+        if style is Style.NUMERIC:
+            _, rows = yield text, [values[name] for name in names]
+        else:
+            written = {name: array(v) if isinstance(v, list | tuple) else v for name, v in values.items()}
+            _, rows = yield text, written
         return rows
 
     def _compile(
