@@ -116,7 +116,7 @@ def test_a_scheduler_that_slept_through_its_occurrences_fires_none_of_them_again
         # It has read that four hundred nights are due, and is stopped before it fires them.
         sleeper = start(place, environment=cron, crash="hold:schedules.committed")
         place.reached("schedules.committed")
-        sleeper.stopped()
+        place.stop(sleeper)
         awake = start(place, environment={**cron, **family})
         until(lambda: place.times("tick") >= len(_nights(last)), "not fired", 60, place.logs)
         place.drained()

@@ -178,7 +178,7 @@ def holder_of(place: Place, marker: str, *workers: Process) -> tuple[Process, Pr
     (owner,) = {row[0] for row in place.sql("select locked_by from {hf}delivery where status = 'in_flight'")}
     first, second = workers
     holder, other = (first, second) if f"/{first.pid}/" in owner else (second, first)
-    holder.stopped()
+    place.stop(holder)
     return holder, other
 
 

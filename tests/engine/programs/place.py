@@ -278,6 +278,23 @@ class Place:
         )
         return int(row[0])
 
+    def stop(self, process: Process) -> None:
+        """SIGSTOP between two transactions: on SQLite one that is stopped inside a write keeps everybody out."""
+        process.stopped()
+        while self.on_sqlite and not self._writable():
+            process.resumed()
+            time.sleep(0.01)
+            process.stopped()
+
+    def _writable(self) -> bool:
+        with closing(sqlite3.connect(self._path, isolation_level=None, timeout=1)) as db:
+            try:
+                db.execute("begin immediate")
+            except sqlite3.OperationalError:
+                return False
+            db.execute("rollback")
+            return True
+
     @property
     def _path(self) -> Path:
         return self.directory / "holdfast.db"
