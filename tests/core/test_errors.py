@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.core import errors
 from holdfast.core.errors import (
+    AddressRefused,
     AlreadyHandled,
     Cancel,
     CircuitOpen,
@@ -21,7 +22,9 @@ from holdfast.core.errors import (
     InvalidKey,
     InvalidName,
     InvalidPayload,
+    InvalidSignature,
     KeyConflict,
+    KeyRequired,
     LeaseLost,
     LockTimeout,
     NotFound,
@@ -29,8 +32,10 @@ from holdfast.core.errors import (
     Outage,
     PayloadTooLarge,
     Refused,
+    ReservationLost,
     RetryAfter,
     SchemaMismatch,
+    ServiceRefused,
     Signal,
     Snooze,
     StoreBusy,
@@ -38,6 +43,7 @@ from holdfast.core.errors import (
     StoreUnavailable,
     TerminalError,
     UnsupportedConnection,
+    WebhookRefused,
 )
 
 ID = UUID("01890000-0000-7000-8000-000000000001")
@@ -57,11 +63,21 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (NoTransaction("asyncpg.Connection", "use conn.transaction()"), ["asyncpg", "use conn.transaction()"]),
     (NotFound("delivery", ID), ["delivery", str(ID)]),
     (LeaseLost(ID, 7), [str(ID), "fence 7", "roll back"]),
+    (KeyRequired(), ["Idempotency-Key", "send one"]),
+    (ReservationLost("tenant-1", "k-1"), ["'tenant-1'", "'k-1'", "roll back"]),
     (AlreadyHandled("billing", "order:1"), ["'billing'", "'order:1'", "roll back"]),
     (
         Refused("replay", f"delivery {ID}", "in flight", "cancel it first"),
         ["replay", "in flight", "cancel it"],
     ),
+    (
+        ServiceRefused("billing", "POST", "/pay", 503, {"Retry-After": "5"}, "busy"),
+        ["billing answered 503 to POST '/pay'"],
+    ),
+    (AddressRefused("acme.test", "10.0.0.1"), ["acme.test", "10.0.0.1", "nothing was sent", "allow_networks"]),
+    (WebhookRefused("acme.test", 503, "Service Unavailable", "busy", {"date": "x"}), ["acme.test", "503", '"busy"']),
+    (WebhookRefused("acme.test", 599, "", "", {}), ["acme.test answered 599"]),
+    (InvalidSignature("no signature fits"), ["no signature fits", "400"]),
     (StoreError("could not write"), ["could not write"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
     (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "wrote since", "BEGIN IMMEDIATE", "roll back"]),

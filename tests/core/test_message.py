@@ -1,6 +1,5 @@
 """A new message is one that every store can take, or it is refused before anything is written."""
 
-import dataclasses
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from uuid import UUID
@@ -125,7 +124,7 @@ def test_an_address_defaults_to_the_default_queue_and_priority_one() -> None:
 
 @pytest.mark.parametrize(("value", "name"), [(make(), "payload"), (Address(consumer="a"), "queue")])
 def test_messages_and_addresses_cannot_be_changed(value: object, name: str) -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         setattr(value, name, "other")
 
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 from holdfast import Holdfast
+from holdfast.app.webhooks import Served
 from holdfast.core.delivery import Status
 from holdfast.engine.life import Life, Signals
 from tests.engine.running import all_of, drain, happens, options, statuses, working
@@ -173,13 +174,14 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
         ran.set()
 
     await work.enqueue()
-    around = hf._surroundings(hf.store, options(), None)
+    around = hf._surroundings(hf.store, options(), None, Served(hf))
     life = Life(around, options(concurrency=1), Signals())
     (pool,) = life._pools
     ended = asyncio.create_task(asyncio.sleep(0))
     pool.running[ended] = None
     await ended
     assert await life._claim(pool, 1) == 1
+    await asyncio.sleep(0.01)
     assert not ran.is_set()
     life._freed(pool, ended)
     await happens(ran)

@@ -1,6 +1,7 @@
 """A worker inside an application: in its own loop, for its lifespan, as a program, until idle."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -230,3 +231,18 @@ async def test_two_apps_work_side_by_side_in_one_loop(hf: Holdfast, make_app: Ma
 
 async def _all(hf: Holdfast, status: Status, number: int = 1) -> bool:
     return await statuses(hf) == [status] * number
+
+
+def test_a_program_that_only_works_looks_for_garbage_less_often_while_it_does(tmp_path: Path) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path / 'h.db'}")
+    seen: list[tuple[int, int, int]] = []
+
+    @hf.job()
+    async def look() -> None:
+        seen.append(gc.get_threshold())
+
+    look.sync.enqueue()
+    before = gc.get_threshold()
+    hf.run(until_idle=True)
+    assert seen[0][0] > before[0]
+    assert gc.get_threshold() == before

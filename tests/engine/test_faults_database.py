@@ -125,7 +125,7 @@ def test_a_settlement_whose_commit_is_in_doubt_is_looked_up_and_counts_once(
     place: Place, proxy: Proxy, forward: bool
 ) -> None:
     start(place, proxy, lease=30)
-    proxy.lose_commit("set status = 'delivered'", forward=forward)
+    proxy.lose("set status = 'delivered'", forward=forward)
     id = place.publish("visit", n=1)
     place.drained()
     assert proxy.lost == 1

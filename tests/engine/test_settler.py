@@ -146,7 +146,7 @@ async def test_after_a_lost_commit_the_store_is_asked_who_owns_it(
     store, proxy = through
     told, settler = Told(), Settler(store, "w1")
     (one,) = await claimed(store, 1)
-    proxy.lose_commit("lease_until = null", forward=forward)
+    proxy.lose("lease_until = null", forward=forward)
     async with settling(settler):
         settler.add(told.ack(one, change, error=None if isinstance(change, Deliver) else failure()))
         await asyncio.wait_for(settler.drained(), 20)

@@ -34,7 +34,7 @@ SETTLING = [
         postgres("function complete", "fence = owner_fence"),
         postgres("function complete", "if not found", "if false"),
         postgres("claim", *_RAISED),
-        sqlite("settle_delivered", "fence = :fence"),
+        sqlite("settle_delivered", "d.fence = json_extract(s.value, '$[1]')"),
         sqlite("settle", "fence = :fence"),
         sqlite("trigger complete_insert", "d.fence = new.fence"),
         sqlite("trigger complete_insert", "where not exists", "where false and not exists"),
@@ -44,7 +44,7 @@ SETTLING = [
         test_stale_owner.test_a_second_settle_of_the_same_claim_changes_nothing,
         postgres("settle_delivered", "d.locked_by = :worker::text"),
         postgres("settle", "d.locked_by = :worker::text"),
-        sqlite("settle_delivered", "locked_by = :worker"),
+        sqlite("settle_delivered", "d.locked_by = :worker"),
         sqlite("settle", "locked_by = :worker"),
     ),
     *kills(
@@ -55,7 +55,7 @@ SETTLING = [
     *kills(
         partial(test_settle.test_settling_one_claim_leaves_the_others_as_they_are, keep_run=False),
         postgres("settle_delivered", "d.id = s.delivery_id"),
-        sqlite("settle_delivered", "id = :delivery_id"),
+        sqlite("settle_delivered", "d.id = json_extract(s.value, '$[0]')"),
     ),
     *kills(
         partial(test_settle.test_settling_one_claim_leaves_the_others_as_they_are, keep_run=True),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.duration import to_timedelta
@@ -18,6 +20,8 @@ DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 1
 LOWEST_PRIORITY = 3
 MAX_GENERATION = 2**31 - 1
+TENANT_HEADER = "tenant"
+"""The header that says whose event it is; a webhook endpoint with a tenant gets its tenant's events alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +73,7 @@ class Address:
             check_key(self.unique)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
+class NewMessage(NamedTuple):
     """A checked message on its way into a store; build it with `new_message`.
 
     Without `occurred_at` the database's clock says when it happened.
@@ -81,7 +84,7 @@ class NewMessage:
     source: str
     payload: str
     key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
     generation: int = 0
     occurred_at: datetime | None = None
     addressed: tuple[Address, ...] = ()

@@ -65,10 +65,10 @@ class Attempts:
         self._blocking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._blocked_until: dict[str, float] = {}
 
-    async def run(self, claimed: Claimed) -> None:
-        """Runs one delivery to its end. Cancelled, it gives the delivery back."""
+    async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
+        """Runs one delivery to its end in this task. Cancelled, it gives the delivery back."""
         try:
-            await self._run(claimed)
+            await self._run(claimed, task)
         except Exception as error:  # noqa: BLE001
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
             log.error("an attempt failed outside its handler", **fields(claimed) | raised(error))
@@ -83,12 +83,12 @@ class Attempts:
         """Ends the threads that are free."""
         self._threads.close()
 
-    async def _run(self, claimed: Claimed) -> None:
+    async def _run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         handler = self._around.handlers[claimed.consumer]
         policy = self._policy(claimed)
         context = Context(claimed, self._worker, self._store.dialect, self._around.publisher, budget(claimed, policy))
         started = time.monotonic()
-        ended = await self._execute(handler, claimed, context)
+        ended = await self._execute(handler, claimed, context, task)
         elapsed = timedelta(seconds=time.monotonic() - started)
         outcome = await self._found(claimed, ended) if context.completing else ended.outcome
         if outcome is not None and context.already_handled:
@@ -100,9 +100,7 @@ class Attempts:
             # Nothing can stop it, so its slot is not free: what runs at once stays bounded.
             await asyncio.wait({ended.thread})
 
-    async def _execute(self, handler: Handler, claimed: Claimed, context: Context) -> Ended:
-        task = asyncio.current_task()
-        assert task is not None
+    async def _execute(self, handler: Handler, claimed: Claimed, context: Context, task: "asyncio.Task[None]") -> Ended:
         try:
             ended = await execute(handler, claimed, context, self._around.rules, self._threads, self._around.window)
         except asyncio.CancelledError as cancelled:
@@ -128,9 +126,7 @@ class Attempts:
         if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:
             outcome = replace(outcome, held=await self._is_well(outcome.verdict.resource or ""))
         noted = None if detail is None else orjson.dumps(detail).decode()
-        change, ack = self._outcomes.settle(
-            claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted
-        )
+        change, ack = self._outcomes.settle(claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted)
         if isinstance(change, Block) and not change.held:
             # First the pause, then the release: the other way round somebody would claim it in between.
             await self._block(claimed.consumer, change)

@@ -67,7 +67,7 @@ async def execute(
     A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its fence
     is void once the outcome is settled, and its late result changes nothing.
     """
-    bound = _correlate(context)
+    carried = _correlate(context)
     try:
         result = await _once(handler, claimed, context, threads, window)
     except NewerVersion as newer:
@@ -79,30 +79,32 @@ async def execute(
         thread = error.thread if isinstance(error, HandlerTimeout) else None
         return Ended(outcome_of(error, handler.rules, app_rules), error, thread)
     finally:
-        bound.undo()
+        if carried is not None:
+            carried.undo()
     if isinstance(result, Signal):
         return Ended(outcome_of(result, handler.rules, app_rules), result)
     return _SUCCEEDED
 
 
-class _Bound(NamedTuple):
-    """What was bound for a run, and how to put back what was there before."""
+class _Carried(NamedTuple):
+    """What a message's headers have put in force for a run."""
 
     logged: Mapping[str, Token[Any]]
-    carried: Token[Mapping[str, str]] | None
+    published: Token[Mapping[str, str]]
 
     def undo(self) -> None:
         reset_contextvars(**self.logged)
-        if self.carried is not None:
-            leave(self.carried)
+        leave(self.published)
 
 
-def _correlate(context: Context) -> _Bound:
+def _correlate(context: Context) -> _Carried | None:
     """What the handler publishes and logs carries the ids of its message, and the lines say whose they are."""
-    known = {"event_id": str(context.message_id), "consumer": context.consumer, "attempt": context.attempt}
-    if not context.headers:
-        return _Bound(bind_contextvars(**known), None)
-    return _Bound(bind_contextvars(**loggable(context.headers) | known), resume(context.headers))
+    carried = None
+    if context.headers:
+        carried = _Carried(bind_contextvars(**loggable(context.headers)), resume(context.headers))
+    # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
+    bind_contextvars(event_id=str(context.message_id), consumer=context.consumer, attempt=context.attempt)
+    return carried
 
 
 async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Threads, window: Window) -> object:

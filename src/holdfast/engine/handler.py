@@ -69,10 +69,11 @@ class Handler:
         given = payload.decode(claimed.payload)
         if not isinstance(given, dict):
             raise InvalidPayload("$", f"job {self.name} takes an object of named arguments")
-        if unknown := given.keys() - self.parameters.keys():
-            raise InvalidPayload(f"$.{min(unknown)}", f"job {self.name} has no such parameter")
-        if missing := self.required - given.keys():
-            raise InvalidPayload(f"$.{min(missing)}", f"job {self.name} needs this parameter")
+        if given.keys() != self.parameters.keys():
+            if unknown := given.keys() - self.parameters.keys():
+                raise InvalidPayload(f"$.{min(unknown)}", f"job {self.name} has no such parameter")
+            if missing := self.required - given.keys():
+                raise InvalidPayload(f"$.{min(missing)}", f"job {self.name} needs this parameter")
         return (), {
             name: value if self.parameters[name] is Any else validate(self.parameters[name], value)
             for name, value in given.items()

@@ -5,8 +5,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import structlog
@@ -16,10 +15,10 @@ from holdfast.core.outcome import LeaseExpired, Released
 from holdfast.engine.attempt import Attempts
 from holdfast.engine.fields import fields, raised
 from holdfast.engine.lease import Lease
-from holdfast.engine.options import WorkerOptions, claim_size, instance_id
+from holdfast.engine.options import WorkerOptions, instance_id
 from holdfast.engine.outcomes import Outcomes, stray
-from holdfast.engine.periodic import every
-from holdfast.engine.pool import Pool
+from holdfast.engine.periodic import every, first
+from holdfast.engine.pool import Pool, pools
 from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.surroundings import Duty, Surroundings
 from holdfast.stores.claim import Claimed, Lane, claim, holdings, lanes, take_over
@@ -30,7 +29,7 @@ from holdfast.stores.worker import start_worker, stop_worker
 log = structlog.get_logger("holdfast.worker")
 
 _TAKE_OVER = 100
-_SLICE = 0.005
+_SLICE = 0.001
 _MOMENT = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _RESERVE = 3.0
@@ -65,7 +64,7 @@ class Life:
         self._settler = Settler(self._store, self.id)
         self._outcomes = Outcomes(self.id, around.alerts)
         self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
-        self._pools = _pools(options)
+        self._pools = pools(options)
         self._claimed_at = time.monotonic()
         self._held_back: Counter[str] = Counter()
         self._unknown: dict[UUID, int] = {}
@@ -93,7 +92,7 @@ class Life:
         feeding = asyncio.create_task(self._feed(), name="holdfast-feed")
         background = self._background()
         try:
-            await _first(settling, feeding, self._over.wait(), self._signals.stop.wait())
+            await first(settling, feeding, self._over.wait(), self._signals.stop.wait())
         except asyncio.CancelledError:
             # Whoever cancels does not want to wait.
             self._signals.end()
@@ -149,14 +148,23 @@ class Life:
         if self._options.suspects:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
-        if any([await self._claim(pool, room) for pool in self._pools if (room := pool.room())]):
+        if any([await self._claim_all(pool) for pool in self._pools]):
             return 0.0
         poll = self._options.poll.total_seconds()
         if not self._options.until_idle or any(pool.busy for pool in self._pools):
             return poll
         return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
 
-    async def _claim(self, pool: Pool, room: int) -> int:
+    async def _claim_all(self, pool: Pool) -> bool:
+        match pool.room():
+            case []:
+                return False
+            case [size]:
+                return bool(await self._claim(pool, size))
+            case sizes:
+                return any(await asyncio.gather(*(self._claim(pool, size) for size in sizes)))
+
+    async def _claim(self, pool: Pool, size: int) -> int:
         started = time.monotonic()
         if started >= pool.lanes.refresh_due:
             pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
@@ -165,7 +173,7 @@ class Life:
             return 0
         started = time.monotonic()
         claims = await self._store.run(
-            claim(order, self.id, self._options.lease, claim_size(room), suspects=self._options.suspects)
+            claim(order, self.id, self._options.lease, size, suspects=self._options.suspects)
         )
         pool.lanes.claimed(claims, started, time.monotonic())
         if not claims:
@@ -183,36 +191,46 @@ class Life:
         )
 
     def _start(self, pool: Pool) -> None:
-        for _ in range(min(len(pool.waiting), pool.slots - len(pool.running))):
+        """Looks, once in this turn of the loop, whether what waits needs one more slot."""
+        if not pool.looking:
+            pool.looking = True
+            asyncio.get_running_loop().call_soon(self._look, pool)
+
+    def _look(self, pool: Pool) -> None:
+        """Opens a slot when all that are open are busy waiting. Handlers that never wait need only one."""
+        pool.looking = False
+        pool.turn = time.monotonic()
+        if pool.waiting and not pool.resting and len(pool.running) < pool.slots and not self._ending:
             task = asyncio.create_task(self._work(pool), name="holdfast-slot")
             pool.running[task] = None
             task.add_done_callback(lambda task: self._freed(pool, task))
+            self._start(pool)
 
     def _freed(self, pool: Pool, task: "asyncio.Task[None]") -> None:
         del pool.running[task]
         if not task.cancelled() and (error := task.exception()):
             log.error("a slot failed", worker=self.id, **raised(error))
-        if not self._ending:
-            # What was claimed while this slot was ending found no slot free, and nobody else would start it.
-            self._start(pool)
+        # What was claimed while this slot was ending found no slot free, and nobody else would start it.
+        self._start(pool)
         self._signals.wake.set()
 
     async def _work(self, pool: Pool) -> None:
         """One slot: runs what waits, one after another, and ends when nothing does."""
         task = asyncio.current_task()
         assert task is not None
-        yielded = time.monotonic()
         while pool.waiting and not self._ending:
+            self._start(pool)
             claimed = pool.waiting.popleft()
             pool.running[task] = claimed
-            await self._attempts.run(claimed)
+            await self._attempts.run(claimed, task)
             pool.finished()
-            if not pool.waiting or pool.room():
+            if pool.low:
                 self._signals.wake.set()
             # A handler that never waits would keep the loop from claiming and settling.
-            if time.monotonic() - yielded > _SLICE:
+            if time.monotonic() - pool.turn > _SLICE:
+                pool.resting += 1
                 await asyncio.sleep(0)
-                yielded = time.monotonic()
+                pool.resting -= 1
 
     def _hold_back(self, consumer: str) -> Callable[[], None]:
         """Starts nothing more of a consumer until the returned function is called, which gives back what waited."""
@@ -326,7 +344,7 @@ class Life:
             self._give_back(pool.take_back())
         if running := self._running():
             done = asyncio.wait(running)
-            await _first(done, self._over.wait(), self._signals.hurry.wait(), until=ends - reserve)
+            await first(done, self._over.wait(), self._signals.hurry.wait(), until=ends - reserve)
             await self._cut_off(reserve)
         await self._leave(ends, settled=settling.done())
         self._attempts.close()
@@ -368,27 +386,6 @@ class Life:
     @property
     def _ending(self) -> bool:
         return self._over.is_set() or self._signals.stop.is_set()
-
-
-def _pools(options: WorkerOptions) -> list[Pool]:
-    if options.suspects:
-        # One claimed ahead would be burnt by the guilty one before it.
-        return [Pool(None if options.queues is None else tuple(options.queues), 1, ahead=False)]
-    if options.queues is None:
-        return [Pool(None, options.concurrency)]
-    return [Pool((name,), slots) for name, slots in options.queues.items()]
-
-
-async def _first(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", until: float | None = None) -> None:
-    """Waits until one of these ends, or the time has come. Tasks are left as they are."""
-    made = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
-    given = [wait for wait in waits if isinstance(wait, asyncio.Task)]
-    timeout = None if until is None else max(0.0, until - time.monotonic())
-    try:
-        await asyncio.wait({*given, *made}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for one in made:
-            one.cancel()
 
 
 def _threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], why: str) -> None:

@@ -1,8 +1,10 @@
-"""Doing something again and again, whatever happens."""
+"""Doing something again and again, whatever happens, and waiting for the first of several things."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import structlog
 
@@ -23,3 +25,15 @@ async def every(seconds: float, perform: Callable[[], Awaitable[None]], *, first
         except Exception as error:  # noqa: BLE001
             log.error("a periodic duty failed", duty=getattr(perform, "__qualname__", repr(perform)), **raised(error))
         await asyncio.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311
+
+
+async def first(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", until: float | None = None) -> None:
+    """Waits until one of these ends, or the time has come. Tasks are left as they are."""
+    made = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
+    given = [wait for wait in waits if isinstance(wait, asyncio.Task)]
+    timeout = None if until is None else max(0.0, until - time.monotonic())
+    try:
+        await asyncio.wait({*given, *made}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in made:
+            one.cancel()

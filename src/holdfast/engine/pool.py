@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from holdfast.engine.lanes import Lanes
-from holdfast.engine.options import MAX_CLAIM
+from holdfast.engine.options import MAX_CLAIM, WorkerOptions, claim_size
 from holdfast.stores.claim import Claimed
 
-_WINDOW = 0.25
+_WINDOW = 0.05
 _AHEAD = 0.1
+_MOST_AHEAD = 4 * MAX_CLAIM
 
 
 class Pool:
@@ -23,7 +24,14 @@ class Pool:
         self.waiting: deque[Claimed] = deque()
         self.running: dict[asyncio.Task[None], Claimed | None] = {}
         self.lanes = Lanes()
+        self.looking = False
+        """Whether somebody will look, in this turn of the loop, if one more slot is needed."""
+        self.resting = 0
+        """Slots that have only made way for others."""
+        self.turn = 0.0
+        """When this turn of the loop began."""
         self._rate = 0.0
+        self._most = self._enough = 0
         self._finished = 0
         self._window_from = time.monotonic()
 
@@ -36,14 +44,17 @@ class Pool:
         running = (claim for claim in self.running.values() if claim is not None)
         return {claim.id for claim in (*self.waiting, *running)}
 
-    def room(self) -> int:
-        """How many more to claim now; none while there is still enough to do."""
-        ahead = min(MAX_CLAIM, int(self._rate * _AHEAD)) if self._ahead else 0
-        target = self.slots + ahead
-        have = len(self.running) + len(self.waiting)
-        if len(self.waiting) > ahead // 2:
-            return 0
-        return max(0, target - have)
+    @property
+    def low(self) -> bool:
+        """Whether it is time to claim: a claim takes about as long as what it brings takes to run."""
+        return len(self.waiting) <= self._enough
+
+    def room(self) -> list[int]:
+        """How many more to claim now, in one claim or in two at the same time; none while there is enough to do."""
+        free = self.slots + self._most - len(self.running) - len(self.waiting)
+        if not self.low or free <= 0:
+            return []
+        return [MAX_CLAIM, MAX_CLAIM] if free >= 2 * MAX_CLAIM else [claim_size(free)]
 
     def finished(self) -> None:
         """Counts one delivery that left its slot."""
@@ -52,6 +63,9 @@ class Pool:
         if (passed := now - self._window_from) >= _WINDOW:
             self._rate = 0.5 * self._rate + 0.5 * self._finished / passed
             self._finished, self._window_from = 0, now
+            if self._ahead:
+                self._most = min(_MOST_AHEAD, int(self._rate * _AHEAD))
+                self._enough = self._most // 2
 
     def accept(self, claims: Iterable[Claimed]) -> None:
         """Takes claimed deliveries in, most urgent first."""
@@ -63,3 +77,13 @@ class Pool:
         if taken:
             self.waiting = deque(claim for claim in self.waiting if consumer is not None and claim.consumer != consumer)
         return taken
+
+
+def pools(options: WorkerOptions) -> list[Pool]:
+    """The pools that a worker's options ask for."""
+    if options.suspects:
+        # One claimed ahead would be burnt by the guilty one before it.
+        return [Pool(None if options.queues is None else tuple(options.queues), 1, ahead=False)]
+    if options.queues is None:
+        return [Pool(None, options.concurrency)]
+    return [Pool((name,), slots) for name, slots in options.queues.items()]

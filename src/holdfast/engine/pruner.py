@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import structlog
 
+from holdfast.stores.idempotency import forget_requests
 from holdfast.stores.protocol import Store
 from holdfast.stores.prune import FROM_THE_START, ceiling, prune_deliveries
 from holdfast.stores.query import clock
@@ -16,7 +17,10 @@ _FORGET_AFTER = timedelta(days=1)
 
 
 class PruneDuty:
-    """Removes delivered rows older than `keep`, and rows of workers long gone. Messages and failures stay."""
+    """Removes delivered rows older than `keep`, rows of workers long gone, and keys that have expired.
+
+    Messages and failures stay.
+    """
 
     interval = timedelta(minutes=10)
 
@@ -34,5 +38,7 @@ class PruneDuty:
             cursor = following
         await self._store.run(forget_workers(_FORGET_AFTER))
         await self._store.run(forget_seen())
+        while (await self._store.run(forget_requests()))[1]:
+            pass
         if removed:
             log.info("pruned", removed=removed, worker=worker)

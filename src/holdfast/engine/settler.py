@@ -99,9 +99,9 @@ class Settler:
     async def _settle(self, batch: list[Ack]) -> frozenset[UUID]:
         """Those whose outcome is durable, by this try or by an earlier one; the others belong to somebody else by now."""
         written = await self._store.run(settle(self._worker, [ack.settlement for ack in batch]))
-        missing = [ack.settlement for ack in batch if ack.settlement.delivery_id not in written]
-        if not missing:
+        if len(written) == len(batch):
             return written
+        missing = [ack.settlement for ack in batch if ack.settlement.delivery_id not in written]
         # The reply to an earlier try may have been lost after its commit.
         claims = [Claim(settlement.delivery_id, self._worker, settlement.fence) for settlement in missing]
         holds = await self._store.run(ownership(claims))

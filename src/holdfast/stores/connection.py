@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
-from holdfast.stores.dialect import Answer, Dialect, Parameters, Style
+from holdfast.stores.dialect import Answer, Dialect, Parameters, Stream, Style
 from holdfast.stores.framework import AsyncSqlalchemy, Django, Sqlalchemy, django_connection
 from holdfast.stores.implicit import BEGIN, must_begin
 from holdfast.stores.operation import Operation, Query, Rows, drive, drive_async
@@ -65,6 +65,9 @@ class Sqlite3:
     def run(self, text: str, values: Parameters) -> Answer:
         cursor = self._conn.cursor()
         cursor.row_factory = None
+        if isinstance(values, Stream):
+            cursor.executemany(text, values.pieces)
+            return (), ()
         cursor.execute(text, values)
         if cursor.description is None:
             return (), ()
@@ -88,7 +91,13 @@ class Psycopg:
         _check_psycopg(self._conn)
 
     def run(self, text: str, values: Parameters) -> Answer:
-        with self._conn.cursor(row_factory=_tuples) as cursor:
+        with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
+            if isinstance(values, Stream):
+                with cursor.copy(text) as copy:
+                    for piece in values.pieces:
+                        copy.write(piece)
+                        self._answered()
+                return (), ()
             with _answered(self._conn):
                 cursor.execute(text, values)
             self._answered()
@@ -109,7 +118,13 @@ class AsyncPsycopg:
         _check_psycopg(self._conn)
 
     async def run(self, text: str, values: Parameters) -> Answer:
-        async with self._conn.cursor(row_factory=_tuples) as cursor:
+        async with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
+            if isinstance(values, Stream):
+                async with cursor.copy(text) as copy:
+                    for piece in values.pieces:
+                        await copy.write(piece)
+                        self._answered()
+                return (), ()
             async with _answered(self._conn):
                 await cursor.execute(text, values)
             self._answered()
@@ -131,6 +146,7 @@ class Asyncpg:
             raise NoTransaction("asyncpg connection", "use `async with conn.transaction():`")
 
     async def run(self, text: str, values: Parameters) -> Answer:
+        assert not isinstance(values, Stream)
         return (), [tuple(row.values()) for row in await self._conn.fetch(text, *values)]
 
 

@@ -1,15 +1,24 @@
 """The seam between operations and databases: how a `Query` becomes statements that a driver can run."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.statement import Statements
 
-Parameters = Mapping[str, object] | Sequence[object]
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What goes into a statement piece by piece, in the form its driver takes."""
+
+    pieces: Iterable[Any]
+
+
+Parameters = Mapping[str, object] | Sequence[object] | Stream
 Answer = tuple[Sequence[str], Rows]
 """What one statement gave back: the names of its columns, and its rows."""
 

@@ -7,7 +7,7 @@ its own log.
 from typing import Any, Literal
 
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
-from holdfast.stores.dialect import Answer, Parameters, Style
+from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.implicit import BEGIN, must_begin
 
 
@@ -151,6 +151,7 @@ def _kind(bind: Any) -> tuple[str, Style]:
 
 
 def _values(values: Parameters) -> Any:
+    assert not isinstance(values, Stream)
     return values if isinstance(values, dict) else tuple(values)
 
 

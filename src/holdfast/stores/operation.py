@@ -22,13 +22,17 @@ Columns = Mapping[str, Sequence[object]]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One named statement with its values. `batches` are columns of equal length, `slots` chosen fragments."""
+    """One named statement with its values. `batches` are columns of equal length, `slots` chosen fragments.
+
+    `rows` are streamed into a statement that gives nothing back, on a store's own connection alone.
+    """
 
     name: str
     values: Mapping[str, object] = field(default_factory=dict)
     batches: Mapping[str, Columns] = field(default_factory=dict)
     slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
     limit: int | None = None
+    rows: Iterable[Row] | None = None
 
 
 Steps = Generator[Query, Rows, T]

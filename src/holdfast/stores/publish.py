@@ -1,7 +1,8 @@
 """Publishing: a message and its deliveries, written together, in whoever's transaction it is."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
@@ -10,7 +11,7 @@ import orjson
 from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, KeyConflict
 from holdfast.core.identity import delivery_id
-from holdfast.core.message import Address, NewMessage
+from holdfast.core.message import TENANT_HEADER, Address, NewMessage
 from holdfast.core.pattern import candidates
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Rows, Steps, columns, operation
@@ -18,11 +19,14 @@ from holdfast.stores.operation import Query, Rows, Steps, columns, operation
 # Large batches with conflict handling plan badly; plain ones do not.
 _CHUNK = 1000
 _KEYED_CHUNK = 100
+_STREAMED = 100
+_TYPES = 10_000
 
 # An addressed message knows every subscription there will ever be: none of them is to catch up on it.
 _EVERY_EPOCH = 2**63 - 1
 
 _MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
+_LOADED = ("id", "type", "source", "payload", "headers", "generation", "sub_epoch")
 _KEYED = ("id", "type", "source", "key", "payload", "headers", "generation", "occurred_at", "sub_epoch")
 _DELIVERY = (
     "delivery_id",
@@ -49,6 +53,7 @@ class Target(NamedTuple):
     queue: str
     priority: int
     generation: int
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +62,42 @@ class Subscriptions:
 
     epoch: int
     targets: Mapping[str, tuple[Target, ...]]
+    _known: dict[str, tuple[Target, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def targets_of(self, type: str) -> tuple[Target, ...]:
         """Everyone who gets events of this type, once each however many patterns match."""
-        found: dict[str, Target] = {}
-        for pattern in candidates(type):
-            for target in self.targets.get(pattern, ()):
-                found.setdefault(target.consumer, target)
-        return tuple(found.values())
+        known = self._known.get(type)
+        if known is None:
+            found: dict[str, Target] = {}
+            for pattern in candidates(type):
+                for target in self.targets.get(pattern, ()):
+                    found.setdefault(target.consumer, target)
+            if len(self._known) >= _TYPES:
+                self._known.clear()
+            known = self._known[type] = tuple(found.values())
+        return known
+
+    def names(self, consumers: Set[str]) -> bool:
+        """Whether one of these consumers gets anything."""
+        return any(target.consumer in consumers for found in self.targets.values() for target in found)
 
 
 @dataclass(slots=True)
 class Fanout:
-    """A producer's copy of the subscriptions; replaced whole when a publish finds that it is old."""
+    """A producer's copy of the subscriptions; replaced whole when a publish finds that it is old.
+
+    `unsure` are consumers that this process subscribed in a caller's transaction, which may still roll back: a list
+    that names one of them is used where it was read, and is not remembered.
+    """
 
     current: Subscriptions | None = field(default=None)
+    unsure: set[str] = field(default_factory=set)
+
+    def remember(self, found: Subscriptions) -> Subscriptions:
+        """Keeps a list for the publishes that follow, if it is sure to last."""
+        if not self.unsure or not found.names(self.unsure):
+            self.current = found
+        return found
 
 
 class Published(NamedTuple):
@@ -82,19 +108,24 @@ class Published(NamedTuple):
 
 
 @operation
-def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Published]]:
+def publish(messages: Sequence[NewMessage], fanout: Fanout, *, own: bool = False) -> Steps[list[Published]]:
     """Every message is stored with its deliveries, or was already there under its key; in the order given.
 
-    One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of
+    `own` says that the connection is the store's, so that many plain messages can be streamed in. One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of
     the same keys wait for each other and do not deadlock.
     """
     stored: dict[UUID, Published] = {}
     subscriptions = fanout.current
     if subscriptions is None:
-        subscriptions = fanout.current = read_subscriptions((yield Query("subscriptions")))
+        subscriptions = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
     plain = [m for m in messages if m.key is None and not _unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.source, m.key))
     newest = subscriptions.epoch
+    if own and len(plain) >= _STREAMED:
+        streamed = [m for m in plain if _now(m)]
+        plain = [m for m in plain if not _now(m)]
+        newest = max(newest, (yield from _stream(streamed, subscriptions)))
+        stored.update((m.id, Published(m.id, True)) for m in streamed)
     for chunk in _chunks(plain, _CHUNK):
         rows = yield _insert("publish", _MESSAGE, chunk, subscriptions)
         newest = max(newest, rows[0][0])
@@ -113,7 +144,7 @@ def publish(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Publis
     if newest != subscriptions.epoch:
         # The list was old. Nobody has seen yet what was written from it: it is put right in the same transaction, or
         # else work for a queue that is served no more, or a consumer that has retired, would wait for ever.
-        fanout.current = fresh = read_subscriptions((yield Query("subscriptions")))
+        fresh = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
         created_now = [m for m in messages if stored[m.id].created]
         written, right = set(_fanned_out(created_now, subscriptions)), set(_fanned_out(created_now, fresh))
         if wrong := [row[0] for row in written - right]:
@@ -136,10 +167,10 @@ def read_subscriptions(rows: Rows) -> Subscriptions:
     """The rows of `subscriptions` as a list to fan out from."""
     targets: dict[str, list[Target]] = {}
     epoch = 0
-    for pattern, consumer, queue, priority, generation, row_epoch, active in rows:
+    for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
         epoch = max(epoch, row_epoch)
         if active:
-            target = Target(str(consumer), str(queue), priority, generation)
+            target = Target(str(consumer), str(queue), priority, generation, tenant)
             targets.setdefault(str(pattern), []).append(target)
     return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
 
@@ -151,11 +182,30 @@ def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], sub
     return Query(name, batches=batches)
 
 
+def _stream(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:
+    """Stores messages and their deliveries as streams; returns the newest subscription epoch."""
+    yield Query("load_messages", rows=([_value(m, c, subscriptions.epoch) for c in _LOADED] for m in messages))
+    deliveries = chain(_addressed(messages), _fanned_out(messages, subscriptions))
+    yield Query("load_deliveries", rows=(row[: len(FANNED_OUT)] for row in deliveries))
+    rows = yield Query("newest_epoch")
+    return int(rows[0][0])
+
+
 def _value(message: NewMessage, column: str, epoch: int) -> object:
     if column == "sub_epoch":
         return _EVERY_EPOCH if message.addressed else epoch
-    value = getattr(message, column)
-    return orjson.dumps(value).decode() if column == "headers" else value
+    return _headers(message) if column == "headers" else getattr(message, column)
+
+
+def _headers(message: NewMessage) -> str:
+    return orjson.dumps(message.headers).decode() if message.headers else "{}"
+
+
+def _now(message: NewMessage) -> bool:
+    """Whether it happens now and is due now, with its consumer's own retry policy."""
+    return message.occurred_at is None and all(
+        (a.max_attempts, a.delay, a.run_at, a.retry) == (None, None, None, None) for a in message.addressed
+    )
 
 
 def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
@@ -176,11 +226,13 @@ def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
 
 
 def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) -> Iterator[tuple[object, ...]]:
-    """Addressed messages go to their address alone; events go to whoever subscribed."""
+    """Addressed messages go to their address alone; events go to whoever subscribed, and is their tenant's."""
     for m in messages:
         if m.addressed:
             continue
         for to in subscriptions.targets_of(m.type):
+            if to.tenant is not None and to.tenant != m.headers.get(TENANT_HEADER):
+                continue
             # A consumer that came with a later deploy must not get work that only earlier workers would run.
             generation = max(m.generation, to.generation)
             yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
@@ -230,7 +282,7 @@ def _publish_unique(message: NewMessage) -> Steps[Published]:
                 "type": message.type,
                 "source": message.source,
                 "payload": message.payload,
-                "headers": orjson.dumps(message.headers).decode(),
+                "headers": _headers(message),
                 "occurred_at": message.occurred_at,
                 "sub_epoch": _EVERY_EPOCH,
             },

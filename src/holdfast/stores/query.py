@@ -1,6 +1,6 @@
 """Reading: deliveries, messages, runs, failure groups and counts, by filter and page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -80,7 +80,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The append-only record of one attempt."""
+    """The append-only record of one attempt. `detail` is what its handler brought to light beside the outcome."""
 
     attempt: int
     fence: int
@@ -91,6 +91,7 @@ class Run:
     worker: str
     started_at: datetime | None
     completed_at: datetime
+    detail: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +166,7 @@ def messages(
 def runs(delivery_id: UUID) -> Steps[list[Run]]:
     """The recorded attempts of a delivery, in order."""
     rows = yield Query("runs", {"delivery_id": delivery_id})
-    return [
-        Run(attempt, fence, outcome, error_type, error, trace, worker, optional_time(started), aware_time(completed))
-        for attempt, fence, outcome, error_type, error, trace, worker, started, completed in rows
-    ]
+    return [_run(row) for row in rows]
 
 
 @operation(reads=True)
@@ -207,6 +205,22 @@ def clock() -> Steps[datetime]:
     """The database's own time."""
     rows = yield Query("clock")
     return aware_time(rows[0][0])
+
+
+def _run(row: Row) -> Run:
+    attempt, fence, outcome, error_type, error, trace, worker, started, completed, detail = row
+    return Run(
+        attempt,
+        fence,
+        outcome,
+        error_type,
+        error,
+        trace,
+        worker,
+        optional_time(started),
+        aware_time(completed),
+        None if detail is None else orjson.loads(detail),
+    )
 
 
 def _page(limit: int) -> int:

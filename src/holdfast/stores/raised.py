@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, StoreBusy
+from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, ReservationLost, StoreBusy
 from holdfast.stores.operation import Query
 
 _LEASE_LOST = ("HF001", "holdfast: lease lost")
 _ALREADY_HANDLED = ("HF002", "holdfast: already handled")
+_RESERVATION_LOST = ("HF003", "holdfast: reservation lost")
 
 
 def meaning(error: Exception, query: Query) -> HoldfastError | None:
@@ -23,6 +24,8 @@ def meaning(error: Exception, query: Query) -> HoldfastError | None:
             return LeaseLost(UUID(str(values["delivery_id"])), int(str(values["fence"])))
         if query.name == "record_handled" and _says(link, *_ALREADY_HANDLED):
             return AlreadyHandled(str(values["consumer"]), str(values["key"]))
+        if query.name == "complete_request" and _says(link, *_RESERVATION_LOST):
+            return ReservationLost(str(values["scope"]), str(values["key"]))
     return None
 
 

@@ -145,6 +145,12 @@ def catch_up() -> Steps[tuple[int, bool]]:
     return added, more
 
 
+def registry_epoch() -> Steps[int]:
+    """The newest epoch; a change under the registry's lock takes the one after it."""
+    _, _, epoch = yield from _registry()
+    return epoch
+
+
 def _late_delivery(row: Row) -> tuple[object, ...]:
     _, _, id, generation, consumer, queue, priority, since = row
     message_id = as_uuid(id)

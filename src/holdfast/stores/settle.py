@@ -11,7 +11,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.report import MESSAGE_LIMIT, ErrorReport
 from holdfast.core.text import safe_str, sanitise
 from holdfast.stores.dialect import as_uuid
-from holdfast.stores.operation import Query, Steps, columns, operation
+from holdfast.stores.operation import Operation, Query, Steps, columns, operation
 
 _SETTLEMENT = (
     "delivery_id",
@@ -62,14 +62,17 @@ class Hold(StrEnum):
     LOST = "lost"  # somebody else owns or ended it
 
 
-@operation
-def settle(worker: str, settlements: Sequence[Settlement]) -> Steps[frozenset[UUID]]:
+def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozenset[UUID]]:
     """Writes the outcomes of claims this worker still holds; returns those it wrote.
 
     What does not come back was lost: another owner, a replay or a cancellation raised its fence, nothing changed.
     """
     plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
     rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
+    return Operation(lambda: _settle(worker, plain, rest), single=not (plain and rest))
+
+
+def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]) -> Steps[frozenset[UUID]]:
     settled: set[UUID] = set()
     if plain:
         rows = [(s.delivery_id, s.fence) for s in plain]

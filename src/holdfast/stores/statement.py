@@ -2,20 +2,22 @@
 
 A file holds blocks. `-- name: claim` starts a statement, `-- fragment: claimed` a piece that statements name in
 braces. The comment lines that follow a name say what the statement is for. Within a statement the marks
-`-- once`, `-- each: batch` and `-- each: returned` split it into steps; they exist for a dialect that cannot
-change two tables in one statement (SQLite) and mean what a chain of common table expressions means elsewhere.
+`-- once`, `-- each: batch`, `-- all: batch` split it into steps; they exist for a dialect that cannot change two
+tables in one statement (SQLite) and mean what a chain of common table expressions means elsewhere. `each` runs a step
+for every row of the batch, `all` once with every row as JSON in `:rows`; the batch `returned` is what the step before
+gave back.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from holdfast.core.errors import ConfigurationError
 
 _HEAD = re.compile(r"^-- (name|fragment): (\w+)$")
-_MARK = re.compile(r"^-- (?:(once)|each: (\w+))$")
+_MARK = re.compile(r"^-- (?:once|(each|all): (\w+))$")
 _SLOT = re.compile(r"\{(\w+)\}")
 # A colon that starts a parameter: not the second of a cast, not inside a literal such as '%H:%M'.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):([a-z_]\w*)")
@@ -28,10 +30,11 @@ RETURNED = "returned"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Statements that run together, once or for each row of `batch`."""
+    """Statements that run together: once, for each row of `batch`, or once with `all` of its rows."""
 
     batch: str
     statements: tuple[str, ...]
+    all: bool = False
 
     @property
     def answers(self) -> bool:
@@ -81,7 +84,7 @@ class Statements:
             raise ConfigurationError(f"statement {name!r} has no value for {{{slot}}}")
 
         return tuple(
-            Step(step.batch, tuple(_SLOT.sub(fill, text) for text in step.statements))
+            replace(step, statements=tuple(_SLOT.sub(fill, text) for text in step.statements))
             for step in self._statements[name].steps
         )
 
@@ -120,22 +123,22 @@ def _blocks(text: str) -> list[tuple[str, str, list[str]]]:
 
 def _statement(name: str, lines: list[str]) -> Statement:
     intent: list[str] = []
-    steps: list[tuple[str, list[str]]] = []
+    steps: list[tuple[str, bool, list[str]]] = []
     for line in lines:
         if mark := _MARK.match(line):
-            steps.append((mark[2] or ONCE, []))
+            steps.append((mark[2] or ONCE, mark[1] == "all", []))
         elif line.startswith("-- "):
             intent.append(line[3:])
         else:
             if not steps:
-                steps.append((ONCE, []))
-            steps[-1][1].append(line)
+                steps.append((ONCE, False, []))
+            steps[-1][2].append(line)
     return Statement(
         name,
         " ".join(intent),
         tuple(
-            Step(batch, tuple(part.strip() for part in "\n".join(body).split(";") if part.strip()))
-            for batch, body in steps
+            Step(batch, tuple(part.strip() for part in "\n".join(body).split(";") if part.strip()), all)
+            for batch, all, body in steps
             if "".join(body).strip()
         ),
     )

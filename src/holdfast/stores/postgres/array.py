@@ -1,13 +1,16 @@
-"""Lists as PostgreSQL writes arrays: one text for a whole column.
+"""Lists as PostgreSQL writes arrays, one text for a whole column, and rows as it reads them in a COPY.
 
 For a column of 1,000 payloads of 100 bytes the driver takes 9 µs an item, because it looks at each one with care; this
 takes 0.4. A message is thirteen items.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 from uuid import UUID
+
+_PIECE = 500
 
 
 def array(values: Iterable[object]) -> str:
@@ -20,6 +23,17 @@ def array(values: Iterable[object]) -> str:
         return "{" + ",".join([_WRITE[type(value)](value) for value in values]) + "}"
     except KeyError as error:
         raise TypeError(f"PostgreSQL arrays here hold no {error.args[0].__name__}") from None
+
+
+def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Rows as COPY reads them, some hundreds at a time: the server is at work on them while the next are written."""
+    left = iter(rows)
+    while piece := list(islice(left, _PIECE)):
+        yield "".join(["\t".join([_CELL[type(value)](value) for value in row]) + "\n" for row in piece])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _quoted(text: str) -> str:
@@ -39,3 +53,4 @@ _WRITE: dict[type, Callable[[Any], str]] = {
     datetime: lambda value: f'"{value.isoformat()}"',
     timedelta: _interval,
 }
+_CELL: dict[type, Callable[[Any], str]] = {int: str, str: _escaped, UUID: _WRITE[UUID]}

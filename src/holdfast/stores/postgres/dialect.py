@@ -4,9 +4,9 @@ from collections.abc import Generator
 from functools import lru_cache
 
 from holdfast.core.names import check_schema
-from holdfast.stores.dialect import Answer, Parameters, Style
+from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.operation import Query, Rows
-from holdfast.stores.postgres.array import array
+from holdfast.stores.postgres.array import array, copy_lines
 from holdfast.stores.statement import Statements, parameters
 
 
@@ -25,6 +25,9 @@ class PostgresDialect:
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
         text, names = self._compiled(query.name, query.slots, query.limit, style)
+        if query.rows is not None:
+            yield text, Stream(copy_lines(query.rows))
+            return ()
         values = dict(query.values)
         for batch in query.batches.values():
             values.update(batch)

@@ -1,6 +1,7 @@
 """How SQLite runs a query: step by step inside one write transaction, batches row by row."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from uuid import UUID
@@ -8,7 +9,7 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.names import check_schema
-from holdfast.stores.dialect import Answer, Parameters, Style
+from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.operation import Columns, Query, Row, Rows
 from holdfast.stores.statement import ONCE, RETURNED, Statements, Step, parameters
 
@@ -30,38 +31,35 @@ class SqliteDialect:
         self._compiled = lru_cache(maxsize=1024)(self._compile)
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
+        if query.rows is not None:
+            ((step, _),) = self._compiled(query.name, query.slots, style)
+            (text,) = step.statements
+            yield text, Stream(tuple(map(encode, row)) for row in query.rows)
+            return ()
         values = {name: encode(value) for name, value in query.values.items()}
-        left = query.limit
-        result: list[Row] = []
-        returned: list[dict[str, object]] = []
+        result: Rows = ()
+        returned: tuple[Sequence[str], Rows] = (), ()
         for step, answers in self._compiled(query.name, query.slots, style):
-            bounded = left is not None and step.batch != RETURNED
-            rows: list[Row] = []
-            following: list[dict[str, object]] = []
-            for row in self._rows(step, query.batches, returned):
-                if bounded:
-                    row["limit"] = left = (query.limit or 0) - len(rows)
-                    if left <= 0:
-                        break
-                for text in step.statements:
-                    names, answer = yield text, values | row
-                    rows.extend(answer)
-                    following.extend(dict(zip(names, one, strict=True)) for one in answer)
-            returned = following
+            names, rows = self._batch(step, query.batches, returned)
+            if step.all:
+                answer = yield from _all(step, values, rows)
+            elif query.limit is not None and step.batch != RETURNED:
+                answer = yield from _up_to(query.limit, step, values, names, rows)
+            else:
+                answer = yield from _each(step, values, names, rows)
+            returned = answer
             if answers:
-                result = rows
+                result = answer[1]
         return result
 
-    def _rows(
-        self, step: Step, batches: Mapping[str, Columns], returned: list[dict[str, object]]
-    ) -> list[dict[str, object]]:
+    def _batch(self, step: Step, batches: Mapping[str, Columns], returned: Answer) -> Answer:
+        """The names and rows that a step runs over; a step that runs once has one row without columns."""
         if step.batch == ONCE:
-            return [{}]
+            return (), [()]
         if step.batch == RETURNED:
             return returned
         batch = batches[step.batch]
-        encoded = [[encode(value) for value in column] for column in batch.values()]
-        return [dict(zip(batch, row, strict=True)) for row in zip(*encoded, strict=True)]
+        return list(batch), list(zip(*[[encode(value) for value in column] for column in batch.values()], strict=True))
 
     def _compile(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], style: Style
@@ -69,7 +67,7 @@ class SqliteDialect:
         """The steps in the driver's spelling, each with whether it gives rows back."""
         steps = self.statements.render(name, slots, None)
         if style is Style.PYFORMAT:
-            steps = tuple(Step(step.batch, tuple(_pyformat(text) for text in step.statements)) for step in steps)
+            steps = tuple(replace(step, statements=tuple(map(_pyformat, step.statements))) for step in steps)
         return tuple((step, step.answers) for step in steps)
 
 
@@ -77,13 +75,51 @@ def _pyformat(text: str) -> str:
     return parameters(text.replace("%", "%%"), lambda name: f"%({name})s")
 
 
+Running = Generator[tuple[str, Parameters], Answer, Answer]
+
+
+def _each(step: Step, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
+    given: Sequence[str] = ()
+    found: list[Row] = []
+    for row in rows:
+        for text in step.statements:
+            given, answer = yield text, {**values, **dict(zip(names, row, strict=True))}
+            found.extend(answer)
+    return given, found
+
+
+def _up_to(limit: int, step: Step, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
+    """Row by row until there are enough answers; each run is told how many are left."""
+    given: Sequence[str] = ()
+    found: list[Row] = []
+    for row in rows:
+        if len(found) >= limit:
+            break
+        given, answer = yield from _each(step, {**values, "limit": limit - len(found)}, names, [row])
+        found.extend(answer)
+    return given, found
+
+
+def _all(step: Step, values: Mapping[str, object], rows: Rows) -> Running:
+    """Once for all rows. A row of one column is a value, one of several a list."""
+    (text,) = step.statements
+    flat = [row[0] if len(row) == 1 else row for row in rows]
+    return (yield text, {**values, "rows": orjson.dumps(flat).decode()})
+
+
+_AS_IT_IS = frozenset({type(None), str, int, float, bytes, bool})
+
+
 def encode(value: object) -> object:
     """A value as SQLite keeps it: times and durations as milliseconds, ids as text, lists as JSON."""
+    kind = type(value)
+    if kind in _AS_IT_IS:
+        return value
+    if kind is UUID:
+        return str(value)
     match value:
         case None | str() | int() | float() | bytes():
             return value
-        case UUID():
-            return str(value)
         case datetime():
             return round(value.timestamp() * 1000)
         case timedelta():

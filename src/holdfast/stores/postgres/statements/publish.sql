@@ -1,7 +1,9 @@
 -- name: subscriptions
--- Every subscription ever made with where its consumer's deliveries go; retired ones still carry an epoch.
-select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null
+-- Every subscription ever made with where its consumer's deliveries go, and whose events alone; retired ones still
+-- carry an epoch.
+select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null, e.tenant
 from {hf}subscription s join {hf}consumer c on c.name = s.consumer
+left join {hf}endpoint e on e.consumer = s.consumer
 
 -- name: publish
 -- Stores messages without a key and their deliveries; returns the newest subscription epoch.
@@ -20,6 +22,18 @@ addressed as (
               :delivery_generation::bigint[], :max_attempts::integer[], :delay::interval[],
               :run_at::timestamptz[], :retry::text[])
          d (id, message_id, consumer, queue, priority, generation, max_attempts, delay, run_at, retry))
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
+-- name: load_messages
+-- Takes in messages without a key that happen now.
+copy {hf}message (id, type, source, payload, headers, generation, sub_epoch) from stdin
+
+-- name: load_deliveries
+-- Takes in deliveries that are due now.
+copy {hf}delivery (id, message_id, consumer, queue, priority, generation) from stdin
+
+-- name: newest_epoch
+-- The newest subscription epoch.
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_keyed

@@ -44,18 +44,20 @@ order by s.mark_tx, s.mark_position
 -- name: catch_up_scan
 -- Messages whose publisher did not know a subscription, each with the consumers it must still go to.
 with late as materialized (
-  select m.id, m.type, m.generation, m.sub_epoch, m.tx, m.position
+  select m.id, m.type, m.generation, m.sub_epoch, m.tx, m.position, m.headers ->> 'tenant' as tenant
   from {hf}message m
   where (m.tx, m.position) > (:mark_tx::text::xid8, :mark_position::bigint) and m.tx < :horizon::text::xid8
     and m.sub_epoch < :epoch::bigint
   order by m.tx, m.position limit {limit})
 select l.tx::text, l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
 from late l
-left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer)
+left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer
+           left join {hf}endpoint e on e.consumer = s.consumer)
   on s.mark_tx = :mark_tx::text::xid8 and s.mark_position = :mark_position::bigint and s.epoch <= :epoch::bigint
   and s.retired_at is null and l.sub_epoch < s.since_epoch
   and (s.pattern = l.type or s.pattern = '*'
        or (s.pattern like '%.*' and starts_with(l.type, left(s.pattern, -1))))
+  and (e.tenant is null or e.tenant = l.tenant)
   and (s.from_start or not pg_visible_in_snapshot(l.tx, s.activated))
   -- A publisher that was still open at the activation may have taken its id long before what was pruned since.
   and (c.pruned_to is null or l.id > c.pruned_to or not pg_visible_in_snapshot(l.tx, s.resumed))

@@ -14,9 +14,9 @@ with s as (
     :delivery_id::uuid[], :fence::bigint[], :status::text[], :delay::interval[], :until::timestamptz[],
     :returned::integer[], :held::integer[], :expired::boolean[], :suspect::boolean[], :failure::boolean[],
     :discarded::boolean[], :outcome::text[], :error_type::text[], :error::text[], :fingerprint::text[],
-    :trace::text[], :elapsed::interval[], :keep_run::boolean[])
+    :trace::text[], :elapsed::interval[], :keep_run::boolean[], :detail::text[])
   s (delivery_id, fence, status, delay, until, returned, held, expired, suspect, failure, discarded, outcome,
-     error_type, error, fingerprint, trace, elapsed, keep_run)),
+     error_type, error, fingerprint, trace, elapsed, keep_run, detail)),
 u as (
   update {hf}delivery d
   set status = s.status, attempts = d.attempts - s.returned, holds = d.holds + s.held,
@@ -32,10 +32,10 @@ u as (
   from s
   where d.id = s.delivery_id and d.fence = s.fence and d.locked_by = :worker::text
   returning d.id, d.fence, d.attempts + s.returned as attempt, s.outcome, s.error_type, s.error, s.trace, s.elapsed,
-            s.keep_run),
+            s.keep_run, s.detail),
 r as (
-  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at)
-  select u.id, u.fence, u.attempt, u.outcome, u.error_type, u.error, u.trace, :worker::text, now() - u.elapsed
+  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
+  select u.id, u.fence, u.attempt, u.outcome, u.error_type, u.error, u.trace, :worker::text, now() - u.elapsed, u.detail
   from u where u.keep_run)
 select u.id from u
 

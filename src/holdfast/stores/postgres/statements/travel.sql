@@ -9,7 +9,17 @@ with d as (
 w as (update {hf}worker set started_at = started_at - :by::interval, alive_until = alive_until - :by::interval),
 c as (update {hf}consumer set blocked_until = blocked_until - :by::interval, paused_at = paused_at - :by::interval),
 s as (update {hf}schedule set last_at = last_at - :by::interval),
-k as (update {hf}seen set expires_at = expires_at - :by::interval)
+i as (update {hf}idempotency
+      set reserved_at = reserved_at - :by::interval, lease_until = lease_until - :by::interval,
+          completed_at = completed_at - :by::interval, expires_at = expires_at - :by::interval),
+l as (update {hf}idempotency_lease set lease_until = lease_until - :by::interval),
+k as (update {hf}seen set expires_at = expires_at - :by::interval),
+e as (update {hf}endpoint
+      set previous_until = previous_until - :by::interval, created_at = created_at - :by::interval,
+          disabled_at = disabled_at - :by::interval),
+b as (update {hf}breaker
+      set open_until = open_until - :by::interval, probe_until = probe_until - :by::interval,
+          changed_at = changed_at - :by::interval, window_at = window_at - :by::interval)
 update {hf}message set occurred_at = occurred_at - :by::interval
 
 -- name: abandon

@@ -62,8 +62,8 @@ where id in (
     and d.run_at <= {now}
   order by d.run_at, d.id limit :limit)
 returning id;
--- each: returned
-select {claimed} from {hf}delivery u join {hf}message m on m.id = u.message_id where u.id = :id
+-- all: returned
+select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value join {hf}message m on m.id = u.message_id
 
 -- name: take_over
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.

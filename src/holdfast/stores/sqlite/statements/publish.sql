@@ -1,7 +1,9 @@
 -- name: subscriptions
--- Every subscription ever made with where its consumer's deliveries go; retired ones still carry an epoch.
-select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null
+-- Every subscription ever made with where its consumer's deliveries go, and whose events alone; retired ones still
+-- carry an epoch.
+select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null, e.tenant
 from {hf}subscription s join {hf}consumer c on c.name = s.consumer
+left join {hf}endpoint e on e.consumer = s.consumer
 
 -- name: publish
 -- Stores messages without a key and their deliveries; returns the newest subscription epoch.
@@ -13,6 +15,20 @@ insert into {hf}delivery (id, message_id, consumer, queue, priority, generation,
 values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
         coalesce(:run_at, {now} + :delay, {now}), :retry);
 -- once
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
+-- name: load_messages
+-- Takes in messages without a key that happen now.
+insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch, occurred_at)
+values (?, ?, ?, ?, ?, ?, ?, {now})
+
+-- name: load_deliveries
+-- Takes in deliveries that are due now.
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, run_at)
+values (?, ?, ?, ?, ?, ?, {now})
+
+-- name: newest_epoch
+-- The newest subscription epoch.
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_keyed

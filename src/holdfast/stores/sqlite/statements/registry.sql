@@ -45,17 +45,19 @@ order by s.mark_position
 -- name: catch_up_scan
 -- Messages whose publisher did not know a subscription, each with the consumers it must still go to.
 with late as materialized (
-  select m.id, m.type, m.generation, m.sub_epoch, m.position
+  select m.id, m.type, m.generation, m.sub_epoch, m.position, json_extract(m.headers, '$.tenant') as tenant
   from {hf}message m
   where m.position > :mark_position and m.sub_epoch < :epoch
   order by m.position limit :limit)
 select '0', l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
 from late l
-left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer)
+left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer
+           left join {hf}endpoint e on e.consumer = s.consumer)
   on s.mark_position = :mark_position and s.epoch <= :epoch and s.retired_at is null and l.sub_epoch < s.since_epoch
   and (s.pattern = l.type or s.pattern = '*'
        or (substr(s.pattern, -2) = '.*'
            and substr(l.type, 1, length(s.pattern) - 1) = substr(s.pattern, 1, length(s.pattern) - 1)))
+  and (e.tenant is null or e.tenant = l.tenant)
   and (c.pruned_to is null or l.id > c.pruned_to)
 order by l.position
 

@@ -1,9 +1,10 @@
 -- name: settle_delivered
 -- Marks claims delivered; what does not come back was lost.
--- each: settlements
-update {hf}delivery
+-- all: settlements
+update {hf}delivery as d
 set status = 'delivered', completed_at = {now}, suspect = 0, expiries = 0, lease_until = null, locked_by = null
-where id = :delivery_id and fence = :fence and locked_by = :worker
+from json_each(:rows) s
+where d.id = json_extract(s.value, '$[0]') and d.fence = json_extract(s.value, '$[1]') and d.locked_by = :worker
 returning id
 
 -- name: settle
@@ -22,10 +23,10 @@ set status = :status, attempts = attempts - :returned, holds = holds + :held,
     lease_until = null, locked_by = null
 where id = :delivery_id and fence = :fence and locked_by = :worker
 returning id, fence, attempts + :returned as attempt, :outcome as outcome, :error_type as error_type,
-          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run;
+          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run, :detail as detail;
 -- each: returned
-insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at)
-select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed where :keep_run
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
+select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed, :detail where :keep_run
 
 -- name: ownership
 -- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.

@@ -9,6 +9,15 @@ update {hf}worker set started_at = started_at - :by, alive_until = alive_until -
 update {hf}consumer set blocked_until = blocked_until - :by, paused_at = paused_at - :by;
 update {hf}schedule set last_at = last_at - :by;
 update {hf}seen set expires_at = expires_at - :by;
+update {hf}endpoint
+set previous_until = previous_until - :by, created_at = created_at - :by, disabled_at = disabled_at - :by;
+update {hf}breaker
+set open_until = open_until - :by, probe_until = probe_until - :by, changed_at = changed_at - :by,
+    window_at = window_at - :by;
+update {hf}idempotency
+set reserved_at = reserved_at - :by, lease_until = lease_until - :by, completed_at = completed_at - :by,
+    expires_at = expires_at - :by;
+update {hf}idempotency_lease set lease_until = lease_until - :by;
 update {hf}message set occurred_at = occurred_at - :by
 
 -- name: abandon

@@ -1,0 +1,29 @@
+-- fragment: circuit
+b.fence, b.failures, b.open_until, b.probe_until, b.changed_at, b.why,
+       b.window_at, b.calls, b.failed, b.past_calls, b.past_failed
+
+-- name: breaker
+-- A circuit and the time now, also when nothing is stored of it.
+select {now}, b.name, {circuit}
+from (select 1) as one left join {hf}breaker b on b.name = :name
+
+-- name: breakers
+-- Every circuit and the time now.
+select b.name, {now}, {circuit} from {hf}breaker b order by b.name
+
+-- name: make_breaker
+-- A row for a circuit that has none, closed.
+insert into {hf}breaker (name) values (:name) on conflict (name) do nothing
+
+-- name: lock_breaker
+-- Whoever else wants to change it waits; here the transaction holds the only lock there is.
+select 1 from {hf}breaker where name = :name
+
+-- name: save_breaker
+-- What a circuit became; its lock is held.
+update {hf}breaker
+set fence = :fence, failures = :failures, open_until = :open_until, probe_until = :probe_until,
+    changed_at = :changed_at, why = :why, window_at = :window_at, calls = :calls, failed = :failed,
+    past_calls = :past_calls, past_failed = :past_failed
+where name = :name
+returning name

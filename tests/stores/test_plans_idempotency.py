@@ -1,0 +1,49 @@
+"""Idempotency records are found by their index, however many there are."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from holdfast.stores.idempotency import Held, StoredResponse, finish, forget_requests, look, records, renew, reserve
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.stores.build import sql
+from tests.stores.explain import session, sqlite_plan
+
+MANY = 20_000
+LEASE, DAY = timedelta(seconds=10), timedelta(days=1)
+HELD = Held("tenant-7", "key-7", "hash", "owner-7", "POST", "/orders")
+NEW = replace(HELD, key="new", owner="new")
+
+
+def test_postgresql_reads_a_record_by_its_key(postgres_store: PostgresStore) -> None:
+    sql(
+        postgres_store,
+        "insert into {hf}idempotency (scope, key, request_hash, owner, method, path, lease_until, expires_at) "
+        "select 'tenant-' || n % 100, 'key-' || n, 'hash', 'owner-' || n, 'POST', '/', now() + interval '1 h', "
+        f"now() + n * interval '1 s' from generate_series(1, {MANY}) n",
+    )
+    sql(postgres_store, "analyze {hf}idempotency")
+    steps = {
+        "reserve_request": reserve(NEW, LEASE, DAY),
+        "look_at_request": look("tenant-7", "key-7"),
+        "finish_request": finish(HELD, StoredResponse(201)),
+        "renew_requests": renew([HELD], LEASE),
+        "forget_requests": forget_requests(),
+        "list_requests": records(limit=20),
+    }
+    with session(postgres_store) as postgres:
+        for name, step in steps.items():
+            for _ in range(6):
+                postgres.try_out(step)
+            plan = postgres.explain(name)
+            assert "Seq Scan" not in plan.scans("idempotency"), (name, plan.scans("idempotency"))
+            assert plan.rows_read("idempotency") <= 25, name
+
+
+def test_sqlite_reads_a_record_by_its_key(sqlite_store: SqliteStore) -> None:
+    for step in (reserve(NEW, LEASE, DAY), look("tenant-7", "key-7"), finish(HELD, StoredResponse(201))):
+        _, plan = sqlite_plan(sqlite_store, step)
+        assert not any(line.startswith(("SCAN holdfast_idempotency", "SCAN i")) for line in plan), plan
+    for listing in (forget_requests(), records(limit=20)):
+        _, plan = sqlite_plan(sqlite_store, listing)
+        assert any("holdfast_idempotency_expiry" in line for line in plan), plan
