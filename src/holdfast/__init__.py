@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.core.classify import Rules, Verdict
     from holdfast.core.correlation import correlate
     from holdfast.core.errors import (
+        AddressRefused,
         AlreadyHandled,
         Cancel,
         CircuitOpen,
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
         InvalidKey,
         InvalidName,
         InvalidPayload,
+        InvalidSignature,
         KeyConflict,
+        KeyRequired,
         LeaseLost,
         LockTimeout,
         NotFound,
@@ -33,8 +36,10 @@ if TYPE_CHECKING:
         Outage,
         PayloadTooLarge,
         Refused,
+        ReservationLost,
         RetryAfter,
         SchemaMismatch,
+        ServiceRefused,
         Signal,
         Snooze,
         StoreBusy,
@@ -42,12 +47,23 @@ if TYPE_CHECKING:
         StoreUnavailable,
         TerminalError,
         UnsupportedConnection,
+        WebhookRefused,
     )
     from holdfast.core.event import event, upcast
     from holdfast.core.key import job_key, key
     from holdfast.core.retry import RetryPolicy
     from holdfast.engine.context import Context
     from holdfast.engine.options import WorkerOptions
+    from holdfast.idempotency.asgi import IdempotencyMiddleware
+    from holdfast.idempotency.fastapi import IdempotencyKey
+    from holdfast.outbound.breaker import CircuitBreaker
+    from holdfast.outbound.budget import RetryBudget
+    from holdfast.outbound.circuits import MemoryCircuits, StoreCircuits
+    from holdfast.outbound.client import ServiceClient, SyncServiceClient
+    from holdfast.outbound.course import Attempt
+    from holdfast.outbound.redis_circuits import RedisCircuits
+    from holdfast.outbound.retrying import with_retry
+    from holdfast.outbound.webhooks.options import WebhookOptions
     from holdfast.produce.aggregates import RaisesEvents, collect_events
     from holdfast.produce.immediate import begin_immediate, immediate
     from holdfast.stores.durability import DurabilityWarning
@@ -61,6 +77,7 @@ _HOMES = {
     "Rules": "core.classify",
     "Verdict": "core.classify",
     "correlate": "core.correlation",
+    "AddressRefused": "core.errors",
     "AlreadyHandled": "core.errors",
     "Cancel": "core.errors",
     "CircuitOpen": "core.errors",
@@ -71,7 +88,9 @@ _HOMES = {
     "InvalidKey": "core.errors",
     "InvalidName": "core.errors",
     "InvalidPayload": "core.errors",
+    "InvalidSignature": "core.errors",
     "KeyConflict": "core.errors",
+    "KeyRequired": "core.errors",
     "LeaseLost": "core.errors",
     "LockTimeout": "core.errors",
     "NoTransaction": "core.errors",
@@ -79,8 +98,10 @@ _HOMES = {
     "Outage": "core.errors",
     "PayloadTooLarge": "core.errors",
     "Refused": "core.errors",
+    "ReservationLost": "core.errors",
     "RetryAfter": "core.errors",
     "SchemaMismatch": "core.errors",
+    "ServiceRefused": "core.errors",
     "Signal": "core.errors",
     "Snooze": "core.errors",
     "StoreBusy": "core.errors",
@@ -88,6 +109,7 @@ _HOMES = {
     "StoreUnavailable": "core.errors",
     "TerminalError": "core.errors",
     "UnsupportedConnection": "core.errors",
+    "WebhookRefused": "core.errors",
     "event": "core.event",
     "upcast": "core.event",
     "job_key": "core.key",
@@ -95,6 +117,18 @@ _HOMES = {
     "RetryPolicy": "core.retry",
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
+    "IdempotencyMiddleware": "idempotency.asgi",
+    "IdempotencyKey": "idempotency.fastapi",
+    "CircuitBreaker": "outbound.breaker",
+    "RetryBudget": "outbound.budget",
+    "MemoryCircuits": "outbound.circuits",
+    "StoreCircuits": "outbound.circuits",
+    "ServiceClient": "outbound.client",
+    "SyncServiceClient": "outbound.client",
+    "Attempt": "outbound.course",
+    "RedisCircuits": "outbound.redis_circuits",
+    "with_retry": "outbound.retrying",
+    "WebhookOptions": "outbound.webhooks.options",
     "RaisesEvents": "produce.aggregates",
     "collect_events": "produce.aggregates",
     "begin_immediate": "produce.immediate",
@@ -105,8 +139,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "AddressRefused",
     "AlreadyHandled",
+    "Attempt",
     "Cancel",
+    "CircuitBreaker",
     "CircuitOpen",
     "ConfigurationError",
     "Context",
@@ -115,34 +152,48 @@ __all__ = [
     "Filter",
     "Holdfast",
     "HoldfastError",
+    "IdempotencyKey",
+    "IdempotencyMiddleware",
     "InvalidDuration",
     "InvalidKey",
     "InvalidName",
     "InvalidPayload",
+    "InvalidSignature",
     "Job",
     "KeyConflict",
+    "KeyRequired",
     "LeaseLost",
     "LockTimeout",
+    "MemoryCircuits",
     "NoTransaction",
     "NotFound",
     "Outage",
     "PayloadTooLarge",
     "Published",
     "RaisesEvents",
+    "RedisCircuits",
     "Refused",
+    "ReservationLost",
     "RetryAfter",
+    "RetryBudget",
     "RetryPolicy",
     "Router",
     "Rules",
     "SchemaMismatch",
+    "ServiceClient",
+    "ServiceRefused",
     "Signal",
     "Snooze",
     "StoreBusy",
+    "StoreCircuits",
     "StoreError",
     "StoreUnavailable",
+    "SyncServiceClient",
     "TerminalError",
     "UnsupportedConnection",
     "Verdict",
+    "WebhookOptions",
+    "WebhookRefused",
     "WorkerOptions",
     "__version__",
     "begin_immediate",
@@ -153,6 +204,7 @@ __all__ = [
     "job_key",
     "key",
     "upcast",
+    "with_retry",
 ]
 
 

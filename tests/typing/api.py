@@ -5,9 +5,10 @@ unused ignores are errors.
 """
 
 import sqlite3
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
 import psycopg
@@ -19,19 +20,26 @@ from typing_extensions import TypedDict
 
 import holdfast
 from holdfast import (
+    Attempt,
     Cancel,
+    CircuitBreaker,
     CircuitOpen,
     Context,
     Holdfast,
     HoldfastError,
+    IdempotencyKey,
+    IdempotencyMiddleware,
     Job,
     Outage,
     Published,
     RaisesEvents,
     RetryAfter,
+    RetryBudget,
     RetryPolicy,
     Router,
+    ServiceClient,
     Snooze,
+    SyncServiceClient,
     TerminalError,
     Verdict,
     WorkerOptions,
@@ -43,6 +51,7 @@ from holdfast import (
     job_key,
     key,
     upcast,
+    with_retry,
 )
 
 hf = Holdfast("sqlite:///shop.db", source="shop", generation=2, keep="7d", dead_on=(LookupError,))
@@ -161,6 +170,9 @@ def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection)
     hf.sync.publish(OrderPlaced(1, "a"), conn)  # type: ignore[call-arg]
     hf.sync.publish(OrderPlaced(1, "a"), conn=conn, key=7)  # type: ignore[arg-type]
     hf.sync.publish_many([OrderPlaced(1, "a")])  # type: ignore[call-arg]
+    assert_type(hf.webhooks.sync.add("https://acme.test/in", events=["order.*"], tenant="acme", conn=conn).secret, str)
+    hf.webhooks.sync.add("https://acme.test/in", events=["order.*"])  # type: ignore[call-arg]
+    hf.webhooks.sync.add("https://acme.test/in", events=["order.*"], conn=conn, rate="fast")  # type: ignore[arg-type]
     hf.sync.publish_many(OrderPlaced(1, "a"), conn=conn)  # type: ignore[arg-type]
     # The wrong colour leaves a coroutine that nobody awaits.
     hf.publish(OrderPlaced(1, "a"), conn=conn)  # type: ignore[unused-coroutine]
@@ -260,6 +272,9 @@ class Order(RaisesEvents):
         self.raise_event("order.shipped", key=1)  # type: ignore[arg-type]
 
 
+async def application(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None: ...
+
+
 engine, async_engine = create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")
 collect_events(hf, sessionmaker(engine))
 collect_events(hf, async_sessionmaker(async_engine))
@@ -269,7 +284,58 @@ begin_immediate(engine)
 begin_immediate(async_engine)
 begin_immediate(sessionmaker(engine))  # type: ignore[arg-type]
 
+IdempotencyMiddleware(application, hf=hf, scope=lambda request: "ada", lease="5s", kept=range(200, 500), required=True)
+IdempotencyMiddleware(application, hf=hf)  # type: ignore[call-arg]
+IdempotencyMiddleware(application, hf=hf, scope="ada")  # type: ignore[arg-type]
+IdempotencyMiddleware(application, hf=hf, scope=str, lease=[])  # type: ignore[arg-type]
+IdempotencyMiddleware(application, hf=hf, scope=str, leese="5s")  # type: ignore[call-arg]
+
+
+async def create(body: OrderPaid, idem: IdempotencyKey, session: AsyncSession) -> OrderPaid:
+    assert_type(idem.key, str | None)
+    assert_type(idem.sync.complete(body, status=201, conn=session), OrderPaid)
+    await idem.complete(body)  # type: ignore[call-arg]
+    await idem.complete(body, status="201", conn=session)  # type: ignore[arg-type]
+    return await idem.complete(body, status=201, conn=session)
+
+
 try:
     pass
 except HoldfastError as error:
     assert_type(error, HoldfastError)
+
+
+class Invoice(BaseModel):
+    id: int
+
+
+@with_retry("charge", policy=RetryPolicy.fixed(1), idempotency_key=lambda order: f"order:{order}")
+async def pay(attempt: Attempt, order: int, *, note: str = "") -> float:
+    return 1.0
+
+
+@with_retry.sync("charge", timeout="5s", deadline=30, budget=RetryBudget(), breaker=CircuitBreaker("gateway"))
+def pay_blocking(order: int) -> float:
+    return 1.0
+
+
+async def calling_out(billing: ServiceClient, blocking: SyncServiceClient) -> None:
+    assert_type(await pay(7, note="n"), float)
+    await pay("7")  # type: ignore[arg-type]
+    assert_type(pay_blocking(7), float)
+    pay_blocking(order="7")  # type: ignore[arg-type]
+    assert_type(await with_retry("charge", lambda: pay(7)), float)
+    assert_type(with_retry.sync("charge", lambda: pay_blocking(7)), float)
+    with_retry.sync("charge", lambda: 1, retries=3)  # type: ignore[call-overload]
+    assert_type(await billing.get("/i/1", returns=Invoice), Invoice)
+    assert_type(await billing.post("/i", json={}, returns=Invoice, conflict_ok=True), Invoice | None)
+    assert_type((await billing.get("/i/1", params={"page": 2})).status, int)
+    assert_type(blocking.get("/i/1", returns=Invoice), Invoice)
+    assert_type(blocking.put("/i", content=b"x", idempotency_key="k").body, bytes)
+    blocking.get("/i/1", retries=3)  # type: ignore[call-overload]
+    ServiceClient("https://billing.example", token="t", timeout="5s", budget=False)
+    ServiceClient("https://billing.example", tokens="t")  # type: ignore[call-arg]
+    async with hf.breaker("smtp", threshold=5, rate=0.5).guard() as permit:
+        assert_type(permit.remaining, float | None)
+    assert_type(await hf.breaker("smtp").call(pay, 7), float)
+    hf.breaker("smtp", treshold=5)  # type: ignore[call-arg]

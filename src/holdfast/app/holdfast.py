@@ -7,26 +7,27 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
-import structlog
-
+from holdfast.app.breakers import Breakers
 from holdfast.app.family import worker_command
 from holdfast.app.locate import spec_of
-from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals, then
+from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals, store_is_ready, then
 from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.reactions import Reactions
 from holdfast.app.router import Router
 from holdfast.app.sync import SyncHoldfast
+from holdfast.app.webhooks import Served, Webhooks
 from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import ConfigurationError, StoreUnavailable
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Address, NewMessage, check_generation
 from holdfast.core.names import check_name
 from holdfast.core.payload import MAX_BYTES
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.cron import CronDuty, Schedule
+from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import given_parent, orphaned
 from holdfast.engine.pruner import PruneDuty
@@ -35,6 +36,9 @@ from holdfast.engine.suspects import SuspectDuty
 from holdfast.engine.worker import Worker
 from holdfast.idempotency.window import StoreWindow, Window
 from holdfast.ops.service import Operations
+from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
+from holdfast.outbound.circuits import StoreCircuits
+from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
 from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.operation import Operation
@@ -42,8 +46,6 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Published
 from holdfast.stores.registry import register
 from holdfast.stores.sqlite.store import SqliteStore
-
-log = structlog.get_logger("holdfast.app")
 
 Classes = tuple[type[BaseException], ...]
 
@@ -85,6 +87,7 @@ class Holdfast(Router):
         probes: Mapping[str, Probe] | None = None,
         dedupe: Window | None = None,
         keep: Duration | None = "30d",
+        webhooks: WebhookOptions | None = None,
     ) -> None:
         super().__init__()
         self._app = self
@@ -93,6 +96,7 @@ class Holdfast(Router):
         self.generation = check_generation(generation_from_environment() if generation is None else generation)
         self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
         self.sync = SyncHoldfast(self)
+        self.webhooks = Webhooks(self, webhooks)
         self._max_payload = max_payload
         self._queue_policies = dict(queues or {})
         self._alerts = Alerts(tuple(alerts))
@@ -100,6 +104,7 @@ class Holdfast(Router):
         self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._binding: _Binding | None = None
+        self._breakers = Breakers(StoreCircuits(lambda: self.store, self._make_tables))
         self._workers: set[Worker] = set()
         self._hints: set[asyncio.Future[None]] = set()
         self._prepared: tuple[str, ...] | None = None
@@ -138,6 +143,7 @@ class Holdfast(Router):
         """Moves the app to another store; what is open on the old one is the caller's to close. For tests."""
         self._dsn, self.schema = dsn, schema
         self._binding = self._prepared = None
+        self._breakers.look_anew()
 
     async def publish(
         self,
@@ -188,17 +194,19 @@ class Holdfast(Router):
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         chosen = self._own(options)
         with self.store.engine_lock():
-            if not await self._ready(chosen, stop):
+            if not await store_is_ready(lambda: self._prepare(None), stop, patient=not chosen.until_idle):
                 return
             # A renewal that hangs is broken off in time for another.
             lease_store = open_store(
                 self.dsn, self.schema, role="holdfast-lease", pool_size=1, patience=chosen.lease / 4
             )
-            suspects = None if chosen.suspects else self._suspects(chosen)
-            worker = Worker(self._surroundings(lease_store, chosen, suspects), chosen)
+            served = Served(self)
+            suspects = None if chosen.suspects else self._suspects(chosen, served.handlers)
+            worker = Worker(self._surroundings(lease_store, chosen, suspects, served), chosen)
             self._workers.add(worker)
             stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
             try:
+                await served.load()
                 await worker.run()
             finally:
                 self._workers.discard(worker)
@@ -206,23 +214,8 @@ class Holdfast(Router):
                     stopper.cancel()
                 if suspects is not None:
                     await asyncio.to_thread(suspects.stop)
+                await served.close()
                 await lease_store.close()
-
-    async def _ready(self, options: WorkerOptions, stop: asyncio.Event | None) -> bool:
-        """Prepares the store, waiting for it if need be; false when told to stop meanwhile."""
-        stop, pause = stop or asyncio.Event(), 0.1
-        while not stop.is_set():
-            try:
-                await self._prepare(None)
-                return True
-            except StoreUnavailable as error:
-                if options.until_idle:
-                    raise
-                log.warning("a worker waits for the store", error=str(error))
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), pause)
-            pause = min(pause * 2, 5.0)
-        return False
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
@@ -275,6 +268,10 @@ class Holdfast(Router):
                     await working
             finally:
                 await self.close()
+
+    def breaker(self, name: str, **options: Unpack[BreakerOptions]) -> CircuitBreaker:
+        """The circuit breaker of this name, kept in the store for all processes; the options are those given first."""
+        return self._breakers.named(name, options)
 
     @property
     def ops(self) -> Operations:
@@ -346,16 +343,18 @@ class Holdfast(Router):
         options = options or WorkerOptions()
         return options if options.generation else replace(options, generation=self.generation)
 
-    def _suspects(self, options: WorkerOptions) -> SuspectDuty:
+    def _suspects(self, options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:
         def command() -> list[str] | None:
             spec = spec_of(self)
             return None if spec is None else worker_command(spec, options, suspects=True)
 
         queues = None if options.queues is None else list(options.queues)
-        return SuspectDuty(self.store, sorted(self.handlers), options.generation, queues, command)
+        return SuspectDuty(self.store, handlers, options.generation, queues, command)
 
-    def _surroundings(self, lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None) -> Surroundings:
-        duties: list[Duty] = [] if suspects is None else [suspects]
+    def _surroundings(
+        self, lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None, served: Served
+    ) -> Surroundings:
+        duties: list[Duty] = [served] if suspects is None else [served, suspects]
         if self.schedules and options.cron:
             duties.append(CronDuty(self.store, self.schedules, self._occurrence))
         if self._keep is not None:
@@ -363,7 +362,7 @@ class Holdfast(Router):
         return Surroundings(
             store=self.store,
             lease_store=lease_store,
-            handlers=self.handlers,
+            handlers=served.handlers,
             rules=self.rules,
             alerts=self._alerts,
             window=self._bound_to.window,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.core.carried import carried_retry_after, carried_status
-from holdfast.core.errors import CircuitOpen, InvalidPayload, Outage, RetryAfter, TerminalError
+from holdfast.core.errors import AddressRefused, CircuitOpen, InvalidPayload, Outage, RetryAfter, TerminalError
 from holdfast.core.http import verdict_for
 from holdfast.core.verdict import Verdict
 
@@ -17,6 +17,7 @@ _DEAD, _RETRY = Verdict.dead(), Verdict.retry()
 
 _BY_CLASS: Mapping[type, Verdict] = {
     InvalidPayload: _DEAD,
+    AddressRefused: _DEAD,
     OSError: _RETRY,  # also ConnectionError and TimeoutError, which derive from it
 }
 

@@ -1,4 +1,4 @@
-"""Every exception Holdfast raises, in one tree.
+"""Every exception Holdfast raises, in one tree; in one module, however long, because a reader looks here for all of it.
 
 ::
 
@@ -9,13 +9,19 @@
     ├── InvalidPayload                (also ValueError) `.path` says where
     │   └── PayloadTooLarge
     ├── InvalidKey                    (also ValueError)
+    │   └── KeyRequired               a request without an idempotency key where one is needed
     ├── KeyConflict                   one key, two different contents
     ├── UnsupportedConnection         (also TypeError)
     ├── NoTransaction                 a connection in autocommit was handed in
     ├── NotFound
     ├── LeaseLost                     the claim belongs to someone else by now
+    ├── ReservationLost               an idempotency key belongs to another request by now
     ├── AlreadyHandled                the effect was applied before; roll back
     ├── Refused                       an operator action the item's state does not allow
+    ├── ServiceRefused                a service answered a call, and not with success
+    ├── AddressRefused                a webhook leads to an address that must not be called
+    ├── WebhookRefused                a webhook's receiver answered, and not with success
+    ├── InvalidSignature              (also ValueError) a webhook that was received is not from its sender
     ├── StoreError
     │   ├── StoreUnavailable
     │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
@@ -140,6 +146,14 @@ class InvalidKey(HoldfastError, ValueError):
         return f"key {_shown(self.value)} is refused: {self.problem}"
 
 
+class KeyRequired(InvalidKey):
+    """A request came without an `Idempotency-Key` where one is needed; nothing was done."""
+
+    def __init__(self) -> None:
+        super().__init__("", "the request has no Idempotency-Key header; send one that is new for each operation")
+        self.args = ()
+
+
 class KeyConflict(HoldfastError):
     """A key that already names another message was used for different content; nothing was stored."""
 
@@ -209,6 +223,20 @@ class LeaseLost(HoldfastError):
         )
 
 
+class ReservationLost(HoldfastError):
+    """The request no longer holds its idempotency key; let the exception roll the effect back."""
+
+    def __init__(self, scope: str, key: str) -> None:
+        super().__init__(scope, key)
+        self.scope, self.key = scope, key
+
+    def __str__(self) -> str:
+        return (
+            f"idempotency key {_shown(self.key)} of scope {_shown(self.scope)} is no longer held by this request: its "
+            "lease ran out and another request took over, or an operator released it; roll back, the other answers"
+        )
+
+
 class AlreadyHandled(HoldfastError):
     """This consumer applied this message before; let the exception roll the effect back."""
 
@@ -233,6 +261,60 @@ class Refused(HoldfastError):
     def __str__(self) -> str:
         text = f"cannot {self.action} {self.item}: it is {self.state}"
         return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class ServiceRefused(HoldfastError):
+    """A service answered a call with something that is no success. `headers` holds Retry-After and Date.
+
+    `body` is the beginning of what it said; it stays out of the message, where it could reach a log.
+    """
+
+    def __init__(
+        self, service: str, method: str, path: str, status: int, headers: Mapping[str, str], body: str = ""
+    ) -> None:
+        self.service, self.method, self.path, self.status = service, method, path, status
+        self.headers, self.body = dict(headers), body
+        super().__init__(service, method, path, status, self.headers, body)
+
+    def __str__(self) -> str:
+        return f"{self.service} answered {self.status} to {self.method} {_shown(self.path, 200)}"
+
+
+class AddressRefused(HoldfastError):
+    """A webhook leads to an address that must not be called, such as one of our own network; nothing was sent."""
+
+    def __init__(self, host: str, address: str) -> None:
+        super().__init__(host, address)
+        self.host, self.address = host, address
+
+    def __str__(self) -> str:
+        return (
+            f"{_shown(self.host)} leads to {_shown(self.address)}, which is private or special, and nothing was sent; if it "
+            "is meant, allow its network (WebhookOptions(allow_networks=...) or HOLDFAST_WEBHOOK_NETWORKS)"
+        )
+
+
+class WebhookRefused(HoldfastError):
+    """A webhook's receiver answered with something that is no success. `headers` holds Retry-After and Date."""
+
+    def __init__(self, host: str, status: int, phrase: str, excerpt: str, headers: Mapping[str, str]) -> None:
+        self.host, self.status, self.phrase, self.excerpt, self.headers = host, status, phrase, excerpt, dict(headers)
+        super().__init__(host, status, phrase, excerpt, self.headers)
+
+    def __str__(self) -> str:
+        said = f' and said "{self.excerpt}"' if self.excerpt else ""
+        return f"{self.host} answered {self.status} {self.phrase}".rstrip() + said
+
+
+class InvalidSignature(HoldfastError, ValueError):
+    """A webhook that was received is not from the one who holds the secret, or is too old; do not trust it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"webhook is refused: {self.problem}; answer 400 and do nothing"
 
 
 class StoreError(HoldfastError):

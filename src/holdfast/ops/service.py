@@ -1,9 +1,11 @@
 """`hf.ops`: everything an operator can see and do, awaited here and blocking under `.sync`."""
 
 # The names a caller knows stand in the class; the modules must not hide behind them.
+from holdfast.ops import breakers as _breakers
 from holdfast.ops import consumers as _consumers
 from holdfast.ops import deliveries as _deliveries
 from holdfast.ops import doctor as _doctor
+from holdfast.ops import idempotency as _idempotency
 from holdfast.ops import messages as _messages
 from holdfast.ops import plan_file as _plan_file
 from holdfast.ops import plans as _plans
@@ -11,6 +13,7 @@ from holdfast.ops import queues as _queues
 from holdfast.ops import schedules as _schedules
 from holdfast.ops import stats as _stats
 from holdfast.ops import upkeep as _upkeep
+from holdfast.ops import webhooks as _webhooks
 from holdfast.ops.work import Awaiting, Blocking, Task
 
 
@@ -55,6 +58,21 @@ class _Catalogue:
     pause_schedule = Task(_schedules.pause_schedule)
     resume_schedule = Task(_schedules.resume_schedule)
     run_schedule = Task(_schedules.run_schedule)
+
+    webhooks = Task(_webhooks.webhooks)
+    add_webhook = Task(_webhooks.add_webhook)
+    disable_webhook = Task(_webhooks.disable_webhook)
+    enable_webhook = Task(_webhooks.enable_webhook)
+    rotate_webhook_secret = Task(_webhooks.rotate_webhook_secret)
+    test_webhook = Task(_webhooks.try_webhook)
+
+    breakers = Task(_breakers.breakers)
+    reset_breaker = Task(_breakers.reset_breaker)
+    trip_breaker = Task(_breakers.trip_breaker)
+
+    idempotency_keys = Task(_idempotency.idempotency_keys)
+    idempotency_key = Task(_idempotency.idempotency_key)
+    release_idempotency_key = Task(_idempotency.release_idempotency_key)
 
     workers = Task(_upkeep.worker_list)
     audit = Task(_upkeep.audit)

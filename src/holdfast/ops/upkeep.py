@@ -9,6 +9,7 @@ from uuid import UUID
 from holdfast.core.errors import ConfigurationError
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate, worker
+from holdfast.stores.idempotency import expired_requests, forget_requests
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operate import AuditEntry, record
 from holdfast.stores.operation import Operation
@@ -26,6 +27,7 @@ class Pruned:
     delivered: int = 0
     discarded: int = 0
     messages: int = 0
+    idempotency_keys: int = 0
 
 
 def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> Work[Pruned]:
@@ -35,6 +37,7 @@ def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bo
         delivered=(yield from do(prunable(top, older_than))),
         discarded=(yield from do(prunable(top, older_than, discarded=True))) if discarded else 0,
         messages=(yield from do(prunable_messages(top, older_than, discarded=discarded))) if messages else 0,
+        idempotency_keys=(yield from do(expired_requests())),
     )
 
 
@@ -49,7 +52,8 @@ def prune(
     """Removes delivered rows older than that, in small transactions; failed ones never. Audited.
 
     `discarded` removes discarded ones too, `messages` what no delivery and no subscription needs any more: an event
-    store is pruned only when somebody says so. It can be stopped at any moment and started again.
+    store is pruned only when somebody says so. Idempotency keys go when they have expired. It can be stopped at any
+    moment and started again.
     """
     top = ceiling((yield from do(clock())), older_than)
     removed = Pruned()
@@ -69,6 +73,12 @@ def prune(
             removed = Pruned(**counts)
             if progress is not None:
                 progress(removed)
+    expired, more = 0, True
+    while more:
+        some, more = yield from do(forget_requests())
+        expired += some
+    counts["idempotency_keys"] = expired
+    removed = Pruned(**counts)
     yield from do(record(actor, "prune", "store", "deliveries", None, {"older_than": str(older_than), **counts}))
     return removed
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.core.correlation import correlation
-from holdfast.core.errors import ConfigurationError, UnsupportedConnection
+from holdfast.core.errors import ConfigurationError, StoreError, UnsupportedConnection
 from holdfast.core.event import VERSION_HEADER, EventType, event_type, is_typed_dict, validate
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
@@ -16,8 +16,11 @@ from holdfast.core.payload import MAX_BYTES
 from holdfast.produce.commit import after_commit
 from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
 from holdfast.stores.durability import durable, durable_async
+from holdfast.stores.overview import Subscribed, subscribed
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Fanout, Published, publish, write_first
+
+_ASK_SECONDS = 1.0
 
 
 class Producer:
@@ -38,6 +41,7 @@ class Producer:
         self._fanout = Fanout()
         self._random = random.SystemRandom()
         self._doubted = False
+        self._asked_at = float("-inf")
 
     def build(
         self,
@@ -82,7 +86,10 @@ class Producer:
         `joined` is what `join` gave for this connection, if it was asked before. `trusted` says that the subscriptions
         seen there are committed: those of a transaction that still may roll back must not be remembered.
         """
-        operation = publish(messages, self._fanout if trusted else Fanout())
+        if trusted and self._must_ask():
+            with contextlib.suppress(StoreError):
+                self._certain(await self.store.run(subscribed()))
+        operation = publish(messages, self._fanout if trusted else Fanout(), own=conn is None)
         if conn is None:
             published = await self.store.run(operation)
             self._hint()
@@ -96,7 +103,10 @@ class Producer:
         self, messages: Sequence[NewMessage], conn: Any, joined: Connection | None = None, *, trusted: bool = True
     ) -> list[Published]:
         """`publish`, blocking."""
-        operation = publish(messages, self._fanout if trusted else Fanout())
+        if trusted and self._must_ask():
+            with contextlib.suppress(StoreError):
+                self._certain(self.store.run_sync(subscribed()))
+        operation = publish(messages, self._fanout if trusted else Fanout(), own=conn is None)
         if conn is None:
             published = self.store.run_sync(operation)
             self._hint()
@@ -135,6 +145,22 @@ class Producer:
             if not self._doubted:
                 self._doubted = not durable(adapter)
         return adapter
+
+    def doubt(self, consumer: str) -> None:
+        """A consumer was subscribed in a caller's transaction: until that is known to be committed, lists that name it
+        are not remembered, or else a rollback would leave it in them for ever."""
+        self._fanout.unsure.add(consumer)
+
+    def _certain(self, known: Iterable[Subscribed]) -> None:
+        """These are committed: another connection has seen them."""
+        self._fanout.unsure.difference_update(one.consumer for one in known)
+
+    def _must_ask(self) -> bool:
+        """Whether it is time to look if what was in doubt is committed; what was rolled back stays, and does no harm."""
+        if not self._fanout.unsure or time.monotonic() < self._asked_at + _ASK_SECONDS:
+            return False
+        self._asked_at = time.monotonic()
+        return True
 
     def _adapter(self, conn: Any) -> Connection | AsyncConnection:
         """The adapter for a caller's connection; it must lead to the same kind of database as the store."""

@@ -25,7 +25,6 @@ from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.outcomes import Outcomes
 from holdfast.stores.claim import take_over
-from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, deliveries, messages, outlook
 from holdfast.stores.settle import settle
 from holdfast.stores.travel import abandon, drop_schema, orphan, travel
@@ -41,12 +40,14 @@ class Crash(BaseException):
 class Clock:
     """Moves time on by moving every stored time back: the database's clock still decides."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, app: Holdfast) -> None:
+        self._app, self._store = app, app.store
 
     def advance(self, by: Duration) -> None:
-        """Everything stored looks `by` older: retries fall due, leases run out, schedules have missed occurrences."""
+        """Everything stored looks `by` older: retries fall due, leases run out, schedules have missed occurrences,
+        open circuits may be probed."""
         self._store.run_sync(travel(to_timedelta(by, name="by")))
+        self._app._breakers.look_anew()
 
 
 class Kit:
@@ -54,7 +55,7 @@ class Kit:
 
     def __init__(self, app: Holdfast) -> None:
         self.app = app
-        self.clock = Clock(app.store)
+        self.clock = Clock(app)
 
     def published(self, event: object, **fields: object) -> list[Message]:
         """The messages of an event class or type whose payload has these fields, newest first."""

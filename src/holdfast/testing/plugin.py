@@ -41,3 +41,12 @@ def holdfast(holdfast_app: "Holdfast", holdfast_dsn: str) -> "Iterator[Kit]":
 
     with bound(holdfast_app, holdfast_dsn) as kit:
         yield kit
+
+
+@pytest.fixture
+def holdfast_no_waiting() -> "Iterator[None]":
+    """Retries within this process wait for nothing. To have it everywhere, ask for it in an autouse fixture."""
+    from holdfast.testing.pace import no_waiting
+
+    with no_waiting():
+        yield

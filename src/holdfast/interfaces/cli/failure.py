@@ -6,6 +6,7 @@ from enum import IntEnum
 import click
 
 from holdfast.core.errors import (
+    AddressRefused,
     ConfigurationError,
     EngineRunning,
     HoldfastError,
@@ -42,6 +43,7 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (AppFailed, Code.APP),
     (NotFound, Code.NOT_FOUND),
     (Refused, Code.REFUSED),
+    (AddressRefused, Code.REFUSED),
     (KeyConflict, Code.REFUSED),
     (EngineRunning, Code.REFUSED),
     (LockTimeout, Code.REFUSED),

@@ -41,4 +41,5 @@ def _show(pruned: Pruned, verb: str) -> None:
         show_json(settings(), pruned)
         return
     parts = [many(pruned.delivered, "delivered", "delivered"), many(pruned.discarded, "discarded", "discarded")]
-    note(f"{verb} {', '.join(parts)}, {many(pruned.messages, 'message')}")
+    parts += [many(pruned.messages, "message"), many(pruned.idempotency_keys, "idempotency key")]
+    note(f"{verb} {', '.join(parts)}")

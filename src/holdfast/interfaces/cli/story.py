@@ -8,6 +8,7 @@ from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.cli.rows import attempts, state
 from holdfast.interfaces.cli.words import ago, clock, many, moment, one_line, printable, rough
 from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.shape import dumps
 from holdfast.stores.query import Run
 
 _FRAMES = 3
@@ -123,7 +124,10 @@ def _tried(detail: DeliveryDetail) -> Iterator[list[Part]]:
 
 def _run(run: Run, now: datetime) -> list[Part]:
     took = "" if run.started_at is None else f", took {_seconds(run)}"
-    error = "" if run.error is None else f": {one_line(run.error)[:160]}"
+    if run.error is not None:
+        error = f": {one_line(run.error)[:160]}"
+    else:
+        error = f": {one_line(dumps(run.detail))[:160]}" if run.detail else ""
     style = status_style("delivered") if run.outcome in ("succeeded", "deliver") else status_style("failed")
     return [
         (f"  run {run.attempt} ", ""),

@@ -16,7 +16,6 @@ from email.message import EmailMessage
 from urllib.request import ProxyHandler, Request, build_opener
 
 from holdfast import Context, Holdfast, RetryPolicy, event
-from holdfast.interfaces.demo.circuit import Circuit
 from holdfast.interfaces.demo.database import Database, open_database
 from holdfast.interfaces.demo.place import Place
 
@@ -59,7 +58,7 @@ def open_shop(place: Place) -> Shop:
     """Declares the shop's consumers on an app. Connects to nothing yet."""
     hf = Holdfast(place.dsn, schema=place.schema, source="shop", generation=0)
     database = open_database(place.dsn, place.schema)
-    partner = Circuit("partner", threshold=5, cooldown=1.0)
+    partner = hf.breaker("partner", threshold=5, cooldown=1, probe_timeout=2)  # shared by all worker processes
     http = build_opener(ProxyHandler({}))  # the partner is on this machine, whatever proxy the shell is set up for
     patient = RetryPolicy.exponential(attempts=30, base=0.4, cap=2, jitter="equal")
 
@@ -93,7 +92,7 @@ def open_shop(place: Place) -> Shop:
             data=json.dumps(asdict(order)).encode(),
             headers={"content-type": "application/json", "webhook-id": str(ctx.message_id)},
         )
-        with partner.guard(), http.open(request, timeout=5):
+        with partner.sync.guard(), http.open(request, timeout=2):
             pass
 
     return Shop(hf, database)

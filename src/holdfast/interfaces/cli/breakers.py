@@ -1,0 +1,61 @@
+"""`holdfast breakers`: circuit breakers."""
+
+import click
+
+from holdfast.interfaces.cli.output import note, show_list
+from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, moment
+from holdfast.ops.breakers import BreakerState
+
+_STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}
+
+
+@noun("breakers")
+def command() -> None:
+    """Look at circuit breakers, close one, open one. Those that are kept in Redis are not seen here."""
+
+
+@make(command, name="list")
+def list_() -> None:
+    """List the circuits that are kept in the store and had a failure."""
+    ops = settings().operations()
+    found, now = ops.breakers(), ops.now()
+    columns: list[Column[BreakerState]] = [
+        Column("NAME", lambda one: one.name),
+        Column("STATE", lambda one: one.state.value, style=lambda one: _STYLES.get(one.state.value, "green")),
+        Column("FAILURES", lambda one: str(one.failures)),
+        Column(
+            "UNTIL",
+            lambda one: "" if one.until is None else ago(one.until, now),
+            longer=lambda one: moment(one.until, now),
+        ),
+        Column(
+            "SINCE",
+            lambda one: "" if one.since is None else ago(one.since, now),
+            longer=lambda one: moment(one.since, now),
+        ),
+        Column("WHY", lambda one: one.why or ""),
+    ]
+    show_list(settings(), found, columns, "no circuit has had a failure yet")
+
+
+@make(command, name="reset", acts=True)
+@click.argument("name")
+@REASON
+def reset(name: str, reason: str | None) -> None:
+    """Close a circuit and forget its failures: calls pass again."""
+    changed = settings().operations().reset_breaker(name, actor=settings().who(), reason=reason)
+    note(f"circuit {name} is closed" if changed else f"circuit {name} was closed and had no failures")
+
+
+@make(command, name="trip", acts=True)
+@click.argument("name")
+@click.option("--for", "duration", default="1h", show_default=True, help="How long it stays open, such as 10m.")
+@REASON
+def trip(name: str, duration: str, reason: str | None) -> None:
+    """Open a circuit: calls fail at once and deliveries park, until the time is over and a probe succeeds."""
+    settings().operations().trip_breaker(name, actor=settings().who(), duration=duration, reason=reason)
+    note(f"circuit {name} is open for {duration}; `holdfast breakers reset {name}` closes it")

@@ -1,0 +1,188 @@
+"""Webhook endpoints: looking at them, adding, disabling, changing their secret, and trying one out."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
+from holdfast.ops.stats import loads
+from holdfast.ops.work import Work, ask, do
+from holdfast.outbound.webhooks.address import shown
+from holdfast.outbound.webhooks.endpoint import CONCURRENCY, Added, new_endpoint
+from holdfast.outbound.webhooks.options import WebhookOptions
+from holdfast.outbound.webhooks.signature import new_secret
+from holdfast.stores import webhook
+from holdfast.stores.breaker import breakers
+from holdfast.stores.operate import record
+from holdfast.stores.query import counts
+from holdfast.stores.webhook import Endpoint
+
+_LONGEST_OVERLAP = timedelta(days=90)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Webhook:
+    """An endpoint as operators see it: no secret, of its address no query, of its headers only the names."""
+
+    id: str
+    url: str
+    tenant: str | None
+    events: tuple[str, ...]
+    headers: tuple[str, ...]
+    rate: float | None
+    concurrency: int
+    previous_secret_until: datetime | None
+    created_at: datetime | None
+    disabled_at: datetime | None
+    disabled_reason: str | None
+    circuit: CircuitState
+    circuit_until: datetime | None
+    consumer: str
+    pending: int
+    in_flight: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What came of a test event. Without a status nothing answered, and `error` says why."""
+
+    id: str
+    accepted: bool
+    status: int | None
+    latency: timedelta
+    excerpt: str
+    error: str | None
+
+
+def webhooks(*, tenant: str | None = None) -> Work[list[Webhook]]:
+    """Every endpoint, or a tenant's, oldest first."""
+    found = yield from do(webhook.endpoints())
+    held = loads((yield from do(counts())))
+    circuits = {one.name: one for one in (yield from do(breakers()))}
+    listed = []
+    for one in found:
+        if tenant is not None and one.tenant != tenant:
+            continue
+        own = [load for load in held if load.consumer == one.consumer]
+        stored = circuits.get(one.consumer)
+        listed.append(
+            Webhook(
+                id=one.id,
+                url=shown(one.url),
+                tenant=one.tenant,
+                events=one.events,
+                headers=tuple(sorted(one.headers)),
+                rate=one.rate,
+                concurrency=one.concurrency,
+                previous_secret_until=one.previous_until,
+                created_at=one.created_at,
+                disabled_at=one.disabled_at,
+                disabled_reason=one.disabled_reason,
+                circuit=CircuitState.CLOSED if stored is None else stored.circuit.state(stored.now),
+                circuit_until=None if stored is None else stored.circuit.open_until,
+                consumer=one.consumer,
+                pending=sum(load.pending for load in own),
+                in_flight=sum(load.in_flight for load in own),
+                failed=sum(load.failed for load in own),
+            )
+        )
+    return listed
+
+
+def add_webhook(
+    url: str,
+    *,
+    events: Sequence[str],
+    actor: str,
+    tenant: str | None = None,
+    secret: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    rate: float | None = None,
+    concurrency: int = CONCURRENCY,
+    options: WebhookOptions | None = None,
+) -> Work[Added]:
+    """Stores an endpoint that gets these events from now on; the secret is shown this once."""
+    endpoint = new_endpoint(
+        url,
+        events=events,
+        options=options or WebhookOptions.from_environment(),
+        tenant=tenant,
+        secret=secret,
+        headers=headers,
+        rate=rate,
+        concurrency=concurrency,
+    )
+    yield from do(webhook.add_endpoint(endpoint, actor))
+    return Added(endpoint.id, endpoint.secrets[0])
+
+
+def disable_webhook(id: str, *, actor: str, reason: str) -> Work[bool]:
+    """Makes no more deliveries for an endpoint and holds those there are; false when it was disabled before."""
+    return (yield from do(webhook.disable_endpoint(id, actor, reason)))
+
+
+def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+    """Goes on with what was held, and with events from now on; false when it was not disabled."""
+    enabled = yield from do(webhook.enable_endpoint(id, actor, reason))
+    if enabled:
+        yield from ask(lambda store: store.hint())
+    return enabled
+
+
+def rotate_webhook_secret(id: str, *, actor: str, overlap: Duration = "1d", reason: str | None = None) -> Work[Added]:
+    """Gives an endpoint a new secret, shown this once; for `overlap` deliveries are signed with the old one as well."""
+    wanted = to_timedelta(overlap, name="overlap")
+    if wanted > _LONGEST_OVERLAP:
+        raise ConfigurationError(
+            f"overlap is {wanted}; at most {_LONGEST_OVERLAP.days} days: a secret that may be known is no secret"
+        )
+    secret = new_secret()
+    yield from do(webhook.rotate_secret(id, secret, wanted, actor, reason))
+    return Added(id, secret)
+
+
+def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -> Work[Tried]:
+    """Posts a signed event of type `webhook.test` from here, at once, past circuit and limits; nothing is delivered."""
+    found = [one for one in (yield from do(webhook.endpoints())) if one.id == id]
+    if not found:
+        raise NotFound("webhook endpoint", id, "`holdfast webhooks list` shows those there are")
+    chosen = options or WebhookOptions.from_environment()
+    tried = yield from ask(lambda _: asyncio.run(_try(found[0], chosen)))
+    detail = {"status": tried.status, "accepted": tried.accepted, "error": tried.error}
+    yield from do(record(actor, "test", "webhook", id, None, detail))
+    return tried
+
+
+async def _try(endpoint: Endpoint, options: WebhookOptions) -> Tried:
+    from holdfast.outbound.webhooks.courier import Parcel, post
+    from holdfast.outbound.webhooks.send import Sender
+
+    parcel = Parcel(
+        id=f"test_{secrets.token_hex(8)}",
+        type="webhook.test",
+        occurred_at=datetime.now(UTC),
+        payload={"endpoint": endpoint.id},
+    )
+    sender = Sender(options)
+    started = time.monotonic()
+    try:
+        answer = await post(sender, endpoint, parcel, within=options.seconds)
+    except (OSError, HoldfastError) as error:
+        latency = timedelta(seconds=time.monotonic() - started)
+        return Tried(id=endpoint.id, accepted=False, status=None, latency=latency, excerpt="", error=str(error))
+    finally:
+        await sender.close()
+    return Tried(
+        id=endpoint.id,
+        accepted=200 <= answer.status < 300,
+        status=answer.status,
+        latency=timedelta(seconds=answer.latency),
+        excerpt=answer.excerpt,
+        error=None,
+    )

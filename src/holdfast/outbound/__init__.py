@@ -1,0 +1,1 @@
+"""Calling out: retries, service clients, circuit breakers."""

@@ -1,0 +1,299 @@
+"""Service clients: calls to another service that are authorised, traced, bounded, retried and logged alike."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
+
+from holdfast.core.errors import CircuitOpen, TerminalError
+from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
+from holdfast.outbound.course import Attempt
+from holdfast.outbound.service import (
+    Answer,
+    Body,
+    Call,
+    CallOptions,
+    Reach,
+    Service,
+    ServiceOptions,
+    parsed,
+    request_of,
+)
+
+__all__ = ["Answer", "Reach", "ServiceClient", "SyncServiceClient"]
+
+T = TypeVar("T")
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+
+
+class AsyncVerb(Protocol):
+    """`client.get` and its like: `request` with the method given."""
+
+    @overload
+    def __call__(
+        self, path: str, *, returns: type[T], conflict_ok: Literal[True], **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, T | None]: ...
+    @overload
+    def __call__(
+        self, path: str, *, returns: type[T], conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def __call__(
+        self, path: str, *, returns: None = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, Answer]: ...
+    @overload
+    def __call__(
+        self, path: str, *, returns: Any, conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
+
+
+class SyncVerb(Protocol):
+    """`AsyncVerb`, blocking."""
+
+    @overload
+    def __call__(
+        self, path: str, *, returns: type[T], conflict_ok: Literal[True], **options: Unpack[CallOptions]
+    ) -> T | None: ...
+    @overload
+    def __call__(
+        self, path: str, *, returns: type[T], conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> T: ...
+    @overload
+    def __call__(
+        self, path: str, *, returns: None = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Answer: ...
+    @overload
+    def __call__(
+        self, path: str, *, returns: Any, conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Any: ...
+
+
+class ServiceClient:
+    """Calls one service; every call has a time-out, retries as `with_retry` does, and is one log line per attempt.
+
+    async with ServiceClient("https://billing.example/v1", token=fetch_token) as billing:
+        invoice = await billing.get("/invoices/7", returns=Invoice)
+        await billing.post("/invoices", json=draft, idempotency_key="order:7:invoice:v1", conflict_ok=True)
+
+    `token` is sent as a bearer token: a value, or a function (plain or async) that is asked before each attempt. The
+    request id and the user of the correlation in force travel in the headers that `passes` names; a request id is made
+    where there is none. The idempotency key is the same in all attempts, and only under one is a method that changes
+    something repeated. `returns` is any type pydantic can read. With `conflict_ok` a 409 means that it exists
+    already: a success, and None where a type was asked for. Whatever is no success raises `ServiceRefused`.
+
+    `timeout` is for an attempt as a whole and aborts its connection. `verify` takes an SSLContext for a CA or a
+    certificate of your own; `transport` one of httpx2's, for tests. `budget` (on by default) keeps retries a fraction
+    of the calls. `breaker` guards each attempt. A client belongs to one event loop, and needs `holdfast[http]`.
+    """
+
+    def __init__(self, base_url: str, **options: Unpack[ServiceOptions]) -> None:
+        self._service = Service(base_url, **options)
+        self._side = _AsyncSide(self._service)
+        self.get, self.head, self.post, self.put, self.patch, self.delete = (
+            cast(AsyncVerb, partial(self.request, method)) for method in _METHODS
+        )
+
+    def __repr__(self) -> str:
+        return f"<ServiceClient {self._service.base_url}>"
+
+    async def request(
+        self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Any:
+        """Makes one call: its `Answer`, or a value of the type that `returns` names."""
+        call, retrying = self._service.call(method, path, conflict_ok, options)
+
+        async def attempt(attempt: Attempt) -> Answer:
+            return await _drive(self._service.attempt(self._side, call, attempt))
+
+        return parsed(await retrying.run(attempt, True), returns)
+
+    async def probe(self, path: str = "/") -> Reach:
+        """Asks once and tells how the service can be reached: available, retriable (it says "later") or unavailable."""
+        return await _drive(self._service.probe(self._side, path))
+
+    async def close(self) -> None:
+        """Closes the connections; they open again when needed."""
+        await self._side.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class SyncServiceClient:
+    """`ServiceClient` for plain functions and threads: the same names, blocking; `token` must not be async."""
+
+    def __init__(self, base_url: str, **options: Unpack[ServiceOptions]) -> None:
+        self._service = Service(base_url, **options)
+        self._side = _SyncSide(self._service)
+        self.get, self.head, self.post, self.put, self.patch, self.delete = (
+            cast(SyncVerb, partial(self.request, method)) for method in _METHODS
+        )
+
+    def __repr__(self) -> str:
+        return f"<SyncServiceClient {self._service.base_url}>"
+
+    def request(
+        self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
+    ) -> Any:
+        """Makes one call: its `Answer`, or a value of the type that `returns` names."""
+        call, retrying = self._service.call(method, path, conflict_ok, options)
+
+        def attempt(attempt: Attempt) -> Answer:
+            return _drive_sync(self._service.attempt(self._side, call, attempt))
+
+        return parsed(retrying.run_sync(attempt, True), returns)
+
+    def probe(self, path: str = "/") -> Reach:
+        """`ServiceClient.probe`, blocking."""
+        return _drive_sync(self._service.probe(self._side, path))
+
+    def close(self) -> None:
+        """Closes the connections; they open again when needed."""
+        self._side.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _AsyncSide:
+    """Steps that are awaited."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._client: Any = None
+
+    async def token(self, seconds: float) -> str | None:
+        given = self._service.given_token
+        if not callable(given):
+            return given
+        async with asyncio.timeout(seconds):
+            token = given()
+            return await token if inspect.isawaitable(token) else token
+
+    def admit(self, breaker: CircuitBreaker) -> Awaitable[Permit]:
+        return breaker.admit()
+
+    def settle(
+        self, breaker: CircuitBreaker, permit: Permit, result: Result, why: str
+    ) -> Awaitable[CircuitOpen | None]:
+        return breaker.settle(permit, result, why)
+
+    async def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Answer:
+        client, service = self._opened(), self._service
+        request = client.build_request(**request_of(call, headers), timeout=service.phases(seconds))
+        try:
+            async with asyncio.timeout(seconds):
+                response = await client.send(request, stream=True)
+                try:
+                    body = Body(service, call)
+                    async for chunk in response.aiter_bytes():
+                        body.add(chunk)
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise TimeoutError(f"{service.name} did not answer {call.method} within {seconds:g} s") from None
+        return Answer(response.status_code, dict(response.headers), body.content)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            import httpx2
+
+            self._client = httpx2.AsyncClient(**self._service.http)
+        return self._client
+
+
+class _SyncSide:
+    """Steps that block."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._client: Any = None
+        self._opening = threading.Lock()
+
+    def token(self, seconds: float) -> str | None:
+        given = self._service.given_token
+        token = given() if callable(given) else given
+        if inspect.isawaitable(token):
+            if inspect.iscoroutine(token):
+                token.close()
+            raise TerminalError("SyncServiceClient was given an async token function; give a plain one")
+        return token
+
+    def admit(self, breaker: CircuitBreaker) -> Permit:
+        return breaker.sync.admit()
+
+    def settle(self, breaker: CircuitBreaker, permit: Permit, result: Result, why: str) -> CircuitOpen | None:
+        return breaker.sync.settle(permit, result, why)
+
+    def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Answer:
+        from holdfast.outbound.bounded import within
+
+        client, service = self._opened(), self._service
+        request = client.build_request(**request_of(call, headers), timeout=service.phases(seconds))
+        with within(seconds):
+            response = client.send(request, stream=True)
+            try:
+                body = Body(service, call)
+                for chunk in response.iter_bytes():
+                    body.add(chunk)
+            finally:
+                response.close()
+        return Answer(response.status_code, dict(response.headers), body.content)
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _opened(self) -> Any:
+        with self._opening:
+            if self._client is None:
+                import httpx2
+
+                from holdfast.outbound.bounded import bound
+
+                self._client = bound(httpx2.Client(**self._service.http))
+            return self._client
+
+
+async def _drive(steps: Generator[Any, Any, T]) -> T:
+    try:
+        step = next(steps)
+        while True:
+            try:
+                value = await step
+            except BaseException as error:  # noqa: BLE001 - the generator raises it, or another in its place
+                step = steps.throw(error)
+            else:
+                step = steps.send(value)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def _drive_sync(steps: Generator[Any, Any, T]) -> T:
+    # A blocking step was done, or raised in its place, when it was yielded.
+    try:
+        value = next(steps)
+        while True:
+            value = steps.send(value)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]

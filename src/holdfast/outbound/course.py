@@ -1,0 +1,121 @@
+"""The course of one call through its failures: what both colours of `with_retry` ask after each."""
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from holdfast.core.carried import carried_status
+from holdfast.core.classify import Rules, classify
+from holdfast.core.correlation import correlation
+from holdfast.core.loggable import loggable
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.text import safe_str, sanitise, type_name
+from holdfast.core.verdict import VerdictKind
+from holdfast.outbound.budget import RetryBudget
+from holdfast.outbound.pace import PACE
+
+log = structlog.get_logger("holdfast.retry")
+
+_ERROR_LIMIT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt as the function that makes it may see it: `number` counts from 1.
+
+    The `idempotency_key` is the same in all attempts of a call. `deadline` is a time of `time.monotonic()`.
+    """
+
+    number: int = 1
+    max_attempts: int = 1
+    idempotency_key: str | None = None
+    deadline: float | None = None
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds left for this attempt, None when it has no limit: what to hand on as a time-out."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+
+class Course:
+    """Made when an attempt has failed; `failed` says how long to wait before the next, or that there is none."""
+
+    __slots__ = ("_budget", "_deadline", "_fields", "_key", "_operation", "_policy", "_rules", "_started", "number")
+
+    def __init__(
+        self,
+        operation: str,
+        policy: RetryPolicy,
+        started: float,
+        deadline: float | None,
+        idempotency_key: str | None,
+        rules: Rules | None,
+        budget: RetryBudget | None,
+        fields: Mapping[str, object] | None,
+    ) -> None:
+        self._operation, self._policy, self._started, self._deadline = operation, policy, started, deadline
+        self._key, self._rules, self._budget, self._fields = idempotency_key, rules, budget, fields
+        self.number = 1
+
+    @property
+    def max_attempts(self) -> int:
+        return PACE.attempts(self._policy.attempts)
+
+    def failed(self, error: Exception, began: float) -> float | None:
+        """Seconds to wait before the next attempt; None when this was the last, and the error says why in a note."""
+        now = time.monotonic()
+        wait, why = self._decided(error, now)
+        known = self._known() | {
+            "latency_ms": round((now - began) * 1000, 1),
+            "error": sanitise(safe_str(error), _ERROR_LIMIT),
+            "error_type": type_name(type(error)),
+            "retryable": wait is not None,
+        }
+        status = carried_status(error)
+        if status is not None:
+            known["http_status"] = status
+        if wait is None:
+            log.warning("gave up", **known, reason=why)
+            error.add_note(
+                f"{self._operation} was given up after attempt {self.number} of {self.max_attempts}, "
+                f"{now - self._started:.3f} s after it began: {why}"
+            )
+            return None
+        at = datetime.now(UTC) + timedelta(seconds=wait)
+        log.warning("will retry", **known, next_attempt_in=round(wait, 3), next_attempt_at=at.isoformat())
+        self.number += 1
+        return wait
+
+    def succeeded(self) -> None:
+        """Says that it went well after all."""
+        elapsed = round((time.monotonic() - self._started) * 1000, 1)
+        log.info("succeeded after retries", **self._known(), elapsed_ms=elapsed)
+
+    def _decided(self, error: Exception, now: float) -> tuple[float | None, str]:
+        rules = () if self._rules is None else (self._rules,)
+        verdict = classify(error, *rules, now=datetime.now(UTC))
+        if verdict.kind is not VerdictKind.RETRY:
+            return None, f"it is classified as {verdict.kind}"
+        if self.number >= self.max_attempts:
+            return None, "no attempt is left"
+        if verdict.after is None:
+            delay = self._policy.delay(self.number, random.random())  # noqa: S311
+        else:
+            delay = self._policy.clamp(verdict.after)
+        wait = PACE.seconds(delay.total_seconds())
+        if self._deadline is not None and now + wait >= self._deadline:
+            return None, "the next attempt would begin after the deadline"
+        if self._budget is not None and not self._budget.may_retry():
+            return None, "the retry budget is used up: too many calls are being retried"
+        return wait, ""
+
+    def _known(self) -> dict[str, object]:
+        known = loggable(correlation()) | loggable(self._fields or {})
+        known |= {"operation": self._operation, "attempt": self.number, "max_attempts": self.max_attempts}
+        if self._key is not None:
+            known["idempotency_key"] = self._key
+        return known

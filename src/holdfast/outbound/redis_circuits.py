@@ -1,0 +1,110 @@
+"""Circuits in Redis, shared by all processes. Needs `holdfast[redis]`."""
+
+from collections.abc import Callable, Generator
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import orjson
+
+from holdfast.core.circuit import Change, Circuit
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError, StoreUnavailable
+
+T = TypeVar("T")
+_Steps = Generator[Callable[[Any], Any], Any, T]
+
+_TRIES = 1_000
+_FIELDS = frozenset(field.name for field in fields(Circuit))
+_TIMES = ("open_until", "probe_until", "changed_at", "window_at")
+
+# Writes only what was made from the present value. A change depends on nothing else, so one that came back will do.
+_SWAP = """
+if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+
+
+class RedisCircuits:
+    """Keeps circuits in Redis; Redis's clock decides. A circuit that nobody changed for `ttl` is forgotten: closed.
+
+    The awaiting side belongs to one event loop, as every asyncio client does.
+    """
+
+    refresh = 1.0
+
+    def __init__(self, url: str, prefix: str = "holdfast:breaker", ttl: Duration = "1d") -> None:
+        try:
+            import redis
+            import redis.asyncio
+        except ImportError as error:
+            raise ConfigurationError("circuits in Redis need a driver; install holdfast[redis]") from error
+        bounds: dict[str, Any] = {"socket_timeout": 2, "socket_connect_timeout": 2}
+        self._redis: Any = redis.asyncio.Redis.from_url(url, **bounds)
+        self._redis_sync: Any = redis.Redis.from_url(url, **bounds)
+        self._errors = (redis.RedisError, OSError)
+        self._prefix, self._ttl = prefix, to_timedelta(ttl, name="ttl")
+
+    def glance(self, name: str, /) -> None:
+        """Nothing: looking costs a question."""
+
+    async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
+        """Applies a change to a circuit as a whole; see `Circuits`."""
+        steps = self._steps(name, change)
+        try:
+            command = next(steps)
+            while True:
+                command = steps.send(await command(self._redis))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except self._errors as error:
+            raise StoreUnavailable("redis", str(error)) from error
+
+    def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
+        """`change`, blocking."""
+        steps = self._steps(name, change)
+        try:
+            command = next(steps)
+            while True:
+                command = steps.send(command(self._redis_sync))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except self._errors as error:
+            raise StoreUnavailable("redis", str(error)) from error
+
+    async def close(self) -> None:
+        """Closes the connections of both sides."""
+        await self._redis.aclose()
+        self.close_sync()
+
+    def close_sync(self) -> None:
+        """Closes the blocking side's connections."""
+        self._redis_sync.close()
+
+    def _steps(self, name: str, change: Change[T]) -> _Steps[tuple[Circuit, T, datetime]]:
+        key = f"{self._prefix}:{name}"
+        for _ in range(_TRIES):
+            (seconds, microseconds), raw = (
+                yield lambda client: client.pipeline(transaction=False).time().get(key).execute()
+            )
+            now = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
+            before = Circuit() if raw is None else _loads(raw)
+            after, outcome = change(before, now)
+            if after is before or (yield self._swap(key, raw, after, now)):
+                return after, outcome, now
+        raise StoreUnavailable("redis", f"others changed circuit {name} {_TRIES:,} times in a row")
+
+    def _swap(self, key: str, raw: bytes | None, after: Circuit, now: datetime) -> Callable[[Any], Any]:
+        keep = self._ttl + max((after.open_until or now) - now, timedelta(0))
+        milliseconds = max(1, round(keep.total_seconds() * 1000))
+        return lambda client: client.eval(_SWAP, 1, key, raw or b"", orjson.dumps(after), milliseconds)
+
+
+def _loads(raw: bytes) -> Circuit:
+    """A circuit as it was kept, also by another release: what is not known is left out."""
+    stored = {name: value for name, value in orjson.loads(raw).items() if name in _FIELDS}
+    for name in _TIMES:
+        if stored.get(name) is not None:
+            stored[name] = datetime.fromisoformat(stored[name])
+    return Circuit(**stored)

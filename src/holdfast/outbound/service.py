@@ -1,0 +1,346 @@
+"""What both colours of the service client share: how a call is made, and what its answer means.
+
+An attempt is one generator of steps. What a step does, a token, leave of the breaker, an exchange, comes from the
+side: a value on the blocking one, something to await on the other.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from ssl import SSLContext
+from typing import Any, Protocol, TypedDict
+from uuid import uuid4
+
+import structlog
+from pydantic import TypeAdapter
+from pydantic_core import to_json
+
+from holdfast.core.carried import carried_status
+from holdfast.core.classify import VerdictKind, classify
+from holdfast.core.correlation import correlation
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import CircuitOpen, ConfigurationError, InvalidPayload, ServiceRefused
+from holdfast.core.http import CONFLICT, verdict_for
+from holdfast.core.key import check_key
+from holdfast.core.loggable import loggable
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.text import sanitise
+from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
+from holdfast.outbound.budget import RetryBudget
+from holdfast.outbound.course import Attempt
+from holdfast.outbound.judge import why_of
+from holdfast.outbound.retrying import DEFAULT_POLICY, Retrying
+
+log = structlog.get_logger("holdfast.client")
+
+Step = Any
+Steps = Generator[Step, Any, "Answer"]
+
+PASSED: Mapping[str, str] = {"request_id": "x-request-id", "user_id": "x-user-id"}
+MAX_ANSWER = 10 * 1024 * 1024
+
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
+_ONCE = RetryPolicy.none()
+_EXCERPT = 2_000
+
+
+class Reach(StrEnum):
+    """How a service can be reached; true only when it is available.
+
+    Retriable: it is there and says "later" (408, 425, 429, 5xx). Unavailable: no answer, or its circuit is open.
+    """
+
+    AVAILABLE = "available"
+    RETRIABLE = "retriable"
+    UNAVAILABLE = "unavailable"
+
+    def __bool__(self) -> bool:
+        return self is Reach.AVAILABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service answered: a success, or a 409 that was declared one. Header names are in small letters."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def parse(self, returns: Any) -> Any:
+        """The body as a value of the type, read from JSON in one go; pydantic's ValidationError if it is none."""
+        adapter = _adapter(returns)
+        return adapter.validate_json(self.body) if self.body else adapter.validate_python(None)
+
+
+class CallOptions(TypedDict, total=False):
+    """What a call takes by name beside its path and type; see `ServiceClient`."""
+
+    params: Mapping[str, str | int | float | bool | None] | None
+    json: object
+    content: bytes | None
+    headers: Mapping[str, str] | None
+    idempotency_key: str | None
+    user: str | None
+    timeout: Duration | None
+    deadline: Duration | None
+    policy: RetryPolicy | None
+
+
+class ServiceOptions(TypedDict, total=False):
+    """What a client takes by name; see `ServiceClient`."""
+
+    name: str | None
+    token: str | Callable[[], str] | Callable[[], Awaitable[str]] | None
+    timeout: Duration
+    connect_timeout: Duration
+    policy: RetryPolicy
+    budget: RetryBudget | bool
+    breaker: CircuitBreaker | None
+    headers: Mapping[str, str] | None
+    passes: Mapping[str, str]
+    key_header: str
+    max_connections: int
+    max_keepalive: int
+    max_answer: int
+    verify: SSLContext | bool
+    transport: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call, the same in all its attempts."""
+
+    method: str
+    path: str
+    params: Mapping[str, object] | None
+    content: bytes | None
+    headers: Mapping[str, str]
+    key: str | None
+    conflict_ok: bool
+    timeout: float
+    fields: Mapping[str, object]
+
+
+class Side(Protocol):
+    """One colour: each of these gives a value, or something to await for it."""
+
+    def token(self, seconds: float) -> Step: ...
+    def admit(self, breaker: CircuitBreaker) -> Step: ...
+    def settle(self, breaker: CircuitBreaker, permit: Permit, result: Result, why: str) -> Step: ...
+    def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Step: ...
+
+
+class Service:
+    """A service as it is called: where it is, what goes along, and how long anything may take."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        name: str | None = None,
+        token: str | Callable[[], str] | Callable[[], Awaitable[str]] | None = None,
+        timeout: Duration = "10s",
+        connect_timeout: Duration = "3s",
+        policy: RetryPolicy = DEFAULT_POLICY,
+        budget: RetryBudget | bool = True,
+        breaker: CircuitBreaker | None = None,
+        headers: Mapping[str, str] | None = None,
+        passes: Mapping[str, str] = PASSED,
+        key_header: str = "idempotency-key",
+        max_connections: int = 100,
+        max_keepalive: int = 20,
+        max_answer: int = MAX_ANSWER,
+        verify: SSLContext | bool = True,
+        transport: Any = None,
+    ) -> None:
+        try:
+            import httpx2
+        except ImportError as error:
+            raise ConfigurationError("a service client needs an HTTP client; install holdfast[http]") from error
+        url = httpx2.URL(base_url)
+        if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
+            raise ConfigurationError(
+                f"base_url for {url.host or 'a service client'} must be http:// or https:// with a host, and without "
+                "user, password, query or fragment; give credentials as token="
+            )
+        self.base_url, self.name = base_url, name or url.host
+        self.given_token, self.headers, self.passes, self.key_header = token, dict(headers or {}), passes, key_header
+        self.timeout = to_timedelta(timeout, name="timeout").total_seconds()
+        self.connect_timeout = to_timedelta(connect_timeout, name="connect_timeout").total_seconds()
+        self.policy, self.breaker, self.max_answer = policy, breaker, max_answer
+        self.budget = (RetryBudget() if budget else None) if isinstance(budget, bool) else budget
+        self.http: dict[str, Any] = {
+            "base_url": base_url,
+            "limits": httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_keepalive),
+            "verify": verify,
+            "transport": transport,
+        }
+
+    def phases(self, seconds: float) -> Any:
+        """A limit for each phase of an exchange; it has `seconds` as a whole beside them."""
+        import httpx2
+
+        return httpx2.Timeout(seconds, connect=min(self.connect_timeout, seconds))
+
+    def call(self, method: str, path: str, conflict_ok: bool, options: CallOptions) -> tuple[Call, Retrying]:
+        """A call, and how it is retried: one that changes something only under a key."""
+        if "://" in path.partition("?")[0] or path.startswith("//"):
+            raise ConfigurationError(f"path {path!r} leads away from {self.name}, and its token would go along")
+        method, key = method.upper(), options.get("idempotency_key")
+        ids = dict(correlation())
+        ids.setdefault("request_id", str(uuid4()))
+        user = options.get("user")
+        if user is not None:
+            ids["user_id"] = user
+        headers = self.headers | {header: ids[name] for name, header in self.passes.items() if _fits(ids.get(name, ""))}
+        content = options.get("content")
+        if "json" in options:
+            content = to_json(options["json"])
+            headers["content-type"] = "application/json"
+        if key is not None:
+            headers[self.key_header] = check_key(key)
+        timeout, deadline = options.get("timeout"), options.get("deadline")
+        shown = path.partition("?")[0]
+        fields = loggable(ids) | {"service": self.name, "http_method": method, "path": shown}
+        call = Call(
+            method=method,
+            path=path,
+            params=options.get("params"),
+            content=content,
+            headers=headers | dict(options.get("headers") or {}),
+            key=key,
+            conflict_ok=conflict_ok,
+            timeout=self.timeout if timeout is None else to_timedelta(timeout, name="timeout").total_seconds(),
+            fields=fields,
+        )
+        repeatable = method in _SAFE or key is not None
+        retrying = Retrying(
+            f"{method} {shown}",
+            policy=(options.get("policy") or self.policy) if repeatable else _ONCE,
+            timeout=None,
+            deadline=deadline,
+            idempotency_key=key,
+            log_fields=fields,
+            budget=self.budget,
+            own=True,  # the exchange ends itself, so that its end is seen as what it is: a failure of the service
+        )
+        return call, retrying
+
+    def attempt(self, side: Side, call: Call, attempt: Attempt) -> Steps:
+        """One attempt: its answer, or the failure as an exception."""
+        headers = dict(call.headers)
+        token = yield side.token(_least(call.timeout, attempt, None))
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        permit = None
+        if self.breaker is not None:
+            permit = yield side.admit(self.breaker)
+        began = time.monotonic()
+        try:
+            answer = yield side.exchange(call, headers, _least(call.timeout, attempt, permit))
+            self._check(call, answer)
+        except BaseException as error:
+            if self.breaker is not None and permit is not None:
+                opened = yield side.settle(self.breaker, permit, self.breaker.judge(error), why_of(error))
+                if opened is not None:
+                    raise opened from error
+            raise
+        if self.breaker is not None and permit is not None:
+            yield side.settle(self.breaker, permit, Result.SUCCEEDED, "")
+        log.info(
+            "called",
+            **dict(call.fields) | ({} if call.key is None else {"idempotency_key": call.key}),
+            operation=f"{call.method} {call.fields['path']}",
+            http_status=answer.status,
+            latency_ms=round((time.monotonic() - began) * 1000, 1),
+            attempt=attempt.number,
+            max_attempts=attempt.max_attempts,
+        )
+        return answer  # type: ignore[no-any-return]
+
+    def probe(self, side: Side, path: str) -> Generator[Step, Any, Reach]:
+        """Asks once, without retries, and tells how the service can be reached; never raises because of it."""
+        call, _ = self.call("GET", path, False, {})
+        try:
+            yield from self.attempt(side, call, Attempt())
+        except CircuitOpen:
+            return Reach.UNAVAILABLE
+        except Exception as error:  # noqa: BLE001
+            if carried_status(error) is None:
+                return Reach.UNAVAILABLE
+            return Reach.RETRIABLE if classify(error).kind is VerdictKind.RETRY else Reach.AVAILABLE
+        return Reach.AVAILABLE
+
+    def _check(self, call: Call, answer: Answer) -> None:
+        after = answer.headers.get("retry-after")
+        if verdict_for(answer.status, after, datetime.now(UTC), conflict_ok=call.conflict_ok) is None:
+            return
+        told = {
+            name: answer.headers[name.lower()] for name in ("Retry-After", "Date") if name.lower() in answer.headers
+        }
+        said = sanitise(answer.body[: 4 * _EXCERPT].decode("utf-8", "replace"), _EXCERPT)
+        raise ServiceRefused(self.name, call.method, str(call.fields["path"]), answer.status, told, said)
+
+
+class Body:
+    """An answer's body as it comes in, up to the limit."""
+
+    def __init__(self, service: Service, call: Call) -> None:
+        self._service, self._call, self._size = service, call, 0
+        self._chunks: list[bytes] = []
+
+    def add(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._size > self._service.max_answer:
+            raise InvalidPayload(
+                "$", f"{self._service.name} answered {self._call.method} with over {self._service.max_answer:,} bytes"
+            )
+        self._chunks.append(chunk)
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def request_of(call: Call, headers: Mapping[str, str]) -> dict[str, Any]:
+    """A call in the HTTP library's words."""
+    return {
+        "method": call.method,
+        "url": call.path,
+        "params": call.params,
+        "content": call.content,
+        "headers": headers,
+    }
+
+
+def parsed(answer: Answer, returns: Any) -> Any:
+    """What the caller asked for; nothing where a conflict was a success, for its body is no such value."""
+    if returns is None:
+        return answer
+    return None if answer.status == CONFLICT else answer.parse(returns)
+
+
+def _least(timeout: float, attempt: Attempt, permit: Permit | None) -> float:
+    """Seconds for an exchange: its time-out, or what a deadline or a probe leaves of it."""
+    limits = (timeout, attempt.remaining, None if permit is None else permit.remaining)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _fits(value: str) -> bool:
+    """Whether a correlation id can stand in a header."""
+    return bool(value) and value.isascii() and value.isprintable()
+
+
+def _adapter(returns: Any) -> TypeAdapter[Any]:
+    try:
+        return _kept_adapter(returns)
+    except TypeError:  # not hashable, such as Annotated with a dict inside
+        return TypeAdapter(returns)
+
+
+@lru_cache(maxsize=512)
+def _kept_adapter(returns: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(returns)

@@ -1,0 +1,187 @@
+"""Which addresses may be called: a webhook's owner must not reach into the network that the worker stands in."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import SOCK_STREAM, gaierror, getaddrinfo
+from urllib.parse import urlsplit
+
+from holdfast.core.errors import AddressRefused, ConfigurationError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_MOST_URL = 2_000
+_PORTS = {"https": 443, "http": 80}
+_LOOKUPS = 16
+
+# Everything the IANA registries do not call globally reachable, and the one metadata address that is: Azure's.
+_SPECIAL_V4 = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "168.63.129.16/32",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+        ),
+    )
+)
+# Of IPv6 only global unicast may be called, without what is set apart in it: Teredo and other tunnels hide an IPv4.
+_GLOBAL_V6 = IPv6Network("2000::/3")
+_SPECIAL_V6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
+_HOLDING_V4 = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
+
+
+def check_networks(networks: Iterable[str]) -> tuple[Network, ...]:
+    """Networks as they were written, such as ``10.1.0.0/16``; `ConfigurationError` for what is none."""
+    if isinstance(networks, str):
+        raise ConfigurationError(f"{networks!r} is text; give a tuple of networks, such as ('10.1.0.0/16',)")
+    found = []
+    for network in networks:
+        try:
+            found.append(ip_network(network))
+        except ValueError as error:
+            raise ConfigurationError(f"{network!r} is no network ({error}); write for instance 10.1.0.0/16") from None
+    return tuple(found)
+
+
+def permitted(address: str, allowed: Sequence[Network] = ()) -> bool:
+    """Say whether an address may be called: it is public, or in a network that was allowed by name.
+
+    >>> permitted("93.184.216.34"), permitted("169.254.169.254"), permitted("::ffff:127.0.0.1")
+    (True, False, False)
+    """
+    try:
+        found = _plain(ip_address(address))
+    except ValueError:
+        return False  # with a zone, such as fe80::1%eth0: never public
+    if any(found in network for network in allowed):
+        return True
+    if isinstance(found, IPv4Address):
+        return not any(found in network for network in _SPECIAL_V4)
+    return found in _GLOBAL_V6 and not any(found in network for network in _SPECIAL_V6)
+
+
+def _plain(address: Address) -> Address:
+    """The IPv4 address that an IPv6 one stands for, where it does."""
+    if isinstance(address, IPv6Address) and any(address in network for network in _HOLDING_V4):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address
+
+
+def check_url(url: str, *, allow_http: bool = False, allowed: Sequence[Network] = ()) -> str:
+    """Return `url` if a webhook may be posted there as far as can be told without asking the DNS.
+
+    Refused with `ConfigurationError`: what is not https (or http, where allowed), names and passwords in it, fragments,
+    control characters; with `AddressRefused` an address that may not be called.
+    """
+    problem = _flaw(url, allow_http)
+    if problem:
+        raise ConfigurationError(f"a webhook cannot be posted to {shown(url)!r}: {problem}")
+    host = host_of(url)
+    if _is_address(host) and not permitted(host, allowed):
+        raise AddressRefused(host, host)
+    return url
+
+
+def _flaw(url: str, allow_http: bool) -> str | None:
+    if not isinstance(url, str) or len(url) > _MOST_URL:
+        return f"an address is text of at most {_MOST_URL:,} characters"
+    if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
+        return "it holds characters that do not belong in a URL; write a name in its xn-- form and the rest in %-codes"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return str(error)
+    if parts.scheme == "http" and not allow_http:
+        return "it is not encrypted; use https, or allow http (WebhookOptions(allow_http=True), --allow-http)"
+    if parts.scheme not in _PORTS:
+        return "its scheme is not https"
+    if not parts.hostname:
+        return "it names no host"
+    if parts.username is not None or parts.password is not None:
+        return "it holds a user name or password; put credentials into headers="
+    if parts.fragment:
+        return "it holds a fragment (#…), which is never sent"
+    return None
+
+
+def host_of(url: str) -> str:
+    """The host that a URL names."""
+    return urlsplit(url).hostname or ""
+
+
+def shown(url: str) -> str:
+    """A URL fit for lists and logs: what stands before the host or after the path may be a secret."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        return "(unreadable)"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    return f"{parts.scheme}://{host}{port}{parts.path}" + ("?…" if parts.query else "")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class Resolver:
+    """Looks names up and lets only permitted addresses out; one lookup per name at a time.
+
+    A name that resolves to several addresses is refused when any of them is: whoever mixes them has no good reason.
+    Lookups have threads of their own. One that hangs holds one thread and delays nobody else's.
+    """
+
+    def __init__(self, allowed: Sequence[Network] = ()) -> None:
+        self._allowed = allowed
+        self._threads = ThreadPoolExecutor(_LOOKUPS, "holdfast-dns")
+        self._asking: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """The addresses to connect to, each of them checked; `AddressRefused` or `ConnectionError` otherwise."""
+        found = [host] if _is_address(host) else await self._lookup(host, port)
+        for address in found:
+            if not permitted(address, self._allowed):
+                raise AddressRefused(host, address)
+        return found
+
+    async def _lookup(self, host: str, port: int) -> list[str]:
+        asking = self._asking.get((host, port))
+        if asking is None:
+            loop = asyncio.get_running_loop()
+            asking = loop.run_in_executor(self._threads, _resolve, host, port)
+            self._asking[host, port] = asking
+            asking.add_done_callback(lambda _: self._asking.pop((host, port), None))
+        return await asyncio.shield(asking)
+
+    def close(self) -> None:
+        """Starts no more lookups."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    try:
+        answers = getaddrinfo(host, port, type=SOCK_STREAM)
+    except (gaierror, UnicodeError) as error:
+        raise ConnectionError(f"{host} has no address: {error}") from error
+    return list(dict.fromkeys(str(answer[4][0]) for answer in answers))

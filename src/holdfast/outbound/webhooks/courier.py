@@ -1,0 +1,216 @@
+"""The courier: takes one delivery to its endpoint, and says what its answer means for it and for the endpoint."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http import HTTPStatus
+
+import orjson
+import structlog
+
+from holdfast._version import __version__
+from holdfast.core.circuit import Result
+from holdfast.core.errors import (
+    Cancel,
+    ConfigurationError,
+    Snooze,
+    StoreUnavailable,
+    TerminalError,
+    WebhookRefused,
+)
+from holdfast.core.http import parse_date, parse_retry_after
+from holdfast.outbound.breaker import CircuitBreaker
+from holdfast.outbound.circuits import Circuits
+from holdfast.outbound.webhooks.gate import Gate
+from holdfast.outbound.webhooks.options import WebhookOptions
+from holdfast.outbound.webhooks.send import Answer, Sender
+from holdfast.outbound.webhooks.signature import sign
+from holdfast.stores.webhook import Endpoint
+
+log = structlog.get_logger("holdfast.webhooks")
+
+_AGENT = f"holdfast/{__version__}"
+_MOMENT = 2.0
+# Its lanes are left out of claims, so that only what was claimed before comes here; or it was enabled a moment ago.
+_DISABLED = timedelta(seconds=2)
+# Answers of a server that is there and takes offence at this one request, or asks for patience.
+_WELL = frozenset({400, 408, 409, 413, 422, 425, 429})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """What is delivered. `id` is the message's: the same in every attempt and after a replay."""
+
+    id: str
+    type: str
+    occurred_at: datetime
+    payload: object
+    tenant: str | None = None
+
+    def body(self) -> bytes:
+        """The same bytes in every attempt."""
+        at = self.occurred_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return orjson.dumps({"type": self.type, "timestamp": at, "data": self.payload})
+
+
+def sealed(endpoint: Endpoint, parcel: Parcel, body: bytes, now: float) -> dict[str, str]:
+    """The headers of one attempt, signed for this moment."""
+    timestamp = int(now)
+    return {
+        "user-agent": _AGENT,
+        **endpoint.headers,
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "webhook-id": parcel.id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": sign(endpoint.secrets, parcel.id, timestamp, body),
+    }
+
+
+async def post(sender: Sender, endpoint: Endpoint, parcel: Parcel, *, within: float) -> Answer:
+    """Posts a parcel once, signed for now: a receiver refuses what was signed too long ago."""
+    body = parcel.body()
+    headers = sealed(endpoint, parcel, body, time.time())
+    known = (*endpoint.headers.values(), *endpoint.secrets)
+    return await sender.post(endpoint.url, headers, body, within=within, secret=known)
+
+
+class Courier:
+    """Sends deliveries, each endpoint behind a gate and a circuit of its own.
+
+    `disable` is called with an endpoint and a reason when its receiver says that it is gone for good.
+    """
+
+    def __init__(
+        self,
+        options: WebhookOptions,
+        circuits: Circuits,
+        disable: Callable[[Endpoint, str], Awaitable[None]],
+    ) -> None:
+        self._options, self._circuits, self._disable = options, circuits, disable
+        self._sender: Sender | None = None
+        self._workers = 1
+        self._gates: dict[str, Gate] = {}
+        self._breakers: dict[str, CircuitBreaker] = {}
+
+    def serve(self, endpoints: Iterable[Endpoint], workers: int) -> None:
+        """Takes over limits that changed; the workers share an endpoint's rate. Those that are gone are forgotten."""
+        self._workers = max(1, workers)
+        known = {endpoint.id: endpoint for endpoint in endpoints}
+        for id in self._gates.keys() - known.keys():
+            del self._gates[id]
+            self._breakers.pop(id, None)
+        for id, gate in self._gates.items():
+            gate.limit(known[id].concurrency, self._share(known[id]))
+
+    async def deliver(self, endpoint: Endpoint, parcel: Parcel, told: Callable[[Answer], None]) -> None:
+        """Posts a parcel. Returns when it was accepted; raises what is to become of it otherwise.
+
+        `told` is called with the answer, if there is one. While the circuit is open every failure parks, so that no
+        delivery runs out of attempts over an endpoint that is down.
+        """
+        if endpoint.disabled_at is not None:
+            raise Snooze(_DISABLED)
+        if endpoint.tenant is not None and endpoint.tenant != parcel.tenant:
+            # Published by a release that did not know of tenants.
+            raise Cancel(f"endpoint {endpoint.id} belongs to tenant {endpoint.tenant}, this event to {parcel.tenant}")
+        gate = self._gate(endpoint)
+        if wait := gate.enter():
+            raise Snooze(wait)
+        started = time.monotonic()
+        try:
+            await self._through_circuit(endpoint, parcel, gate, told)
+        finally:
+            gate.leave(time.monotonic() - started)
+
+    async def _through_circuit(
+        self, endpoint: Endpoint, parcel: Parcel, gate: Gate, told: Callable[[Answer], None]
+    ) -> None:
+        breaker = self._breaker(endpoint)
+        permit = await breaker.admit()
+        result, why = Result.ABANDONED, ""
+        try:
+            within = min(self._options.seconds, permit.remaining or self._options.seconds)
+            answer = await self._post(endpoint, parcel, within)
+            told(answer)
+            _log(endpoint, answer)
+            result, why = _judged(answer)
+            if result is Result.FAILED or not 200 <= answer.status < 300:
+                raise await self._refused(endpoint, gate, answer)
+        except (OSError, WebhookRefused) as error:
+            if isinstance(error, OSError):
+                result, why = Result.FAILED, str(error)
+            if (opened := await breaker.settle(permit, result, why)) is not None:
+                raise opened from error
+            raise
+        except BaseException:
+            await breaker.settle(permit, Result.ABANDONED)
+            raise
+        await breaker.settle(permit, result, why)
+
+    async def _post(self, endpoint: Endpoint, parcel: Parcel, within: float) -> Answer:
+        if self._sender is None:
+            self._sender = Sender(self._options)
+        try:
+            return await post(self._sender, endpoint, parcel, within=within)
+        except ConfigurationError as error:
+            # It was added where http is allowed, and this worker does not allow it.
+            raise TerminalError(str(error)) from error
+
+    async def _refused(self, endpoint: Endpoint, gate: Gate, answer: Answer) -> WebhookRefused:
+        host = endpoint.url.partition("://")[2].partition("/")[0]
+        if answer.status == HTTPStatus.GONE:
+            try:
+                await self._disable(endpoint, f"{host} answered 410 Gone")
+            except StoreUnavailable as error:
+                log.warning("an endpoint that is gone was not disabled", endpoint=endpoint.id, error=str(error))
+        now = datetime.now(UTC)
+        said = {"date": format_datetime(now, usegmt=True), **answer.headers}
+        if (wait := parse_retry_after(said.get("retry-after"), parse_date(said["date"]) or now)) is not None:
+            # The endpoint asked for patience with all of them, not with this one alone.
+            gate.hold(wait.total_seconds())
+        return WebhookRefused(host, answer.status, _phrase(answer.status), answer.excerpt, said)
+
+    def _gate(self, endpoint: Endpoint) -> Gate:
+        if endpoint.id not in self._gates:
+            self._gates[endpoint.id] = Gate(endpoint.concurrency, self._share(endpoint))
+        return self._gates[endpoint.id]
+
+    def _share(self, endpoint: Endpoint) -> float | None:
+        return None if endpoint.rate is None else endpoint.rate / self._workers
+
+    def _breaker(self, endpoint: Endpoint) -> CircuitBreaker:
+        if endpoint.id not in self._breakers:
+            self._breakers[endpoint.id] = CircuitBreaker(
+                endpoint.consumer,
+                self._circuits,
+                threshold=self._options.threshold,
+                cooldown=self._options.cooldown,
+                probe_timeout=self._options.seconds + _MOMENT,
+            )
+        return self._breakers[endpoint.id]
+
+    async def close(self) -> None:
+        """Closes what is open."""
+        if self._sender is not None:
+            await self._sender.close()
+
+
+def _judged(answer: Answer) -> tuple[Result, str]:
+    """What an answer says about the endpoint: one that refuses everything is as good as down."""
+    well = 200 <= answer.status < 300 or answer.status in _WELL or answer.status == HTTPStatus.GONE
+    if well:
+        return Result.SUCCEEDED, ""
+    return Result.FAILED, f"answered {answer.status} {_phrase(answer.status)}".rstrip()
+
+
+def _log(endpoint: Endpoint, answer: Answer) -> None:
+    say = log.debug if 200 <= answer.status < 300 else log.warning
+    latency = round(answer.latency * 1000, 1)
+    say("webhook answered", endpoint=endpoint.id, tenant=endpoint.tenant, http_status=answer.status, latency_ms=latency)
+
+
+def _phrase(status: int) -> str:
+    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""

@@ -1,0 +1,117 @@
+"""New endpoints: what is asked for, checked before anything is stored."""
+
+import math
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import check_priority
+from holdfast.core.names import check_name
+from holdfast.core.pattern import check_pattern
+from holdfast.core.retry import RetryPolicy
+from holdfast.outbound.webhooks.address import check_networks, check_url
+from holdfast.outbound.webhooks.options import DEFAULT_RETRY, WebhookOptions
+from holdfast.outbound.webhooks.signature import check_secret, new_secret
+from holdfast.stores.webhook import Endpoint
+
+QUEUE = "webhooks"
+CONCURRENCY = 10
+
+_MOST_EVENTS = 50
+_MOST_HEADERS, _MOST_VALUE = 20, 4_000
+_MOST_RATE, _MOST_CONCURRENCY = 10_000, 1_000
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_OURS = frozenset(
+    {"host", "connection", "content-length", "content-type", "transfer-encoding", "te", "upgrade", "expect"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """An endpoint that was just stored, or has a new secret. This is the one time that the secret is shown."""
+
+    id: str
+    secret: str = field(repr=False)
+
+
+def new_endpoint(
+    url: str,
+    *,
+    events: Sequence[str],
+    options: WebhookOptions,
+    tenant: str | None = None,
+    secret: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    rate: float | None = None,
+    concurrency: int = CONCURRENCY,
+    retry: RetryPolicy | None = None,
+    queue: str = QUEUE,
+    priority: int = 1,
+) -> Endpoint:
+    """An endpoint with an id that nobody has, or an error that says what is wrong with it."""
+    check_url(url, allow_http=options.allow_http, allowed=check_networks(options.allow_networks))
+    return Endpoint(
+        id=secrets.token_hex(8),
+        url=url,
+        events=_events(events),
+        tenant=None if tenant is None else check_name("tenant", tenant),
+        headers=_headers(headers or {}),
+        secrets=(new_secret() if secret is None else check_secret(secret),),
+        rate=_rate(rate),
+        concurrency=_concurrency(concurrency),
+        queue=check_name("queue", queue),
+        priority=check_priority(priority),
+        retry=retry or DEFAULT_RETRY,
+    )
+
+
+def _events(events: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(events, str) or not events:
+        raise ConfigurationError(f"events is {events!r}; give a list of event types or patterns such as ['order.*']")
+    if len(events) > _MOST_EVENTS:
+        raise ConfigurationError(
+            f"{len(events)} events, over the limit of {_MOST_EVENTS}; use a pattern such as order.*"
+        )
+    return tuple(dict.fromkeys(check_pattern(pattern) for pattern in events))
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers as they are sent. Their values may be credentials, so that errors name only the header."""
+    if len(headers) > _MOST_HEADERS:
+        raise ConfigurationError(f"{len(headers)} headers, over the limit of {_MOST_HEADERS}")
+    checked = {}
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            raise ConfigurationError(f"{name!r} cannot be the name of an HTTP header")
+        if name.lower() in _OURS or name.lower().startswith("webhook-"):
+            raise ConfigurationError(f"header {name} is set by Holdfast; leave it out")
+        if not isinstance(value, str) or len(value) > _MOST_VALUE or not _plain(value):
+            raise ConfigurationError(
+                f"the value of header {name} is not printable ASCII text of at most {_MOST_VALUE:,} characters"
+            )
+        checked[name.lower()] = value
+    return checked
+
+
+def _plain(value: str) -> bool:
+    return value == value.strip() and all(" " <= character <= "~" for character in value)
+
+
+def _rate(rate: float | None) -> float | None:
+    if rate is None:
+        return None
+    if (
+        isinstance(rate, bool)
+        or not isinstance(rate, int | float)
+        or not (math.isfinite(rate) and 0 < rate <= _MOST_RATE)
+    ):
+        raise ConfigurationError(f"rate is {rate!r}; give requests per second, more than 0 and at most {_MOST_RATE:,}")
+    return float(rate)
+
+
+def _concurrency(concurrency: int) -> int:
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_CONCURRENCY:
+        raise ConfigurationError(f"concurrency is {concurrency!r}; give 1 to {_MOST_CONCURRENCY:,} requests at once")
+    return concurrency

@@ -1,0 +1,61 @@
+"""How webhooks are sent: limits, time-outs, and which networks may be called."""
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Self
+
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.retry import RetryPolicy
+from holdfast.outbound.webhooks.address import check_networks
+
+NETWORKS_VARIABLE = "HOLDFAST_WEBHOOK_NETWORKS"
+HTTP_VARIABLE = "HOLDFAST_WEBHOOK_HTTP"
+
+DEFAULT_RETRY = RetryPolicy.exponential(attempts=12, base=5, factor=3, cap="6h", jitter="equal")
+"""About a day: 5 s, 15 s, 45 s, 2 min … 6 h, each of them shorter by up to a half."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookOptions:
+    """What a worker does when it sends webhooks.
+
+    `timeout` bounds one attempt from the name lookup to the last byte, `connect_timeout` its beginning.
+    `allow_networks` names private networks that may be called all the same, `allow_http` lets webhooks go out
+    unencrypted. After `threshold` failures in a row an endpoint's circuit opens for `cooldown`.
+    """
+
+    timeout: Duration = "15s"
+    connect_timeout: Duration = "5s"
+    allow_networks: tuple[str, ...] = ()
+    allow_http: bool = False
+    threshold: int = 5
+    cooldown: Duration = "5m"
+    ssl_context: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        check_networks(self.allow_networks)
+        for name in ("timeout", "connect_timeout", "cooldown"):
+            given = to_timedelta(getattr(self, name), name=name)
+            if given <= timedelta(0):
+                raise ConfigurationError(f"{name} is {given}; give more than nothing")
+            object.__setattr__(self, name, given)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """The defaults, with what `HOLDFAST_WEBHOOK_NETWORKS` (comma-separated) and `HOLDFAST_WEBHOOK_HTTP=1` allow."""
+        networks = environment.get(NETWORKS_VARIABLE, "")
+        http = environment.get(HTTP_VARIABLE, "")
+        if http not in ("", "0", "1"):
+            raise ConfigurationError(f"{HTTP_VARIABLE} is {http!r}; use 1 to allow http, or leave it out")
+        return cls(
+            allow_networks=tuple(one.strip() for one in networks.split(",") if one.strip()), allow_http=http == "1"
+        )
+
+    @property
+    def seconds(self) -> float:
+        """The time-out of an attempt."""
+        return to_timedelta(self.timeout).total_seconds()

@@ -1,0 +1,174 @@
+"""One request: to the address that was checked, bounded in time and bytes, never redirected."""
+
+import asyncio
+import time
+import unicodedata
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.duration import format_duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.outbound.webhooks.address import Resolver, check_networks, check_url, host_of
+from holdfast.outbound.webhooks.options import WebhookOptions
+
+try:
+    import httpcore2 as http
+except ImportError:  # only who sends webhooks needs it
+    if not TYPE_CHECKING:
+        http = None
+
+MOST_BODY = 16_384
+_BODY_SECONDS = 1.0
+_EXCERPT = 500
+_KEPT_HEADERS = (b"retry-after", b"date")
+_REDACTED = "[redacted]"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a receiver answered. `headers` holds Retry-After and Date, `excerpt` is bounded and printable."""
+
+    status: int
+    latency: float
+    excerpt: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        """The answer as a run record holds it."""
+        return {"status": self.status, "latency_ms": round(self.latency * 1000, 1), "excerpt": self.excerpt}
+
+
+class Sender:
+    """Posts to other people's servers. Every request has a connection of its own, made to an address that was checked.
+
+    Kept connections would save a handshake and cost a failed attempt whenever the other side closes one first.
+    """
+
+    def __init__(self, options: WebhookOptions) -> None:
+        if http is None:
+            raise ConfigurationError("sending webhooks needs an HTTP client; install holdfast[http]")
+        self._options = options
+        self._networks = check_networks(options.allow_networks)
+        self._resolver = Resolver(self._networks)
+        self._connect_seconds = to_timedelta(options.connect_timeout).total_seconds()
+        self._pool: AbstractAsyncContextManager[Any] = http.AsyncConnectionPool(
+            ssl_context=options.ssl_context,
+            max_connections=None,
+            max_keepalive_connections=0,
+            network_backend=_Checked(self._resolver),
+        )
+
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, *, within: float, secret: Iterable[str] = ()
+    ) -> Answer:
+        """The answer to a request; `TimeoutError`, `ConnectionError` or `AddressRefused` when there is none.
+
+        `within` is in seconds. The status decides, so it is an answer as soon as the headers are there: of the body only
+        the beginning is read, for a second more. The words in `secret` are kept out of the excerpt.
+        """
+        check_url(url, allow_http=self._options.allow_http, allowed=self._networks)
+        host, started = host_of(url), time.monotonic()
+        try:
+            async with asyncio.timeout(within):
+                response = await self._answered(url, headers, body)
+        except (TimeoutError, http.TimeoutException) as error:
+            limit = format_duration(to_timedelta(round(time.monotonic() - started, 3)))
+            raise TimeoutError(f"{host} did not answer within {limit}") from error
+        except (http.NetworkError, http.ProtocolError) as error:
+            why = str(error) or type(error).__name__
+            raise ConnectionError(f"{host} was not reached: {why}") from error
+        latency = time.monotonic() - started
+        try:
+            read = await _beginning(response)
+        finally:
+            await response.aclose()
+        kept = {
+            name.decode("ascii").lower(): value.decode("latin-1")
+            for name, value in response.headers
+            if name.lower() in _KEPT_HEADERS
+        }
+        return Answer(response.status, latency, excerpt_of(read, secret), kept)
+
+    async def _answered(self, url: str, headers: Mapping[str, str], body: bytes) -> Any:
+        """The response, of which the body was not read."""
+        request = http.Request(
+            "POST",
+            url,
+            headers=[("host", _host_header(url)), *headers.items(), ("connection", "close")],
+            content=body,
+            extensions={"timeout": {"connect": self._connect_seconds}},
+        )
+        return await self._pool.handle_async_request(request)  # type: ignore[attr-defined]
+
+    async def close(self) -> None:
+        """Closes what is open."""
+        await self._pool.__aexit__(None, None, None)
+        self._resolver.close()
+
+
+async def _beginning(response: Any) -> bytes:
+    """The first bytes of a body; what is late, endless or broken off is left."""
+    read = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in response.aiter_stream():
+                read += chunk
+                if len(read) >= MOST_BODY:
+                    break
+    except (TimeoutError, http.NetworkError, http.ProtocolError):
+        pass
+    return bytes(read[:MOST_BODY])
+
+
+def excerpt_of(body: bytes, secret: Iterable[str] = ()) -> str:
+    """The beginning of a body as one printable line: a receiver may answer with anything at all."""
+    text = body[: 4 * _EXCERPT].decode("utf-8", "backslashreplace")
+    for word in secret:
+        if word:
+            text = text.replace(word, _REDACTED)
+    line = "".join(map(_printable, text))
+    return line if len(line) <= _EXCERPT else line[: _EXCERPT - 1] + "…"
+
+
+def _printable(character: str) -> str:
+    if character == '"':
+        return "'"  # so that it can be quoted, and failures with other words are still alike
+    if unicodedata.category(character)[0] in "CZ" and character != " ":
+        return character.encode("unicode_escape").decode()
+    return character
+
+
+def _host_header(url: str) -> str:
+    """Host and port as they stand in the URL."""
+    return url.partition("://")[2].partition("/")[0].partition("?")[0]
+
+
+class _Checked(http.AsyncNetworkBackend if http is not None else object):  # type: ignore[misc]
+    """Connects to no address but those that were checked: a second lookup could bring another.
+
+    TLS is started by name above this, so that certificates are checked against the name and not the address.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+        self._tcp = http.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the signature is httpcore's
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> Any:
+        """A connection to the first of the name's addresses that takes one."""
+        async with asyncio.timeout(timeout):
+            addresses = await self._resolver.addresses(host, port)
+        for address in addresses[:-1]:
+            try:
+                return await self._tcp.connect_tcp(address, port, timeout, local_address, socket_options)
+            except (http.ConnectError, http.ConnectTimeout):
+                continue
+        return await self._tcp.connect_tcp(addresses[-1], port, timeout, local_address, socket_options)
