@@ -8,10 +8,10 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench docs soak clean
+.PHONY: help demo test check format bench bench-full docs soak clean
 
 help: ## list the commands
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 # The stamp is written last, so an installation that broke off is made again.
 $(STAMP): pyproject.toml src/holdfast/_version.py
@@ -36,8 +36,11 @@ format: $(STAMP) ## format the code and mend what the linter can mend
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## measure throughput on this machine
+bench: $(STAMP) ## measure beside peers and the bare database, in short (ARGS="--suite drain")
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-full: $(STAMP) ## measure all of it, up to 90 minutes, into bench.json
+	@$(BIN)/python -m bench --full --json bench.json $(ARGS)
 
 docs: $(STAMP) ## build the documentation into site/, refusing broken links
 	@$(BIN)/mkdocs build --strict --quiet

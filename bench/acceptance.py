@@ -1,0 +1,164 @@
+"""The bars that a run is held against, as ratios within the run: who was measured beside whom, on one machine."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from bench.measure import Results
+from bench.subject import BOUND, OURS
+
+DRAIN, SQLITE = "drain-postgres", "drain-sqlite"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One bar: what was asked, what was found, and whether it was held; `held` is None when it was not measured."""
+
+    bar: str
+    asked: str
+    found: str
+    held: bool | None
+
+    @property
+    def word(self) -> str:
+        return {True: "held", False: "missed", None: "not measured"}[self.held]
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Every bar, in the order of the suites."""
+    return [
+        _at_least(results, "PostgreSQL drain beside PgQueuer's best", 2.0, DRAIN, "drain", _of("pgqueuer")),
+        _at_least(results, "PostgreSQL drain beside the bare loop", 0.6, DRAIN, "drain", _of(BOUND)),
+        _at_least(results, "bulk publish beside PgQueuer's best", 1.2, DRAIN, "publish", _of("pgqueuer")),
+        _at_least(
+            results,
+            "publish in a caller's transaction beside the fastest peer",
+            1.0,
+            "transact",
+            "transactions",
+            _peers,
+        ),
+        _at_most(
+            results, "idle latency p50 beside the bare round trip", 2.0, "latency", "commit to start p50", _of(BOUND)
+        ),
+        *(
+            _at_most(
+                results,
+                f"steady load p99 beside the best peer, at {point}",
+                1.0,
+                "steady",
+                "publish to done p99",
+                _peers,
+                point,
+            )
+            for point in ("half of ours", "half of the fastest peer")
+        ),
+        _points(results, "claim in a big store beside an empty one", "store", "claim", ("big", "empty"), most=1.5),
+        _points(
+            results, "drain under a held snapshot beside none", "snapshot", "drain", ("with", "without"), least=0.7
+        ),
+        _below(results, "commit to claim p99 of 50 ms transactions", 100, "snapshot", "commit to claim p99", "ms"),
+        _at_least(results, "SQLite drain beside Huey's best", 5.0, SQLITE, "drain", _of("huey")),
+        _at_least(results, "SQLite drain beside the bare loop", 0.5, SQLITE, "drain", _of(BOUND)),
+        *(
+            _at_most(
+                results,
+                f"`with_retry` beside the cheaper of stamina and tenacity, {colour}",
+                1.0,
+                "calls",
+                colour,
+                _libraries,
+            )
+            for colour in ("async", "plain")
+        ),
+        _below(results, "memory of a worker at rest", 80, "memory", "at rest", "MB"),
+        _below(results, "memory after many deliveries beside the beginning", 1.1, "memory", "growth", "times"),
+    ]
+
+
+Others = Callable[[Iterable[str]], list[str]]
+
+
+def _of(peer: str) -> Others:
+    return lambda subjects: [one for one in subjects if one.partition("/")[0] == peer]
+
+
+def _peers(subjects: Iterable[str]) -> list[str]:
+    return [one for one in subjects if one.partition("/")[0] not in (OURS, BOUND)]
+
+
+def _libraries(subjects: Iterable[str]) -> list[str]:
+    return [one for one in subjects if one in ("stamina", "tenacity")]
+
+
+def _at_least(results: Results, bar: str, ratio: float, suite: str, metric: str, others: Others) -> Verdict:
+    """Ours must reach so many times the best of the others; more is better."""
+    asked = f"at least {ratio:g} times"
+    ours = _best(results, suite, metric, _ours(results, suite, metric, any_driver=suite == "transact"), max)
+    theirs = _best(results, suite, metric, others(results.subjects(suite, metric)), max)
+    if ours is None or theirs is None:
+        return Verdict(bar, asked, "", None)
+    found = ours[1] / theirs[1]
+    return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} beside {theirs[0]})", found >= ratio)
+
+
+def _at_most(
+    results: Results, bar: str, ratio: float, suite: str, metric: str, others: Others, point: str | None = None
+) -> Verdict:
+    """Ours may take at most so many times what the best of the others takes; less is better."""
+    asked = f"at most {ratio:g} times"
+    ours = _best(results, suite, metric, _ours(results, suite, metric), min, point)
+    theirs = _best(results, suite, metric, others(results.subjects(suite, metric)), min, point)
+    if ours is None or theirs is None:
+        return Verdict(bar, asked, "", None)
+    found = ours[1] / theirs[1]
+    return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} beside {theirs[0]})", found <= ratio)
+
+
+def _points(
+    results: Results,
+    bar: str,
+    suite: str,
+    metric: str,
+    points: tuple[str, str],
+    *,
+    most: float | None = None,
+    least: float | None = None,
+) -> Verdict:
+    """The same subject under two circumstances."""
+    asked = f"at most {most:g} times" if most is not None else f"at least {least:g} times"
+    one, other = (results.spread(suite, OURS, metric, point) for point in points)
+    if one is None or other is None:
+        return Verdict(bar, asked, "", None)
+    found = one.median / other.median
+    held = (most is None or found <= most) and (least is None or found >= least)
+    return Verdict(bar, asked, f"{found:.2f} times", held)
+
+
+def _below(results: Results, bar: str, limit: float, suite: str, metric: str, unit: str) -> Verdict:
+    asked = f"under {limit:g} {unit}"
+    found = results.spread(suite, OURS, metric)
+    if found is None:
+        return Verdict(bar, asked, "", None)
+    return Verdict(bar, asked, f"{found.median:.3g} {unit}", found.median < limit)
+
+
+def _ours(results: Results, suite: str, metric: str, *, any_driver: bool = False) -> list[str]:
+    """By defaults alone; in a caller's transaction the driver is the caller's choice, as it is the peers'."""
+    return [
+        one for one in results.subjects(suite, metric) if one == OURS or (any_driver and one.partition("/")[0] == OURS)
+    ]
+
+
+def _best(
+    results: Results,
+    suite: str,
+    metric: str,
+    subjects: list[str],
+    choose: Callable[[Iterable[tuple[float, str]]], tuple[float, str]],
+    point: str | None = None,
+) -> tuple[str, float] | None:
+    found = [(one.median, subject) for subject in subjects if (one := results.spread(suite, subject, metric, point))]
+    if not found:
+        return None
+    value, subject = choose(found)
+    return subject, value

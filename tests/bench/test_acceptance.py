@@ -1,0 +1,66 @@
+import pytest
+
+from bench.acceptance import Verdict, verdicts
+from tests.bench.build import results
+
+
+def verdict(bar: str, *figures: tuple[str, str, str, float] | tuple[str, str, str, float, str | float]) -> Verdict:
+    (found,) = [one for one in verdicts(results(*figures)) if one.bar.startswith(bar)]
+    return found
+
+
+def test_without_figures_no_bar_is_held_or_missed() -> None:
+    assert {one.held for one in verdicts(results())} == {None}
+
+
+@pytest.mark.parametrize(("ours", "held"), [(200.0, True), (199.0, False)])
+def test_a_drain_is_held_against_the_best_of_a_peers_variants(ours: float, held: bool) -> None:
+    found = verdict(
+        "PostgreSQL drain beside PgQueuer",
+        ("drain-postgres", "holdfast", "drain", ours),
+        ("drain-postgres", "holdfast/wide", "drain", 1000.0),
+        ("drain-postgres", "pgqueuer", "drain", 50.0),
+        ("drain-postgres", "pgqueuer/best", "drain", 100.0),
+    )
+    assert found.held is held
+    assert "holdfast beside pgqueuer/best" in found.found
+
+
+@pytest.mark.parametrize(("ours", "held"), [(8.0, True), (8.1, False)])
+def test_idle_latency_is_held_against_the_bare_round_trip(ours: float, held: bool) -> None:
+    figures = [("latency", "holdfast", "commit to start p50", ours), ("latency", "bare", "commit to start p50", 4.0)]
+    assert verdict("idle latency", *figures).held is held
+
+
+def test_in_a_callers_transaction_the_fastest_driver_counts_on_both_sides() -> None:
+    figures = [
+        ("transact", "holdfast", "transactions", 90.0),
+        ("transact", "holdfast/asyncpg", "transactions", 110.0),
+        ("transact", "pgqueuer/best", "transactions", 100.0),
+        ("transact", "bare", "transactions", 500.0),
+    ]
+    assert verdict("publish in a caller's", *figures).held is True
+
+
+def test_a_steady_rate_is_compared_with_peers_at_that_rate_alone() -> None:
+    figures = [
+        ("steady", "holdfast", "publish to done p99", 20.0, "half of ours"),
+        ("steady", "pgqueuer/best", "publish to done p99", 10.0, "half of the fastest peer"),
+    ]
+    assert verdict("steady load p99 beside the best peer, at half of ours", *figures).held is None
+
+
+@pytest.mark.parametrize(("big", "held"), [(15.0, True), (16.0, False)])
+def test_a_claim_in_a_big_store_is_held_against_an_empty_one(big: float, held: bool) -> None:
+    figures = [("store", "holdfast", "claim", big, "big"), ("store", "holdfast", "claim", 10.0, "empty")]
+    assert verdict("claim in a big store", *figures).held is held
+
+
+def test_with_retry_must_be_cheaper_than_the_cheaper_library() -> None:
+    figures = [
+        ("calls", "holdfast", "async", 6.0),
+        ("calls", "stamina", "async", 5.0),
+        ("calls", "tenacity", "async", 9.0),
+        ("calls", "no wrapper", "async", 0.1),
+    ]
+    assert verdict("`with_retry` beside the cheaper of stamina and tenacity, async", *figures).held is False
