@@ -42,8 +42,8 @@ SETTLING = [
     ),
     *collides(
         test_stale_owner.test_a_second_settle_of_the_same_claim_changes_nothing,
-        postgres("settle_delivered", "d.locked_by = :worker::text"),
-        postgres("settle", "d.locked_by = :worker::text"),
+        postgres("settle_delivered", "coalesce(d.locked_by, '') = :worker::text"),
+        postgres("settle", "coalesce(d.locked_by, '') = :worker::text"),
         sqlite("settle_delivered", "d.locked_by = :worker"),
         sqlite("settle", "locked_by = :worker"),
     ),

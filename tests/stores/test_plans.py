@@ -295,6 +295,23 @@ def test_a_plan_made_while_the_tables_were_empty_is_not_kept(make: Callable[[], 
     assert all("Seq Scan" not in plan.scans("delivery") for plan in plans.values()), plans
 
 
+def test_a_settlement_joins_its_rows_although_nobody_held_any_when_they_were_counted(
+    make: Callable[[], PostgresStore],
+) -> None:
+    """In a store of middling size the planner may read it whole, but must not compare each row with each."""
+    store = make()
+    pile(store, Heap("billing", 40_000))
+    with session(store) as postgres:
+        claimed = postgres.run(claim([Lane("default", "billing", 0, 1)], "w1", LEASE, 500))
+        for change, name in ((Deliver(), "settle_delivered"), (Retry(SECOND), "settle")):
+            postgres.try_out(settle("w1", [outcome(c, change) for c in claimed]))
+            compared = sum(
+                node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"]
+                for node in postgres.explain(name).nodes
+            )
+            assert compared < 1000, name
+
+
 def test_under_a_held_snapshot_a_claim_from_a_tight_floor_stays_flat(make: Callable[[], PostgresStore]) -> None:
     """What was claimed cannot be cleaned up while somebody holds an old snapshot; a floor keeps the scan off it."""
     store = make()
