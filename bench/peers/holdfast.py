@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 from bench.peers.protocol import Handle, Payload, Peer, batches, serve
 from holdfast import Holdfast, WorkerOptions
+from holdfast.app.loop import COLLECT_AFTER
 
 _BATCH = 1000
 
@@ -100,6 +102,8 @@ class HoldfastPeer(Peer):
 
     async def work(self, handle: Handle, stop: asyncio.Event) -> None:
         self._handle = handle
+        # A worker process sets the same, in `hf.run` and `holdfast worker`: this loop is the harness's.
+        gc.set_threshold(*COLLECT_AFTER)
         await self.hf.work(WorkerOptions(cron=False, **self._options), stop=stop)
 
     async def remaining(self) -> bool:

@@ -15,7 +15,7 @@ from holdfast.engine.fields import raised
 log = structlog.get_logger("holdfast")
 
 # The interpreter looks for cycles after every 700 new objects: a third of a worker's time, when its handlers are short.
-_COLLECT_AFTER = (10_000, 20, 20)
+COLLECT_AFTER = (10_000, 20, 20)
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -34,8 +34,8 @@ def run_loop(main: Coroutine[Any, Any, None]) -> None:
 def collecting_seldom() -> Iterator[None]:
     """Looks for garbage cycles less often, until the end of the block."""
     before = gc.get_threshold()
-    if 0 < before[0] < _COLLECT_AFTER[0]:
-        gc.set_threshold(*_COLLECT_AFTER)
+    if 0 < before[0] < COLLECT_AFTER[0]:
+        gc.set_threshold(*COLLECT_AFTER)
     try:
         yield
     finally:

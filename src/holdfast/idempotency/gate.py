@@ -1,0 +1,255 @@
+"""The gate in front of an application: lets a request in once, and answers its repetitions.
+
+It speaks no protocol. ASGI, WSGI and the decorators bring requests to `admit`, run the application if it says so, and
+bring the answer to `settle`.
+"""
+
+import secrets
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypedDict, Unpack
+
+import structlog
+
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError, InvalidKey, StoreError
+from holdfast.idempotency.records import App, Finish, Flow, Look, Pause, Records, Release, Reserve, StoreRecords
+from holdfast.idempotency.renewal import Renewal
+from holdfast.idempotency.request import Request, check_scope, read_key, request_hash
+from holdfast.idempotency.response import REPLAYED, problem, with_length
+from holdfast.stores.idempotency import Found, Held, Progress, StoredResponse
+
+log = structlog.get_logger("holdfast.idempotency")
+
+MIB = 1024 * 1024
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
+_SERVER_ERROR = 500
+
+ScopeOf = Callable[[Any], Any]
+Required = bool | Callable[[Any], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a gate treats requests; what the middleware's parameters become."""
+
+    header: str = "idempotency-key"
+    methods: frozenset[str] = frozenset({"POST", "PATCH"})
+    lease: timedelta = timedelta(seconds=10)
+    longest: timedelta = timedelta(minutes=15)
+    keep: timedelta = timedelta(days=1)
+    wait: timedelta = timedelta(0)
+    kept: Container[int] = range(200, 400)
+    conflict: int = 409
+    max_body: int = MIB
+    max_response: int = MIB
+
+
+class Chosen(TypedDict, total=False):
+    """The options that every front takes.
+
+    `lease` is how long a crash locks a key, `longest` how long a request may hold one, `keep` how long an answer is
+    kept, `wait` how long a repetition waits for the first. `kept` are the statuses that are kept; a 5xx never is.
+    `conflict` is the answer to another request under the same key, 409 or 422. Sizes are bytes.
+    """
+
+    header: str
+    methods: Iterable[str]
+    lease: Duration
+    longest: Duration
+    keep: Duration
+    wait: Duration
+    kept: Container[int]
+    conflict: int
+    max_body: int
+    max_response: int
+
+
+def options(**chosen: Unpack[Chosen]) -> Options:
+    """Checked options; what is left out has its default."""
+    given: dict[str, Any] = {**chosen}
+    for name in ("lease", "longest", "keep", "wait"):
+        if name in given:
+            given[name] = to_timedelta(given[name], name=name)
+    if "header" in given:
+        given["header"] = given["header"].lower()
+    if "methods" in given:
+        given["methods"] = frozenset(method.upper() for method in given["methods"])
+    made = Options(**given)
+    if made.conflict not in (409, 422):
+        raise ConfigurationError(
+            f"conflict is {made.conflict}; another request under the same key is answered 409 or 422"
+        )
+    if not timedelta(milliseconds=100) <= made.lease <= made.keep:
+        raise ConfigurationError(f"lease is {made.lease}; give at least 100ms, and less than keep ({made.keep})")
+    return made
+
+
+class Gate:
+    """Admits requests by their key and settles what became of them."""
+
+    def __init__(self, records: Records, options: Options) -> None:
+        self.records, self.options = records, options
+        self.renewal = Renewal(records, options.lease, options.longest)
+
+    def key_of(self, given: list[str]) -> str | StoredResponse | None:
+        """The key in the header's values, none without one, or the answer to one that cannot be read."""
+        try:
+            return read_key(given)
+        except InvalidKey as error:
+            return problem(400, "idempotency-key-invalid", "The Idempotency-Key cannot be used", str(error))
+
+    def missing(self) -> StoredResponse:
+        """The answer to a request without a key where one is required."""
+        name = self.options.header
+        return problem(
+            400,
+            "idempotency-key-missing",
+            "An Idempotency-Key is required",
+            f"This operation must not happen twice: send the header {name} with a value that is new for each "
+            "operation and the same for each try of it.",
+        )
+
+    def too_large(self) -> StoredResponse:
+        """The answer to a body that is over its limit."""
+        return problem(
+            413,
+            "idempotent-request-too-large",
+            "The request is too large to be made idempotent",
+            f"A request with an idempotency key may have {self.options.max_body:,} bytes; upload the content first and "
+            "refer to it.",
+        )
+
+    def hold(self, request: Request, scope: object, key: str, body: bytes) -> Held | StoredResponse:
+        """What this request wants to hold, or the answer to one that does not say whose it is."""
+        try:
+            owner = check_scope(scope)
+        except InvalidKey as error:
+            return problem(400, "idempotency-scope-missing", "It is not known whose key this is", str(error))
+        content_type = request.headers.get("content-type", "")
+        digest = request_hash(request.method, request.path, request.query, content_type, body)
+        return Held(owner, key, digest, secrets.token_hex(16), request.method[:20], request.path[:200])
+
+    def admit(self, held: Held) -> Flow[StoredResponse | None]:
+        """Reserves the key: none says "run it", else this is the answer. Fails closed when the records are away."""
+        waited, pause = timedelta(0), _FIRST_PAUSE
+        try:
+            while True:
+                found: Found | None = yield Reserve(held, self.options.lease, self.options.keep)
+                if found is not None and found.owner == held.owner:
+                    self.renewal.begin(held)
+                    return None
+                under_way = found is None or found.progress is Progress.STARTED
+                if not under_way or waited >= self.options.wait or not _same(found, held):
+                    return self._answer(found, held)
+                yield Pause(pause)
+                waited += timedelta(seconds=pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+        except StoreError as error:
+            log.error("idempotency records cannot be reached", error=str(error))
+            return unavailable()
+
+    def settle(self, held: Held, response: StoredResponse) -> Flow[StoredResponse | None]:
+        """Stores what the application answered, or releases the key; none says "send it", else this is the answer.
+
+        Another answer is sent when the request lost its key: then the present owner's is the one that counts.
+        """
+        self.renewal.end(held)
+        try:
+            if response.status >= _SERVER_ERROR or response.status not in self.options.kept:
+                yield Release(held)
+                return None
+            if (yield Finish(held, response)):
+                return None
+            found: Found | None = yield Look(held)
+            log.warning("a request lost its idempotency key", scope=held.scope, key=held.key, path=held.path)
+            return None if found is None or found.owner == held.owner else self._answer(found, held)
+        except StoreError as error:
+            # The effect is done: the client is better off with its answer than with an error and a reason to repeat.
+            log.error("an answer could not be kept", scope=held.scope, key=held.key, error=str(error))
+            return None
+
+    def committed(self, held: Held) -> Flow[bool]:
+        """Whether the answer that was completed in the application's transaction is there for good."""
+        found: Found | None = yield Look(held)
+        return found is not None and found.owner == held.owner and found.progress is not Progress.STARTED
+
+    def lost(self, held: Held) -> Flow[StoredResponse]:
+        """The answer to a request whose transaction was refused because it had lost its key."""
+        self.renewal.end(held)
+        try:
+            return self._answer((yield Look(held)), held)
+        except StoreError:
+            return unavailable()
+
+    def abandon(self, held: Held) -> Flow[None]:
+        """Lets go of the key after a failure: the next try runs anew."""
+        self.renewal.end(held)
+        try:
+            yield Release(held)
+        except StoreError as error:
+            log.warning("a key stays locked until its lease ends", scope=held.scope, key=held.key, error=str(error))
+
+    def _answer(self, found: Found | None, held: Held) -> StoredResponse:
+        if not _same(found, held):
+            return problem(
+                self.options.conflict,
+                "idempotency-key-reused",
+                "This Idempotency-Key was used for another request",
+                "The method, path, query or body differs from the request that used this key first. Use a new key for a "
+                "new operation, and repeat the same request under the same key.",
+            )
+        if found is None or found.response is None:
+            return problem(
+                409,
+                "idempotent-request-in-progress",
+                "This request is already being carried out",
+                "A request with the same Idempotency-Key is under way. Ask again shortly for its answer.",
+                retry_after=1,
+            )
+        if found.response.body is None:
+            return problem(
+                409,
+                "idempotent-response-not-kept",
+                "This request was carried out before",
+                f"It was answered with status {found.response.status}; the answer was too large to be kept. It was not "
+                "carried out again: read the result instead.",
+            )
+        return with_length(found.response, REPLAYED)
+
+
+def _same(found: Found | None, held: Held) -> bool:
+    # Of a lapsed one only that it never ended is known; its key is free for whatever comes.
+    return found is None or found.lapsed or found.request_hash == held.request_hash
+
+
+def uncommitted() -> StoredResponse:
+    """The answer when the application completed the request but did not commit."""
+    return problem(
+        500,
+        "idempotent-request-not-committed",
+        "The request was not carried out",
+        "Its transaction was not committed. Repeat it under the same key.",
+    )
+
+
+def unavailable() -> StoredResponse:
+    """The answer when the records cannot be reached."""
+    return problem(
+        503,
+        "idempotency-store-unavailable",
+        "The request was not carried out",
+        "Whether it was carried out before cannot be looked up at the moment. Repeat it shortly under the same key.",
+        retry_after=1,
+    )
+
+
+def open_gate(hf: App | None, records: Records | None, chosen: Options) -> Gate:
+    """A gate on an app's store, or on other records."""
+    if (hf is None) is (records is None):
+        raise ConfigurationError("pass hf= to keep records in its store, or records= such as RedisRecords(url)")
+    if records is None:
+        assert hf is not None
+        records = StoreRecords(hf)
+    return Gate(records, chosen)

@@ -1,0 +1,191 @@
+"""Where idempotency records are kept: in the store's own database, or in Redis for services that have none.
+
+What a request asks of them is a step, a plain value. Each place carries a step out awaiting or blocking, so that the
+gate in front of the application is one text for both.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar, assert_never
+
+from holdfast.core.errors import StoreError
+from holdfast.stores import idempotency as stored
+from holdfast.stores.dialect import Dialect
+from holdfast.stores.idempotency import Found, Held, StoredResponse
+from holdfast.stores.operation import Operation
+from holdfast.stores.protocol import Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Take the key, if it is free: `Found`, or none when it changed this very moment."""
+
+    held: Held
+    lease: timedelta
+    keep: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The record of a key: `Found` or none."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Store the answer: false when the reservation was lost."""
+
+    held: Held
+    response: StoredResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let go of the key: false when there was nothing left to let go of."""
+
+    held: Held
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong the leases: the owners that still hold theirs."""
+
+    held: Sequence[Held]
+    lease: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait a while."""
+
+    seconds: float
+
+
+Step = Reserve | Look | Finish | Release | Renew
+Flow = Generator[Step | Pause, Any, T]
+
+
+class Records(Protocol):
+    """A place that keeps records. `StoreError` when it cannot be reached."""
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """How to write a record in a caller's transaction; none where there is no such thing."""
+        ...
+
+    async def do(self, step: Step) -> Any: ...
+
+    def do_sync(self, step: Step) -> Any: ...
+
+
+async def carry_out(flow: Flow[T], records: Records) -> T:
+    """Runs a flow to its end, awaiting; that the records are away is the flow's to deal with."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Pause):
+                await asyncio.sleep(step.seconds)
+                step = next(flow)
+                continue
+            try:
+                answer = await records.do(step)
+            except StoreError as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(answer)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        flow.close()
+
+
+def carry_out_sync(flow: Flow[T], records: Records) -> T:
+    """Runs a flow to its end, blocking."""
+    try:
+        step = next(flow)
+        while True:
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+                step = next(flow)
+                continue
+            try:
+                answer = records.do_sync(step)
+            except StoreError as error:
+                step = flow.throw(error)
+            else:
+                step = flow.send(answer)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        flow.close()
+
+
+class Service(Protocol):
+    """What is needed of `hf.ops`: the store, and a way to make its tables."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def prepare(self) -> Any: ...
+
+
+class App(Protocol):
+    """What is needed of a `Holdfast`."""
+
+    @property
+    def ops(self) -> Service: ...
+
+
+class StoreRecords:
+    """Records in the database of an app's store, where they can share the transaction of the business write."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._ready: Store | None = None
+        self._preparing = threading.Lock()
+
+    @property
+    def dialect(self) -> Dialect | None:
+        return self._app.ops.store.dialect
+
+    async def do(self, step: Step) -> Any:
+        store = self._ready
+        if store is not self._app.ops.store:
+            store = await asyncio.to_thread(self._prepared)
+        return await store.run(_operation(step))
+
+    def do_sync(self, step: Step) -> Any:
+        return self._prepared().run_sync(_operation(step))
+
+    def _prepared(self) -> Store:
+        """The app's store, whose tables were made once if it makes them by itself."""
+        service = self._app.ops
+        with self._preparing:
+            if self._ready is not service.store:
+                service.prepare()
+                self._ready = service.store
+        return service.store
+
+
+def _operation(step: Step) -> Operation[Found | None] | Operation[bool] | Operation[frozenset[str]]:
+    match step:
+        case Reserve(held, lease, keep):
+            return stored.reserve(held, lease, keep)
+        case Look(held):
+            return stored.look(held.scope, held.key)
+        case Finish(held, response):
+            return stored.finish(held, response)
+        case Release(held):
+            return stored.release(held)
+        case Renew(several, lease):
+            return stored.renew(several, lease)
+        case _:
+            assert_never(step)

@@ -1,0 +1,150 @@
+"""Idempotency records in Redis, for services that have neither PostgreSQL nor SQLite.
+
+Each record is a hash, each step one script, so that Redis makes it atomic; Redis's clock decides. There is no business
+transaction to share here: the effect and its record are two writes.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, assert_never
+
+import orjson
+
+from holdfast.core.errors import ConfigurationError, StoreUnavailable
+from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
+from holdfast.stores.idempotency import Found, Held, Progress, StoredResponse
+
+_NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+_READ = """
+local r = redis.call('HMGET', KEYS[1], 'owner', 'hash', 'status', 'lease_until', 'code', 'headers', 'body')
+if not r[1] then return false end
+r[4] = tonumber(r[4]) < now and 1 or 0
+return r
+"""
+# ARGV: owner, hash, lease, keep, method, path
+_RESERVE = f"""{_NOW}
+local s = redis.call('HMGET', KEYS[1], 'status', 'lease_until')
+if not s[1] or (s[1] == 'started' and tonumber(s[2]) < now) then
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'hash', ARGV[2], 'status', 'started',
+             'lease_until', now + ARGV[3], 'method', ARGV[5], 'path', ARGV[6])
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+end
+{_READ}"""
+_LOOK = _NOW + _READ
+_MINE = "redis.call('HGET', {key}, 'owner') == {owner} and redis.call('HGET', {key}, 'status') == 'started'"
+# ARGV: owner, status, code, headers, whether there is a body, body
+_FINISH = f"""
+if not ({_MINE.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
+redis.call('HSET', KEYS[1], 'status', ARGV[2], 'code', ARGV[3], 'headers', ARGV[4])
+if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'body', ARGV[6]) end
+return 1
+"""
+# ARGV: owner
+_RELEASE = f"""
+if not ({_MINE.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
+return redis.call('DEL', KEYS[1])
+"""
+# ARGV: lease, then an owner for each key
+_RENEW = f"""{_NOW}
+local kept = {{}}
+for i, key in ipairs(KEYS) do
+  if {_MINE.format(key="key", owner="ARGV[i + 1]")} then
+    redis.call('HSET', key, 'lease_until', now + ARGV[1])
+    kept[#kept + 1] = ARGV[i + 1]
+  end
+end
+return kept
+"""
+
+
+class RedisRecords:
+    """Records in Redis, for all instances. Needs `holdfast[redis]`.
+
+    Choose a Redis that does not evict: a record that is gone too early lets its request run again.
+    """
+
+    dialect = None
+
+    def __init__(self, url: str, prefix: str = "holdfast:idempotency", timeout: float = 5.0) -> None:
+        try:
+            from redis import Redis
+            from redis.asyncio import Redis as AsyncRedis
+            from redis.exceptions import RedisError
+        except ImportError as error:
+            raise ConfigurationError("idempotency in Redis needs a driver; install holdfast[redis]") from error
+        limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+        self._awaiting: Any = AsyncRedis.from_url(url, **limits)
+        self._blocking: Any = Redis.from_url(url, **limits)
+        self._scripts: dict[tuple[bool, str], Any] = {}
+        self._error: type[Exception] = RedisError
+        self._prefix = prefix
+
+    async def do(self, step: Step) -> Any:
+        text, keys, args, read = self._call(step)
+        try:
+            return read(await self._script(self._awaiting, text)(keys=keys, args=args))
+        except (self._error, OSError) as error:
+            raise StoreUnavailable("redis", str(error)) from error
+
+    def do_sync(self, step: Step) -> Any:
+        text, keys, args, read = self._call(step)
+        try:
+            return read(self._script(self._blocking, text)(keys=keys, args=args))
+        except (self._error, OSError) as error:
+            raise StoreUnavailable("redis", str(error)) from error
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._awaiting.aclose()
+        self._blocking.close()
+
+    def _script(self, client: Any, text: str) -> Any:
+        which = (client is self._awaiting, text)
+        if which not in self._scripts:
+            self._scripts[which] = client.register_script(text)
+        return self._scripts[which]
+
+    def _call(self, step: Step) -> tuple[str, list[str], list[Any], Callable[[Any], Any]]:
+        match step:
+            case Reserve(held, lease, keep):
+                given = [held.owner, held.request_hash, _ms(lease), _ms(keep), held.method, held.path]
+                return _RESERVE, [self._name(held)], given, _found
+            case Look(held):
+                return _LOOK, [self._name(held)], [], _found
+            case Finish(held, response):
+                given = [held.owner, response.progress.value, response.status, orjson.dumps(response.headers)]
+                given += [0 if response.body is None else 1, response.body or b""]
+                return _FINISH, [self._name(held)], given, bool
+            case Release(held):
+                return _RELEASE, [self._name(held)], [held.owner], bool
+            case Renew(several, lease):
+                owners = [one.owner for one in several]
+                return _RENEW, [self._name(one) for one in several], [_ms(lease), *owners], _owners
+            case _:
+                assert_never(step)
+
+    def _name(self, held: Held) -> str:
+        # The length keeps the pair apart, whatever either holds.
+        return f"{self._prefix}:{len(held.scope)}:{held.scope}:{held.key}"
+
+
+def _ms(duration: timedelta) -> int:
+    return max(1, round(duration.total_seconds() * 1000))
+
+
+def _owners(kept: list[bytes]) -> frozenset[str]:
+    return frozenset(owner.decode() for owner in kept)
+
+
+def _found(row: list[Any] | None) -> Found | None:
+    if not row:
+        return None
+    owner, request_hash, status, lapsed, code, headers, body = row
+    progress = Progress(status.decode())
+    response = None
+    if code is not None:
+        pairs = tuple((name, value) for name, value in orjson.loads(headers))
+        response = StoredResponse(int(code), pairs, body)
+    lapsed = progress is Progress.STARTED and bool(lapsed)
+    return Found(owner.decode(), request_hash.decode(), progress, lapsed, response)

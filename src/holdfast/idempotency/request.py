@@ -1,0 +1,103 @@
+"""What makes two requests the same: whose they are, their key, and what they ask for."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from holdfast.core.errors import InvalidKey
+from holdfast.core.key import check_key
+
+MAX_KEY = 255
+MAX_SCOPE = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as the scope function sees it. Header names are in lower case.
+
+    `raw` is what the server gave: an ASGI scope or a WSGI environ.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    raw: Mapping[str, Any]
+
+
+def read_key(given: Sequence[str]) -> str | None:
+    """The key in the values of its header; none without one, `InvalidKey` if it cannot be read.
+
+    A quoted value, as the standard writes it, and a bare one, as most clients do, are the same key.
+
+    >>> read_key(['"8e03978e"']) == read_key(["8e03978e"])
+    True
+    """
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InvalidKey(", ".join(given), "the header was sent more than once; send one key")
+    value = given[0].strip()
+    key = _unquoted(value) if value.startswith('"') else value
+    if not 1 <= len(key) <= MAX_KEY:
+        raise InvalidKey(key, f"it has {len(key)} characters; use 1 to {MAX_KEY}")
+    if any(not " " <= character <= "~" for character in key):
+        raise InvalidKey(key, "it holds other than printable ASCII characters; use a UUID, for instance")
+    if key is value and any(character in ' ,;"\\' for character in key):
+        raise InvalidKey(key, "a key with blanks, commas, semicolons, quotes or backslashes must be quoted")
+    return key
+
+
+def _unquoted(value: str) -> str:
+    text, escaped = [], False
+    for character in value[1:-1]:
+        if escaped and character not in '"\\':
+            break
+        if not escaped and character == '"':
+            break
+        escaped = not escaped and character == "\\"
+        if not escaped:
+            text.append(character)
+    else:
+        if len(value) > 1 and value.endswith('"') and not escaped:
+            return "".join(text)
+    raise InvalidKey(value, "it begins with a quote and is not a quoted string; quote all of it or nothing")
+
+
+def check_scope(value: object) -> str:
+    """Whose key it is, as text; `InvalidKey` when the scope function could not say."""
+    if isinstance(value, bool) or not isinstance(value, str | int | UUID):
+        raise InvalidKey(value, "the request does not say whose key it is")
+    text = check_key(str(value))
+    if len(text) > MAX_SCOPE:
+        raise InvalidKey(text, f"the scope has {len(text)} characters; use 1 to {MAX_SCOPE}, hash what is longer")
+    return text
+
+
+def request_hash(method: str, path: str, query: str, content_type: str, body: bytes) -> str:
+    """A digest of what is asked for: JSON counts by value, however it is spaced and ordered, all else by its bytes.
+
+    >>> a = request_hash("POST", "/orders", "", "application/json", b'{"a": 1, "b": 2}')
+    >>> a == request_hash("POST", "/orders", "", "application/json; charset=utf-8", b'{"b":2,"a":1}')
+    True
+    """
+    digest = hashlib.sha256()
+    for part in (method.encode(), path.encode(errors="surrogateescape"), query.encode(errors="surrogateescape")):
+        # The length before each part: no part can run into the next.
+        digest.update(len(part).to_bytes(8, "big") + part)
+    digest.update(_normalised(content_type, body))
+    return digest.hexdigest()
+
+
+def _normalised(content_type: str, body: bytes) -> bytes:
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "application/json" or kind.endswith("+json"):
+        try:
+            # Python's own reader keeps integers of any size apart. NaN is no JSON, and 1e400 has no value.
+            return b"json" + json.dumps(json.loads(body), sort_keys=True, allow_nan=False).encode()
+        except (ValueError, RecursionError):
+            pass  # not JSON after all; the application will say so
+    return b"bytes" + body

@@ -1,0 +1,99 @@
+"""`holdfast idempotency`: keys that requests carry, and what was answered."""
+
+import click
+
+from holdfast.interfaces.cli.choose import PAGE
+from holdfast.interfaces.cli.output import console, note, show_json, show_list, status_style
+from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, moment, printable
+from holdfast.ops.idempotency import KeyDetail
+from holdfast.stores.idempotency import Progress, Record
+
+_SHOWN = 2000
+
+
+@noun("idempotency")
+def command() -> None:
+    """Look at idempotency keys, and let go of one. Keys that are kept in Redis are not seen here."""
+
+
+@make(command, name="list")
+@click.option("--scope", metavar="SCOPE", help="Of this tenant or user.")
+@click.option("--status", type=click.Choice([one.value for one in Progress]), help="In this state.")
+@click.option("--limit", type=PAGE, default=50, show_default=True, help="How many.")
+def list_(scope: str | None, status: str | None, limit: int) -> None:
+    """List keys, newest first."""
+    ops = settings().operations()
+    found = ops.idempotency_keys(scope=scope, status=Progress(status) if status else None, limit=limit)
+    now = ops.now()
+    columns: list[Column[Record]] = [
+        Column("SCOPE", lambda one: printable(one.scope)),
+        Column("KEY", lambda one: one.key),
+        Column("STATUS", _state, style=lambda one: status_style(_state(one))),
+        Column("REQUEST", lambda one: f"{one.method} {one.path}", loose=True),
+        Column("ANSWER", lambda one: one.response_status or "", right=True),
+        Column("RESERVED", lambda one: ago(one.reserved_at, now), longer=lambda one: moment(one.reserved_at, now)),
+        Column("EXPIRES", lambda one: ago(one.expires_at, now), longer=lambda one: moment(one.expires_at, now)),
+    ]
+    show_list(settings(), found, columns, "no idempotency key matches")
+
+
+@make(command, name="show")
+@click.argument("scope")
+@click.argument("key")
+def show(scope: str, key: str) -> None:
+    """Show one key and what was answered under it."""
+    ops = settings().operations()
+    detail, now = ops.idempotency_key(scope, key), ops.now()
+    if not settings().tabular:
+        show_json(settings(), detail)
+        return
+    one = detail.record
+    facts = {
+        "scope": one.scope,
+        "key": one.key,
+        "status": _state(one),
+        "request": f"{one.method} {one.path}",
+        "hash": one.request_hash,
+        "reserved": moment(one.reserved_at, now),
+        "lease": "" if one.status is not Progress.STARTED else moment(one.lease_until, now),
+        "answered": moment(one.completed_at, now),
+        "expires": moment(one.expires_at, now),
+    }
+    for name, value in facts.items():
+        if value:
+            console().print(f"{name:<9}{printable(value)}", soft_wrap=True)
+    _answer(detail)
+
+
+def _answer(detail: KeyDetail) -> None:
+    one = detail.record
+    if one.response_status is None:
+        return
+    size = "a body that was too large to keep" if one.response_bytes is None else f"{one.response_bytes:,} bytes"
+    console().print(f"\n{one.response_status}, {size}")
+    for name, value in detail.headers:
+        console().print(printable(f"{name}: {value}"), soft_wrap=True)
+    if detail.body:
+        more = "…" if len(detail.body) > _SHOWN else ""
+        console().print(f"\n{printable(detail.body[:_SHOWN])}{more}", soft_wrap=True)
+
+
+@make(command, name="release", acts=True)
+@click.argument("scope")
+@click.argument("key")
+@click.option("--force", is_flag=True, help="Also a key that was answered: its effect may then happen again.")
+@REASON
+def release(scope: str, key: str, force: bool, reason: str | None) -> None:
+    """Let a key be used anew; a request that holds it can no longer complete."""
+    was = (
+        settings().operations().release_idempotency_key(scope, key, actor=settings().who(), reason=reason, force=force)
+    )
+    note(f"key {key} of {scope} was {was} and is free; the next request under it is carried out")
+
+
+def _state(one: Record) -> str:
+    return "lapsed" if one.lapsed else one.status.value

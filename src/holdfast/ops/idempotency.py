@@ -1,0 +1,63 @@
+"""Idempotency keys: which requests hold one, what was answered, and letting go of one."""
+
+from dataclasses import dataclass
+
+from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.ops.work import Work, do
+from holdfast.stores import idempotency
+from holdfast.stores.idempotency import Headers, Progress, Record
+from holdfast.stores.query import MAX_PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyDetail:
+    """A key's record with the answer that is kept. A body that is not text is left out; its size is in the record."""
+
+    record: Record
+    headers: Headers
+    body: str | None
+
+
+def idempotency_keys(
+    *,
+    scope: str | None = None,
+    key: str | None = None,
+    status: Progress | None = None,
+    limit: int = 50,
+    before: Record | None = None,
+) -> Work[list[Record]]:
+    """A page of keys, newest first, of a scope, in a state; pass the last one as `before` for the next."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+    wanted = idempotency.records(scope=scope, key=key, status=status, limit=limit, before=before)
+    return (yield from do(wanted))
+
+
+def idempotency_key(scope: str, key: str) -> Work[KeyDetail]:
+    """One key and what was answered under it."""
+    found = yield from do(idempotency.records(scope=scope, key=key, limit=1))
+    answered = yield from do(idempotency.look(scope, key))
+    if not found:
+        raise NotFound("idempotency key", key, f"it may have expired, or belong to another scope than {scope!r}")
+    response = None if answered is None else answered.response
+    if response is None:
+        return KeyDetail(record=found[0], headers=(), body=None)
+    return KeyDetail(record=found[0], headers=response.headers, body=_text(response.body))
+
+
+def release_idempotency_key(
+    scope: str, key: str, *, actor: str, reason: str | None = None, force: bool = False
+) -> Work[Progress]:
+    """Lets a key be used anew; returns the state it was in. Audited.
+
+    A request that holds it can no longer complete. A key that was answered is `Refused` unless `force`: its effect is
+    done, and the next request would apply it again.
+    """
+    return (yield from do(idempotency.release_record(scope, key, actor, reason, force=force)))
+
+
+def _text(body: bytes | None) -> str | None:
+    try:
+        return None if body is None else body.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,199 @@
+"""Idempotency records on every place that keeps them: one suite for SQLite, PostgreSQL and Redis.
+
+The blocking side is used here; the awaiting one runs the same steps and is covered by the middleware's tests.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from holdfast.core.errors import NotFound, Refused, ReservationLost
+from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve
+from holdfast.stores.idempotency import (
+    Found,
+    Held,
+    Progress,
+    StoredResponse,
+    complete,
+    expired_requests,
+    forget_requests,
+    records,
+    release_record,
+)
+from holdfast.stores.operate import audit
+from tests.idempotency.places import RecordPlace
+
+LEASE = timedelta(seconds=10)
+DAY = timedelta(days=1)
+FIRST = Held("tenant-1", "k-1", "hash-1", "owner-1", "POST", "/orders")
+SECOND = replace(FIRST, owner="owner-2")
+CREATED = StoredResponse(201, (("content-type", "application/json"), ("x-note", "é")), b'{"id":1}\x00\xff')
+
+
+def reserve(place: RecordPlace, held: Held, lease: timedelta = LEASE) -> Found:
+    found: Found = place.records.do_sync(Reserve(held, lease, DAY))
+    return found
+
+
+def test_a_new_key_is_reserved_for_its_owner(place: RecordPlace) -> None:
+    found = reserve(place, FIRST)
+    assert found == Found("owner-1", "hash-1", Progress.STARTED, False, None)
+    assert place.records.do_sync(Look(FIRST)) == found
+    assert place.records.do_sync(Look(replace(FIRST, key="other"))) is None
+
+
+def test_a_key_that_is_held_stays_with_its_owner(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    assert reserve(place, SECOND).owner == "owner-1"
+    place.pass_time(LEASE - timedelta(seconds=2))
+    assert reserve(place, SECOND).owner == "owner-1"
+
+
+def test_what_was_answered_comes_back_byte_by_byte(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    assert place.records.do_sync(Finish(FIRST, CREATED))
+    found = reserve(place, SECOND)
+    assert found == Found("owner-1", "hash-1", Progress.COMPLETED, False, CREATED)
+
+
+def test_an_error_that_is_kept_is_failed_and_a_body_may_be_missing(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    assert place.records.do_sync(Finish(FIRST, StoredResponse(422, (), None)))
+    found = reserve(place, SECOND)
+    assert (found.progress, found.response) == (Progress.FAILED, StoredResponse(422, (), None))
+
+
+def test_scopes_and_keys_are_kept_apart(place: RecordPlace) -> None:
+    # The pairs would be the same text if they were merely joined.
+    for scope, key in [("tenant-1", "k-1"), ("tenant-2", "k-1"), ("a:b", "c"), ("a", "b:c")]:
+        held = Held(scope, key, "hash", f"owner of {scope} {key}")
+        assert reserve(place, held).owner == held.owner
+        place.records.do_sync(Finish(held, replace(CREATED, body=scope.encode())))
+    found = reserve(place, replace(SECOND, scope="tenant-2"))
+    assert found.response is not None
+    assert found.response.body == b"tenant-2"
+
+
+def test_a_lease_that_ran_out_is_taken_over_and_the_late_owner_is_fenced(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    place.pass_time(LEASE + timedelta(seconds=1))
+    assert place.records.do_sync(Look(FIRST)).lapsed
+    taken = reserve(place, replace(SECOND, request_hash="hash-2"))
+    assert taken == Found("owner-2", "hash-2", Progress.STARTED, False, None)
+    assert not place.records.do_sync(Finish(FIRST, CREATED))
+    assert not place.records.do_sync(Release(FIRST))
+    assert place.records.do_sync(Renew([FIRST], LEASE)) == frozenset()
+    assert place.records.do_sync(Look(FIRST)) == taken
+    assert place.records.do_sync(Finish(SECOND, CREATED))
+
+
+def test_an_owner_whose_lease_ran_out_may_finish_while_nobody_took_over(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    place.pass_time(LEASE + timedelta(seconds=1))
+    assert place.records.do_sync(Finish(FIRST, CREATED))
+    assert reserve(place, SECOND).response == CREATED
+
+
+def test_renewing_prolongs_every_lease_that_is_still_held(place: RecordPlace) -> None:
+    other = replace(FIRST, key="k-2", owner="owner-3")
+    reserve(place, FIRST)
+    reserve(place, other)
+    place.records.do_sync(Finish(other, CREATED))
+    place.pass_time(LEASE - timedelta(seconds=1))
+    gone = replace(FIRST, key="never", owner="nobody")
+    assert place.records.do_sync(Renew([FIRST, other, gone], LEASE)) == {"owner-1"}
+    place.pass_time(LEASE - timedelta(seconds=2))
+    assert reserve(place, SECOND).owner == "owner-1"
+
+
+def test_a_released_key_is_free_and_a_completed_one_is_not_released(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    assert place.records.do_sync(Release(FIRST))
+    assert place.records.do_sync(Look(FIRST)) is None
+    reserve(place, SECOND)
+    assert place.records.do_sync(Finish(SECOND, CREATED))
+    assert not place.records.do_sync(Release(SECOND))
+    assert not place.records.do_sync(Finish(SECOND, StoredResponse(500)))
+    assert place.records.do_sync(Look(FIRST)).response == CREATED
+
+
+def test_an_expired_record_is_as_good_as_none(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    place.records.do_sync(Finish(FIRST, CREATED))
+    place.pass_time(DAY + timedelta(seconds=1))
+    assert reserve(place, SECOND) == Found("owner-2", "hash-1", Progress.STARTED, False, None)
+
+
+def test_of_many_at_once_exactly_one_owns_the_key(place: RecordPlace) -> None:
+    held = [replace(FIRST, owner=f"owner-{n}") for n in range(16)]
+    for _ in range(3):  # new, lapsed, lapsed again
+        barrier = threading.Barrier(8)
+
+        def try_it(one: Held, barrier: threading.Barrier = barrier) -> Found | None:
+            barrier.wait(10)
+            found: Found | None = place.records.do_sync(Reserve(one, LEASE, DAY))
+            return found
+
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(try_it, held[:8]))
+        assert sum(f is not None and f.owner == one.owner for f, one in zip(found, held, strict=False)) == 1
+        place.pass_time(LEASE + timedelta(seconds=1))
+        held = held[8:] + held[:8]
+
+
+def test_completing_in_a_transaction_is_fenced_by_the_database(sql_place: RecordPlace) -> None:
+    assert sql_place.hf is not None
+    store = sql_place.hf.store
+    reserve(sql_place, FIRST)
+    sql_place.pass_time(LEASE + timedelta(seconds=1))
+    reserve(sql_place, SECOND)
+    with pytest.raises(ReservationLost, match="k-1"):
+        store.run_sync(complete(FIRST, CREATED, LEASE))
+    assert sql_place.records.do_sync(Look(FIRST)).progress is Progress.STARTED
+    store.run_sync(complete(SECOND, CREATED, LEASE))
+    assert sql_place.records.do_sync(Look(FIRST)).response == CREATED
+    with pytest.raises(ReservationLost):
+        store.run_sync(complete(SECOND, CREATED, LEASE))
+
+
+def test_operators_list_records_and_release_them_audited(sql_place: RecordPlace) -> None:
+    assert sql_place.hf is not None
+    store = sql_place.hf.store
+    reserve(sql_place, FIRST)
+    done = replace(FIRST, key="k-2", owner="owner-2")
+    reserve(sql_place, done)
+    sql_place.records.do_sync(Finish(done, CREATED))
+    assert {one.key for one in store.run_sync(records(scope="tenant-1"))} == {"k-1", "k-2"}
+    assert store.run_sync(records(scope="tenant-2")) == []
+    (one,) = store.run_sync(records(status=Progress.COMPLETED))
+    assert (one.key, one.method, one.path, one.response_status) == ("k-2", "POST", "/orders", 201)
+    assert one.response_bytes == len(CREATED.body or b"")
+    (newest,) = store.run_sync(records(limit=1))
+    (older,) = store.run_sync(records(limit=1, before=newest))
+    assert {newest.key, older.key} == {"k-1", "k-2"}
+    assert store.run_sync(records(before=older)) == []
+    assert store.run_sync(release_record("tenant-1", "k-1", "ada", "stuck")) is Progress.STARTED
+    assert not sql_place.records.do_sync(Finish(FIRST, CREATED))
+    with pytest.raises(Refused, match="completed"):
+        store.run_sync(release_record("tenant-1", "k-2", "ada", None))
+    assert store.run_sync(release_record("tenant-1", "k-2", "ada", None, force=True)) is Progress.COMPLETED
+    with pytest.raises(NotFound):
+        store.run_sync(release_record("tenant-1", "k-2", "ada", None))
+    assert [(e.actor, e.action, e.target) for e in store.run_sync(audit())] == [
+        ("ada", "release", "tenant-1 k-2"),
+        ("ada", "release", "tenant-1 k-1"),
+    ]
+
+
+def test_only_expired_records_are_forgotten(sql_place: RecordPlace) -> None:
+    assert sql_place.hf is not None
+    store = sql_place.hf.store
+    reserve(sql_place, FIRST)
+    sql_place.pass_time(DAY + timedelta(seconds=1))
+    reserve(sql_place, replace(SECOND, key="young"))
+    assert store.run_sync(expired_requests()) == 1
+    assert store.run_sync(forget_requests()) == (1, False)
+    assert [one.key for one in store.run_sync(records())] == ["young"]
