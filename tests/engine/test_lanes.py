@@ -84,7 +84,7 @@ def test_a_look_is_due_again_after_a_multiple_of_what_it_cost(clock: Clock) -> N
 def test_the_floor_is_the_lowest_row_of_the_last_claim_and_deeper_looks_come_round(clock: Clock) -> None:
     lanes = known(Lanes(), clock, lane("a"), lane("b"))
     assert {found.floor_at for found in lanes.order()} == {lane("a").floor_at}  # the whole lane
-    rows = [claimed("a", NOON + timedelta(seconds=5), 2), claimed("a", NOON, 1)]
+    rows = [claimed("a", NOON, 1), claimed("a", NOON + timedelta(seconds=5), 2)]
     lanes.claimed(rows, clock.now, clock.now + 0.1)
     shallow = {found.consumer: found for found in lanes.order()}
     assert shallow["a"].floor_at == NOON - timedelta(seconds=10)
@@ -109,17 +109,17 @@ def test_a_pool_claims_for_its_slots_and_ahead_only_when_work_is_short(monkeypat
     clock = Clock()
     monkeypatch.setattr("holdfast.engine.pool.time", clock)
     pool = Pool(None, 4)
-    assert sum(pool.room()) == 2
+    assert pool.room() == 4
     pool.accept([claimed("a", number=n) for n in range(4)])
-    assert pool.room() == []
+    assert pool.room() == 0
     for _ in range(500):
         pool.waiting.clear()
         pool.finished()
     clock.now += 0.5  # a thousand in a second
     pool.finished()
-    assert sum(pool.room()) > 4
+    assert pool.room() > 4
     pool.accept([claimed("a", number=n) for n in range(40)])
-    assert pool.room() == []
+    assert pool.room() == 0
 
 
 def test_a_pool_gives_back_all_or_one_consumers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,26 @@ async def test_after_a_lost_commit_the_store_is_asked_who_owns_it(
     assert sql(store, "select count(*) from {hf}run")[0][0] == (0 if isinstance(change, Deliver) else 1)
 
 
+async def test_a_worker_claims_no_more_while_its_outcomes_are_not_written(
+    through: tuple[PostgresStore, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done and not written is done again if the worker dies: there must not be ever more of it."""
+    monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 10)
+    store, proxy = through
+    wrote = asyncio.Event()
+    told, settler = Told(), Settler(store, "w1", wrote.set)
+    claims = await claimed(store, 20)
+    async with settling(settler):
+        with proxy.away():
+            for one in claims:
+                settler.add(told.ack(one))
+            await asyncio.sleep(0.1)
+            assert settler.behind
+            assert not wrote.is_set()
+        await asyncio.wait_for(wrote.wait(), 20)
+        assert not settler.behind
+
+
 @pytest.fixture
 def refuses(store: Store) -> Iterator[Callable[[str], None]]:
     """Makes the store refuse outcomes whose error text holds a word, with an error that nobody foresaw."""

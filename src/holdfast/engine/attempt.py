@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 
 import orjson
 import structlog
@@ -85,11 +84,11 @@ class Attempts:
 
     async def _run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         handler = self._around.handlers[claimed.consumer]
-        policy = self._policy(claimed)
+        policy = handler.retry if claimed.retry is None else self._policy(claimed)
         context = Context(claimed, self._worker, self._store.dialect, self._around.publisher, budget(claimed, policy))
         started = time.monotonic()
         ended = await self._execute(handler, claimed, context, task)
-        elapsed = timedelta(seconds=time.monotonic() - started)
+        elapsed = time.monotonic() - started
         outcome = await self._found(claimed, ended) if context.completing else ended.outcome
         if outcome is not None and context.already_handled:
             log.info("already handled: its effect was applied before", **fields(claimed))
@@ -120,7 +119,7 @@ class Attempts:
         handler: Handler,
         policy: RetryPolicy,
         outcome: Outcome,
-        elapsed: timedelta,
+        elapsed: float,
         detail: Mapping[str, object] | None,
     ) -> None:
         if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:

@@ -10,13 +10,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from holdfast.stores.claim import Claimed, Lane
 
 _SHALLOW = timedelta(seconds=10)
 _COST_FACTOR = 20.0
 _LOW_SHARE = 8
+
+
+def urgency(claim: Claimed) -> tuple[int, datetime, int]:
+    """What orders claimed deliveries, most urgent first."""
+    return claim.priority, claim.run_at, claim.id.int
 
 
 @dataclass(slots=True)
@@ -79,15 +83,14 @@ class Lanes:
         return [self._floors.get(lane[:4], lane) for lane in ordered]
 
     def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> None:
-        """Learns from a claim: the floor of a lane is the lowest row that was just taken from it."""
+        """Learns from a claim, in the order of `urgency`: a lane's floor is the lowest row just taken from it."""
         self._depth.took(started, ended)
-        lowest: dict[tuple[str, str, int, int], tuple[datetime, int]] = {}
+        lowest: dict[tuple[str, str, int, int], Lane] = {}
         for claim in claims:
             name = (claim.queue, claim.consumer, claim.generation, claim.priority)
-            place = (claim.run_at, claim.id.int)
-            if name not in lowest or place < lowest[name]:
-                lowest[name] = place
-        self._floors |= {name: Lane(*name, at, UUID(int=id)) for name, (at, id) in lowest.items()}
+            if name not in lowest:
+                lowest[name] = Lane(*name, claim.run_at, claim.id)
+        self._floors |= lowest
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])

@@ -15,7 +15,7 @@ from holdfast.core.outcome import LeaseExpired, Released
 from holdfast.engine.attempt import Attempts
 from holdfast.engine.fields import fields, raised
 from holdfast.engine.lease import Lease
-from holdfast.engine.options import WorkerOptions, instance_id
+from holdfast.engine.options import WorkerOptions, claim_size, instance_id
 from holdfast.engine.outcomes import Outcomes, stray
 from holdfast.engine.periodic import every, first
 from holdfast.engine.pool import Pool, pools
@@ -61,7 +61,7 @@ class Life:
         self._store = around.store
         self.id = instance_id()
         self._over = asyncio.Event()
-        self._settler = Settler(self._store, self.id)
+        self._settler = Settler(self._store, self.id, signals.wake.set)
         self._outcomes = Outcomes(self.id, around.alerts)
         self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
         self._pools = pools(options)
@@ -148,23 +148,16 @@ class Life:
         if self._options.suspects:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
-        if any([await self._claim_all(pool) for pool in self._pools]):
+        if not self._settler.behind and any(
+            [await self._claim(pool, room) for pool in self._pools if (room := pool.room())]
+        ):
             return 0.0
         poll = self._options.poll.total_seconds()
         if not self._options.until_idle or any(pool.busy for pool in self._pools):
             return poll
         return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
 
-    async def _claim_all(self, pool: Pool) -> bool:
-        match pool.room():
-            case []:
-                return False
-            case [size]:
-                return bool(await self._claim(pool, size))
-            case sizes:
-                return any(await asyncio.gather(*(self._claim(pool, size) for size in sizes)))
-
-    async def _claim(self, pool: Pool, size: int) -> int:
+    async def _claim(self, pool: Pool, room: int) -> int:
         started = time.monotonic()
         if started >= pool.lanes.refresh_due:
             pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
@@ -173,14 +166,14 @@ class Life:
             return 0
         started = time.monotonic()
         claims = await self._store.run(
-            claim(order, self.id, self._options.lease, size, suspects=self._options.suspects)
+            claim(order, self.id, self._options.lease, claim_size(room), suspects=self._options.suspects)
         )
+        pool.accept(claims)
         pool.lanes.claimed(claims, started, time.monotonic())
         if not claims:
             pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
         else:
             self._claimed_at = time.monotonic()
-        pool.accept(claims)
         self._start(pool)
         return len(claims)
 

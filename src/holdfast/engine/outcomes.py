@@ -33,19 +33,16 @@ class Outcomes:
         claimed: Claimed,
         outcome: Outcome,
         policy: RetryPolicy,
-        elapsed: timedelta | None = None,
+        elapsed: float | None = None,
         *,
         keep_run: bool = False,
         detail: str | None = None,
     ) -> tuple[Change, Ack]:
-        """What becomes of a delivery, and the acknowledgement that writes it."""
+        """What becomes of a delivery that ran for `elapsed` seconds, and the acknowledgement that writes it."""
         change = decide(claimed, outcome, policy, self._chance())
         lost = partial(self._lost, claimed, outcome)
         if type(change) is Deliver and not keep_run:
-            settlement = Settlement(
-                delivery_id=claimed.id, fence=claimed.fence, change=change, outcome=outcome.name, elapsed=elapsed
-            )
-            return change, Ack(settlement, None, lost)
+            return change, Ack(Settlement(claimed.id, claimed.fence, change, outcome.name), None, lost)
         error = error_of(outcome)
         expired = isinstance(outcome, LeaseExpired)
         settlement = Settlement(
@@ -54,7 +51,7 @@ class Outcomes:
             change=change,
             outcome=outcome.name,
             error=error,
-            elapsed=elapsed,
+            elapsed=None if elapsed is None else timedelta(seconds=elapsed),
             expired=expired,
             suspect=expired and suspect_after(claimed._replace(expiries=claimed.expiries + 1)),
             keep_run=keep_run and isinstance(change, Deliver),
@@ -68,7 +65,7 @@ class Outcomes:
         change: Change,
         error: ErrorReport | None,
         policy: RetryPolicy,
-        elapsed: timedelta | None,
+        elapsed: float | None,
     ) -> None:
         known = fields(claimed) | {
             "max_attempts": budget(claimed, policy),
@@ -76,7 +73,7 @@ class Outcomes:
             "worker": self._worker,
         }
         if elapsed is not None:
-            known["latency_ms"] = round(elapsed.total_seconds() * 1000, 1)
+            known["latency_ms"] = round(elapsed * 1000, 1)
         if error is not None:
             known |= {"error": error.message, "error_type": error.type}
         match change:

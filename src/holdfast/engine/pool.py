@@ -3,11 +3,10 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
 from uuid import UUID
 
-from holdfast.engine.lanes import Lanes
-from holdfast.engine.options import MAX_CLAIM, WorkerOptions, claim_size
+from holdfast.engine.lanes import Lanes, urgency
+from holdfast.engine.options import MAX_CLAIM, WorkerOptions
 from holdfast.stores.claim import Claimed
 
 _WINDOW = 0.05
@@ -49,12 +48,9 @@ class Pool:
         """Whether it is time to claim: a claim takes about as long as what it brings takes to run."""
         return len(self.waiting) <= self._enough
 
-    def room(self) -> list[int]:
-        """How many more to claim now, in one claim or in two at the same time; none while there is enough to do."""
-        free = self.slots + self._most - len(self.running) - len(self.waiting)
-        if not self.low or free <= 0:
-            return []
-        return [MAX_CLAIM, MAX_CLAIM] if free >= 2 * MAX_CLAIM else [claim_size(free)]
+    def room(self) -> int:
+        """How many more to claim now; none while there is enough to do."""
+        return max(0, self.slots + self._most - len(self.running) - len(self.waiting)) if self.low else 0
 
     def finished(self) -> None:
         """Counts one delivery that left its slot."""
@@ -67,9 +63,10 @@ class Pool:
                 self._most = min(_MOST_AHEAD, int(self._rate * _AHEAD))
                 self._enough = self._most // 2
 
-    def accept(self, claims: Iterable[Claimed]) -> None:
-        """Takes claimed deliveries in, most urgent first."""
-        self.waiting.extend(sorted(claims, key=lambda claim: (claim.priority, claim.run_at, claim.id.int)))
+    def accept(self, claims: list[Claimed]) -> None:
+        """Takes claimed deliveries in, and puts them in order: most urgent first."""
+        claims.sort(key=urgency)
+        self.waiting.extend(claims)
 
     def take_back(self, consumer: str | None = None) -> list[Claimed]:
         """Gives up what has not started: all of it, or one consumer's."""

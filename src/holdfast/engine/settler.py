@@ -19,6 +19,7 @@ from holdfast.stores.settle import Hold, Settlement, ownership, settle
 log = structlog.get_logger("holdfast.settle")
 
 _BATCH = 500
+_MOST_UNWRITTEN = 4 * _BATCH
 _SHORTEST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
 _UNSTORABLE = ErrorReport("holdfast.Unstorable", "the error could not be stored", "", "unstorable")
@@ -34,10 +35,11 @@ class Ack(NamedTuple):
 
 
 class Settler:
-    """Writes outcomes in batches. Nothing is forgotten: what cannot be written now is tried until the deadline."""
+    """Writes outcomes in batches, and calls `wrote` after each. Nothing is forgotten: what cannot be written now is
+    tried until the deadline."""
 
-    def __init__(self, store: Store, worker: str) -> None:
-        self._store, self._worker = store, worker
+    def __init__(self, store: Store, worker: str, wrote: Callable[[], None] = lambda: None) -> None:
+        self._store, self._worker, self._wrote = store, worker, wrote
         self._waiting: deque[Ack] = deque()
         self._under_way: list[Ack] = []
         self._aside: list[Ack] = []
@@ -47,6 +49,11 @@ class Settler:
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._under_way) + len(self._aside)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so much is unwritten that nothing more should be started."""
+        return len(self) > _MOST_UNWRITTEN
 
     def ids(self) -> set[UUID]:
         """The deliveries whose outcome is not written yet."""
@@ -71,6 +78,7 @@ class Settler:
                 self._under_way = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 await self._write(self._under_way)
                 self._under_way = []
+                self._wrote()
             if not self._aside:
                 self._empty.set()
 
@@ -91,7 +99,9 @@ class Settler:
                 return
             else:
                 for ack in batch:
-                    _follow(ack.written if ack.settlement.delivery_id in settled else ack.lost)
+                    then = ack.written if ack.settlement.delivery_id in settled else ack.lost
+                    if then is not None:
+                        _follow(then)
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, _LONGEST_PAUSE)
@@ -124,10 +134,9 @@ class Settler:
         self.add(ack)
 
 
-def _follow(then: Callable[[], None] | None) -> None:
+def _follow(then: Callable[[], None]) -> None:
     """What follows is a log line or an alert: it must not stop what is durable from being taken as such."""
-    if then is not None:
-        try:
-            then()
-        except Exception as error:  # noqa: BLE001
-            log.error("what was to follow a settlement failed", **raised(error))
+    try:
+        then()
+    except Exception as error:  # noqa: BLE001
+        log.error("what was to follow a settlement failed", **raised(error))

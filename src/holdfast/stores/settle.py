@@ -11,7 +11,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.report import MESSAGE_LIMIT, ErrorReport
 from holdfast.core.text import safe_str, sanitise
 from holdfast.stores.dialect import as_uuid
-from holdfast.stores.operation import Operation, Query, Steps, columns, operation
+from holdfast.stores.operation import Columns, Operation, Query, Steps, columns, operation
 
 _SETTLEMENT = (
     "delivery_id",
@@ -75,9 +75,10 @@ def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozense
 def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]) -> Steps[frozenset[UUID]]:
     settled: set[UUID] = set()
     if plain:
-        rows = [(s.delivery_id, s.fence) for s in plain]
-        batch = {"settlements": columns(("delivery_id", "fence"), rows)}
-        settled.update(as_uuid(row[0]) for row in (yield Query("settle_delivered", {"worker": worker}, batch)))
+        ids = [s.delivery_id for s in plain]
+        claims: Columns = {"delivery_id": ids, "fence": [s.fence for s in plain]}
+        rows = yield Query("settle_delivered", {"worker": worker}, {"settlements": claims})
+        settled.update(ids if len(rows) == len(ids) else (as_uuid(row[0]) for row in rows))
     if rest:
         batch = {"settlements": columns(_SETTLEMENT, [_row(s) for s in rest])}
         settled.update(as_uuid(row[0]) for row in (yield Query("settle", {"worker": worker}, batch)))
