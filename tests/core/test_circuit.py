@@ -78,6 +78,18 @@ def test_after_the_cooldown_one_may_look_and_all_others_wait_for_its_deadline() 
     assert [held.enter() for _ in range(3)] == [timedelta(seconds=6)] * 3
 
 
+def test_who_asks_during_a_probe_comes_back_soon_and_seldom() -> None:
+    held = opened(Limits(threshold=3, cooldown=timedelta(seconds=60), probe_timeout=timedelta(seconds=30)))
+    held.later(70)
+    held.passes()
+    waits = []
+    while isinstance(wait := held.enter(), timedelta):
+        waits.append(wait.total_seconds())
+        held.later(wait.total_seconds())
+    assert waits == [2, 4, 12, 12]
+    assert wait.probe
+
+
 @pytest.mark.parametrize(
     ("result", "state"),
     [

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -11,6 +11,10 @@ from uuid import uuid4
 import httpx2
 import pytest
 import structlog
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from holdfast import ConfigurationError, Holdfast, IdempotencyMiddleware, StoreUnavailable
 from holdfast.idempotency.records import Finish, Look, Records, Release, Step, StoreRecords
@@ -279,6 +283,8 @@ async def test_json_counts_by_value_and_other_bodies_by_their_bytes(sql_place: R
         b'{"a":1,"b":[1.5,0]}',
         b'{"a":"1","b":[1.5,null]}',
         b'{"a":10000000000000000000001,"b":[1.5,null]}',
+        b'{"a":2,"a":1,"b":[1.5,null]}',  # which of the two an application reads is not known
+        b'{"a":1,"b":[1.50000000000000000001,null]}',
         b"{",
     ):
         assert (await post(client, "json", content=other, headers=as_json)).status_code == 409
@@ -345,6 +351,37 @@ async def test_a_client_that_went_away_before_the_answer_finds_it_later(sql_plac
     again = await guard(sql_place, shop).post("/", headers={"Idempotency-Key": "k"})
     assert (again.status_code, again.headers["idempotent-replayed"]) == (201, "true")
     assert len(shop.runs) == 1
+
+
+async def test_an_answer_that_stops_because_the_client_left_is_not_carried_out_again(sql_place: RecordPlace) -> None:
+    """Starlette stops a stream when it hears that the client is gone, and returns as if nothing were."""
+    runs: list[int] = []
+
+    async def create(request: Request) -> StreamingResponse:
+        runs.append(1)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"a"
+            await asyncio.sleep(60)
+
+        return StreamingResponse(pieces(), status_code=201)
+
+    inner = Starlette(routes=[Route("/orders", create, methods=["POST"])])
+    app = IdempotencyMiddleware(inner, records=sql_place.records, scope=lambda request: "t1")
+    messages = [{"type": "http.request", "body": json.dumps(BODY).encode()}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"idempotency-key", b"k"), (b"content-type", b"application/json")]
+    await app({"type": "http", "method": "POST", "path": "/orders", "headers": headers}, receive, send)
+    again = await post(httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://shop"))
+    assert (again.status_code, code(again)) == (409, "idempotent-response-not-kept")
+    assert (sent, runs) == ([], [1])
 
 
 async def test_an_answer_too_large_to_keep_is_sent_and_not_repeated(place: RecordPlace) -> None:
@@ -415,7 +452,26 @@ async def test_an_application_cannot_send_a_file_past_the_middleware(sql_place: 
     await app({**scope, "extensions": extensions}, receive, send)
     assert shop.runs[0]["scope"]["extensions"] == {"tls": {}}
     assert shop.runs[0]["scope"]["state"]["a"] == 1
-    assert scope["state"] == {"a": 1}
+    assert extensions.keys() == {"http.response.pathsend", "tls"}
+
+
+async def test_what_a_handler_puts_into_the_requests_state_is_seen_outside(sql_place: RecordPlace) -> None:
+    async def signs_in(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
+        scope["state"]["user"] = "ada"
+        await shop.respond(send)
+
+    shop = Shop(answer=signs_in)
+    app = IdempotencyMiddleware(shop, records=sql_place.records, scope=lambda request: "t1")
+    seen = []
+
+    async def outside(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+        seen.append(scope["state"]["user"])
+
+    client = httpx2.AsyncClient(transport=httpx2.ASGITransport(outside), base_url="http://shop")
+    for key in (None, "k"):
+        await post(client, key)
+    assert seen == ["ada", "ada"]
 
 
 class Unreachable:
@@ -486,6 +542,20 @@ async def test_when_the_records_go_away_after_the_effect_the_client_gets_its_ans
     assert (await post(client)).status_code == 201
     again = await post(client)
     assert (again.status_code, code(again)) == (409, "idempotent-request-in-progress")
+
+
+async def test_when_the_records_go_away_while_it_runs_nobody_says_it_was_not_carried_out(
+    sql_place: RecordPlace,
+) -> None:
+    async def completes(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
+        await scope["state"]["idempotency"].complete({"id": 1}, status=201, conn=None)
+        await shop.respond(send, b"{}")
+
+    answer = await post(guard(Breaking(sql_place.records, Look), Shop(answer=completes)))
+    assert (answer.status_code, code(answer)) == (503, "idempotency-store-unavailable")
+    assert answer.json()["title"] == "It is not known whether the request was carried out"
+    again = await post(guard(sql_place, Shop()))
+    assert (again.status_code, again.json()) == (201, {"id": 1})
 
 
 async def test_when_a_key_cannot_be_released_its_lease_frees_it(sql_place: RecordPlace) -> None:
@@ -592,7 +662,7 @@ def _held(scope: str, key: str) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{"conflict": 400}, {"lease": "10ms"}, {"lease": "2d"}, {"lease": "soon"}],
+    [{"conflict": 400}, {"lease": "10ms"}, {"lease": "2d"}, {"lease": "soon"}, {"longest": "10m", "keep": "9m"}],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:

@@ -159,6 +159,16 @@ async def test_the_first_answer_and_its_repetitions_agree_whatever_the_route_say
     assert (first.status_code, first.content) == (again.status_code, again.content) == (200, b'{"a":2,"b":1}')
 
 
+async def test_an_error_that_is_kept_on_purpose_is_what_the_first_client_gets_too(db: Database) -> None:
+    async def create(body: NewOrder, idem: IdempotencyKey) -> dict[str, str]:
+        async with db.session() as s:
+            return await idem.complete({"error": "declined"}, status=402, conn=s)
+
+    client = fastapi_shop(db, create)
+    first, again = await order(client), await order(client)
+    assert (first.status_code, first.content) == (again.status_code, again.content) == (402, b'{"error":"declined"}')
+
+
 async def test_a_route_that_asks_for_a_key_refuses_a_request_without_one(db: Database) -> None:
     runs = []
 
@@ -489,6 +499,38 @@ def test_a_django_view_runs_once_with_its_effect(db: Database, django_view: Any)
             assert create(big).status_code == 413
     finally:
         connections[django_view.alias].close()
+
+
+def test_a_django_views_cookies_and_templates_reach_the_client(db: Database, django_view: Any) -> None:
+    from django.http import HttpResponse
+    from django.template.response import SimpleTemplateResponse
+    from django.test import RequestFactory
+
+    from holdfast.idempotency.django import idempotent as guarded
+
+    @guarded(db.hf, scope=user)
+    def signs_in(request: Any) -> HttpResponse:
+        answer = HttpResponse("in")
+        answer.set_cookie("session", "1; 2", httponly=True, samesite="Lax")
+        return request.idempotency.sync.complete(answer, conn=None)
+
+    @guarded(db.hf, scope=user)
+    def page(request: Any) -> SimpleTemplateResponse:
+        class Page(SimpleTemplateResponse):
+            rendered_content = "page"
+
+        return Page("page.html")
+
+    def call(view: Any, key: str) -> Any:
+        return view(RequestFactory().post("/orders\x1b\0", headers={"x-user": "ada", "idempotency-key": key}))
+
+    first, again = call(signs_in, "k"), call(signs_in, "k")
+    assert first.content == again.content == b"in"
+    cookie = first.cookies["session"]
+    assert (cookie.value, cookie["httponly"], cookie["samesite"], cookie["path"]) == ("1; 2", True, "Lax", "/")
+    assert not again.cookies
+    assert [call(page, "p").content for _ in range(2)] == [b"page"] * 2
+    assert db.place.sql("select path from {hf}idempotency where key = 'k'") == [("/orders%1B%00",)]
 
 
 def test_a_django_view_inside_atomic_requests_is_refused(db: Database, django_view: Any) -> None:

@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from holdfast.core.errors import NotFound, Refused, ReservationLost
-from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve
+from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
+from holdfast.stores.connection import recognise, run_on
 from holdfast.stores.idempotency import (
     Found,
     Held,
@@ -157,6 +159,37 @@ def test_completing_in_a_transaction_is_fenced_by_the_database(sql_place: Record
     assert sql_place.records.do_sync(Look(FIRST)).response == CREATED
     with pytest.raises(ReservationLost):
         store.run_sync(complete(SECOND, CREATED, LEASE))
+
+
+@pytest.mark.parametrize("sql_place", ["postgres18"], indirect=True)
+def test_a_renewal_does_not_disturb_a_transaction_with_an_older_snapshot(sql_place: RecordPlace) -> None:
+    reserve(sql_place, FIRST)
+    with psycopg.connect(sql_place.dsn) as conn:
+        conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        conn.execute("select 1")
+        assert sql_place.records.do_sync(Renew([FIRST], LEASE)) == {"owner-1"}
+        _complete_on(sql_place, conn)
+        assert sql_place.records.do_sync(Renew([FIRST], LEASE)) == {"owner-1"}  # nor does it wait for it
+    assert sql_place.records.do_sync(Look(FIRST)).response == CREATED
+
+
+@pytest.mark.parametrize("sql_place", ["postgres18"], indirect=True)
+def test_nobody_waits_for_a_transaction_that_completes_a_record(sql_place: RecordPlace) -> None:
+    """Its lease is over, but it may still commit: nobody takes its key, releases or forgets it, or waits to know."""
+    assert sql_place.hf is not None
+    sql_place.records.do_sync(Reserve(FIRST, timedelta(0), timedelta(0)))
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(sql_place.dsn) as conn:
+        _complete_on(sql_place, conn)
+        steps: list[Step] = [Reserve(SECOND, LEASE, DAY), Release(FIRST)]
+        found, released = [pool.submit(sql_place.records.do_sync, step).result(5) for step in steps]
+        assert (found.owner, found.lapsed, released) == ("owner-1", True, False)
+        assert pool.submit(sql_place.hf.store.run_sync, forget_requests()).result(5) == (0, False)
+    assert sql_place.records.do_sync(Look(FIRST)).response == CREATED
+
+
+def _complete_on(place: RecordPlace, conn: psycopg.Connection) -> None:
+    assert place.hf is not None
+    run_on(complete(FIRST, CREATED, LEASE), place.hf.store.dialect, recognise(conn))  # type: ignore[arg-type]
 
 
 def test_operators_list_records_and_release_them_audited(sql_place: RecordPlace) -> None:

@@ -1,6 +1,7 @@
 """The WSGI middleware in front of a small application. What the gate decides is tested with ASGI; here, the protocol."""
 
 import io
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -199,6 +200,39 @@ def test_bodies_are_read_as_the_server_gives_them_and_no_further_than_the_limit(
     assert client.post("b", b"chunked", CONTENT_LENGTH="", **{"wsgi.input_terminated": True})[0] == 201
     assert client.post("c", b"unread", CONTENT_LENGTH="")[0] == 201
     assert shop.runs == [b"chunked", b""]
+
+
+def test_a_client_that_goes_away_while_sending_begins_nothing(sql_place: RecordPlace) -> None:
+    shop = Shop()
+    client = Client(sql_place, shop)
+    status, headers, _ = client.post(body=b"amount=1", CONTENT_LENGTH="9")
+    assert (status, headers["content-type"], shop.runs) == (400, "application/problem+json", [])
+    assert client.post(body=b"amount=10")[0] == 201
+
+
+def test_what_is_written_counts_to_the_limit_too(sql_place: RecordPlace) -> None:
+    def writes(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        start_response("200 OK", [])(b"x" * 20)
+        return []
+
+    client = Client(sql_place, Shop(writes), max_response=10)
+    assert client.post()[2] == b"x" * 20
+    assert client.post()[0] == 409
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_an_error_in_an_answer_that_flows_breaks_it_off(sql_place: RecordPlace, key: str | None) -> None:
+    def breaks(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
+        start_response("200 OK", [])
+        try:
+            yield b"x" * 20
+            raise RuntimeError("boom")
+        except RuntimeError:
+            start_response("500 Oops", [], sys.exc_info())
+            yield b"oops"
+
+    with pytest.raises(RuntimeError, match="boom"):
+        Client(sql_place, Shop(breaks), max_response=10).post(key)
 
 
 def test_a_required_key_is_asked_for_and_a_bad_one_refused(sql_place: RecordPlace) -> None:

@@ -1,6 +1,7 @@
 """Service clients of both colours against a real server: the retry table, headers, types, limits."""
 
 import asyncio
+import gzip
 import inspect
 import socket
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
+import httpx2
 import pytest
 from pydantic import BaseModel, ValidationError
 from structlog.testing import LogCapture
@@ -436,3 +438,97 @@ def test_both_clients_offer_the_same() -> None:
         return {name for name, value in vars(kind).items() if inspect.isfunction(value) and not name.startswith("_")}
 
     assert offered(ServiceClient) == offered(SyncServiceClient)
+
+
+@pytest.mark.parametrize("token", ["s3cret\n", " s3cret", "s3cr\u00e9t", ""])
+def test_a_token_that_cannot_be_sent_is_shown_nowhere(client: Colour, lines: LogCapture, token: str) -> None:
+    client.server.plays(Reply())
+    with pytest.raises(TerminalError, match="the token for") as raised:
+        client(token=lambda: token).get("/x")
+    assert client.server.requests == []
+    assert "s3cr" not in f"{lines.entries}{raised.value!r}"
+
+
+def test_a_header_that_cannot_be_sent_is_named_and_its_value_is_not(client: Colour) -> None:
+    for options in ({"headers": {"X-Api-Key": "s3cret\r\nx-more: 1"}}, {"user": "s3cret\n"}):
+        with pytest.raises(ConfigurationError) as raised:
+            client().get("/x", **options)
+        assert "s3cret" not in str(raised.value)
+
+
+def test_a_header_is_sent_once_however_it_is_spelt(client: Colour) -> None:
+    seen: list[httpx2.Headers] = []
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers)
+        return httpx2.Response(200)
+
+    made = client(headers={"X-Team": "a"}, token="ours", transport=httpx2.MockTransport(answered))
+    made.get("/x", headers={"x-team": "b", "Authorization": "theirs"})
+    assert (seen[0].get_list("x-team"), seen[0].get_list("authorization")) == (["b"], ["Bearer ours"])
+
+
+@pytest.mark.parametrize(
+    "name", ["operation", "http_status", "attempt", "idempotency_key", "reason", "next_attempt_at"]
+)
+def test_a_correlation_id_of_any_name_changes_nothing(client: Colour, lines: LogCapture, name: str) -> None:
+    client.server.plays(Reply(503), Reply(), Reply(404))
+    with correlate(**{name: "mine"}):
+        client().post("/x", idempotency_key="k")
+        with pytest.raises(ServiceRefused):
+            client().post("/x", idempotency_key="k")
+    assert [line["event"] for line in lines.entries] == ["will retry", "called", "gave up"]
+    assert lines.entries[1]["http_status"] == 200
+
+
+def test_cookies_of_one_answer_do_not_go_along_with_the_next_call(client: Colour) -> None:
+    client.server.plays(Reply(headers={"set-cookie": "session=1; Path=/"}), Reply())
+    made = client()
+    made.get("/x")
+    made.get("/x")
+    assert "cookie" not in client.server.requests[1].headers
+
+
+async def test_a_token_that_does_not_come_is_a_time_out_that_says_so(server: Server) -> None:
+    async def token() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async with ServiceClient(server.url, token=token, timeout=0.05, policy=RetryPolicy.none(), verify=False) as made:
+        with pytest.raises(TimeoutError, match=r"the token for .* did not come within 0\.05 s"):
+            await made.get("/x")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_handshake_that_is_broken_off_closes_its_connection(cancelled: bool) -> None:
+    came, left = asyncio.Event(), asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        came.set()
+        await reader.read()
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(mute, "127.0.0.1", 0) as listening:
+        url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        made = ServiceClient(url, timeout=5 if cancelled else 0.2, policy=RetryPolicy.none(), verify=False)
+        asking = asyncio.ensure_future(made.get("/x"))
+        if cancelled:
+            await came.wait()
+            asking.cancel()
+        await asyncio.wait([asking])
+        async with asyncio.timeout(3):
+            await left.wait()
+        await made.close()
+
+
+def test_an_answer_is_unpacked_only_as_it_was_asked_for(client: Colour) -> None:
+    client.server.plays(Reply(body=gzip.compress(b"[7]"), headers={"content-encoding": "gzip"}))
+    assert client().get("/x", returns=list[int]) == [7]
+    assert client.server.requests[0].headers["accept-encoding"] == "gzip, deflate"
+    for encoding in ("gzip, gzip", "br", "zstd"):
+        client.server.plays(Reply(body=gzip.compress(gzip.compress(b"[7]")), headers={"content-encoding": encoding}))
+        with pytest.raises(InvalidPayload, match="not asked for"):
+            client().get("/x")
+        assert len(client.server.requests) == 1

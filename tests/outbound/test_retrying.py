@@ -302,3 +302,11 @@ def test_by_default_it_is_three_attempts_from_a_quarter_second_to_five(colour: s
     seen: list[float | None] = []
     with_retry.sync("call", lambda attempt: seen.append(attempt.remaining))
     assert seen[0] == pytest.approx(10, abs=0.5)
+
+
+@pytest.mark.parametrize("name", ["reason", "next_attempt_in", "elapsed_ms", "operation"])
+def test_a_field_of_any_name_breaks_nothing(colour: str, name: str, lines: LogCapture) -> None:
+    assert call(colour, Flaky(ConnectionError()), log_fields={name: "mine"}) == 2
+    with pytest.raises(ConnectionError):
+        call(colour, Flaky(ConnectionError()), log_fields={name: "mine"}, policy=RetryPolicy.none())
+    assert {line["operation"] for line in lines.entries} == {"call"}

@@ -1,6 +1,7 @@
-"""What only an async call can: be broken off in the middle."""
+"""Time-outs: what only an async call can, be broken off in the middle; and what a plain one is told."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -46,3 +47,28 @@ def test_cancelling_ends_it_at_once_and_is_never_retried(moment: str) -> None:
 async def test_an_attempt_that_took_too_long_says_so() -> None:
     with pytest.raises(TimeoutError, match=r"report took longer than 0\.02 s"):
         await with_retry("report", lambda: asyncio.sleep(60), timeout=0.02, policy=RetryPolicy.none())
+
+
+async def test_a_time_out_of_the_function_itself_is_not_called_ours() -> None:
+    async def late() -> None:
+        raise TimeoutError
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(TimeoutError) as raised:
+        await with_retry("theirs", late, policy=RetryPolicy.none(), timeout=None)
+    assert str(raised.value) == ""
+    with pytest.raises(TimeoutError, match=r"ours took longer than 0\.01 s"):
+        await with_retry("ours", hangs, policy=RetryPolicy.none(), timeout=0.01)
+
+
+def test_a_plain_function_that_looks_is_told_the_time_of_a_probe() -> None:
+    breaker = CircuitBreaker("slow", threshold=1, cooldown=0.01, jitter=0, probe_timeout=0.5)
+    breaker.sync.trip(0.001, "down")
+    time.sleep(0.01)
+    left = []
+    with_retry.sync("look", lambda attempt: left.append(attempt.remaining), breaker=breaker, policy=FAST, timeout=10)
+    with_retry.sync("call", lambda attempt: left.append(attempt.remaining), breaker=breaker, policy=FAST, timeout=10)
+    assert left[0] <= 0.5
+    assert left[1] > 5

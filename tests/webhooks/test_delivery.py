@@ -3,14 +3,19 @@
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import standardwebhooks
 
-from holdfast import Holdfast, RetryPolicy, correlate
+from holdfast import CircuitBreaker, CircuitOpen, Holdfast, RetryPolicy, correlate
 from holdfast.core.delivery import Delivery, Status
+from holdfast.outbound.breaker import Permit
+from holdfast.outbound.circuits import MemoryCircuits
+from holdfast.outbound.webhooks.courier import Courier, Parcel
+from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.stores.query import runs
 from holdfast.webhooks import WebhookOptions, verify
 from tests.engine.conftest import MakeApp
@@ -462,3 +467,51 @@ async def test_what_is_left_of_an_endpoint_that_was_deleted_is_dead(hf: Holdfast
 
 async def some_dead(hf: Holdfast) -> bool:
     return any(one.dead for one in await all_of(hf))
+
+
+@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("status", [410, 500])
+async def test_the_query_of_an_address_is_a_secret_too(hf: Holdfast, receiver: Receiver, log: Log, status: int) -> None:
+    url = f"http://127.0.0.1:{receiver.port}?key=s3cret"
+    await hf.webhooks.add(url, events=["order.*"], conn=None, retry=QUICK, headers={"authorization": "Bearer t0ken"})
+    receiver.then(answer(status, b"no such page: /?key=s3cret, nor is t0ken known"))
+    await place(hf)
+    await drain(hf)
+    assert receiver.requests[0].line == "POST /?key=s3cret HTTP/1.1"
+    (webhook,) = await hf.ops.webhooks()
+    told = f"{webhook!r}{await run_records(hf)!r}{await only(hf)!r}{log!r}{await hf.ops.audit()!r}"
+    assert "s3cret" not in told
+    assert "t0ken" not in told
+
+
+@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("strict", [{"allow_http": True}, {"allow_networks": ("127.0.0.0/8",)}])
+async def test_a_name_that_comes_to_lead_where_it_must_not_costs_a_few_deliveries_and_not_all(
+    make_app: MakeApp, receiver: Receiver, strict: dict[str, Any]
+) -> None:
+    await add(make_app(webhooks=LOOPBACK), receiver)
+    hf = make_app(webhooks=WebhookOptions(**strict, threshold=3))
+    for number in range(10):
+        await place(hf, number)
+    async with working(hf, concurrency=1):
+        await eventually(lambda: parked(hf, 8))
+    assert receiver.requests == []
+    assert sum(one.dead for one in await all_of(hf)) == 2
+
+
+async def test_a_probe_that_came_late_to_its_turn_has_what_is_left_and_no_more() -> None:
+    circuits = MemoryCircuits()
+    courier = Courier(replace(LOOPBACK, timeout=5), circuits, disable=lambda *_: asyncio.sleep(0))
+    async with receiving(silent) as receiver:
+        endpoint = new_endpoint(receiver.url, events=["order.*"], options=LOOPBACK)
+        await CircuitBreaker(endpoint.consumer, circuits).trip(0.01, "down")
+        await asyncio.sleep(0.02)
+        breaker = courier._breaker(endpoint)
+        permit = await breaker.admit()
+        late = Permit(permit.entry, asyncio.get_running_loop().time() - 1)
+        breaker.admit = lambda: asyncio.sleep(0, late)  # type: ignore[method-assign]
+        parcel = Parcel(id="1", type="order.placed", occurred_at=datetime.now(UTC), payload={})
+        async with asyncio.timeout(2):
+            with pytest.raises(CircuitOpen):
+                await courier.deliver(endpoint, parcel, lambda _: None)
+    await courier.close()

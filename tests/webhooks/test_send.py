@@ -19,6 +19,7 @@ from holdfast.outbound.webhooks.send import MOST_BODY, Answer, Sender, excerpt_o
 from tests.webhooks.receiver import (
     LOOPBACK,
     Act,
+    Request,
     answer,
     echo,
     endless_body,
@@ -215,3 +216,37 @@ async def test_credentials_that_a_receiver_echoes_are_kept_out_of_the_excerpt() 
 )
 def test_an_excerpt_is_one_bounded_printable_line(body: bytes, excerpt: str) -> None:
     assert excerpt_of(body) == excerpt
+
+
+async def test_a_handshake_that_hangs_is_hung_up_on() -> None:
+    left = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(mute, "127.0.0.1", 0) as listening, sending() as sender:
+        url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+        with pytest.raises(TimeoutError):
+            await sender.post(url, {"content-length": "0"}, b"", within=0.2)
+        async with asyncio.timeout(3):
+            await left.wait()
+
+
+async def test_certificates_are_read_once_and_not_for_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with receiving(reset) as receiver, sending() as sender:
+        monkeypatch.setattr("httpcore2._async.connection.default_ssl_context", lambda: pytest.fail("read anew"))
+        with pytest.raises(OSError, match=r"127\.0\.0\.1"):
+            await sender.post(receiver.url.replace("http", "https"), {"content-length": "0"}, b"", within=0.1)
+
+
+async def test_what_is_not_http_is_told_in_a_bounded_line_without_credentials() -> None:
+    async def garbled(_: Request, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ns3cret " + b"z" * 50_000 + b"\r\n\r\n")
+        await writer.drain()
+
+    with pytest.raises(ConnectionError) as raised:
+        await posted(garbled, secret=["s3cret"])
+    assert len(str(raised.value)) < 600
+    assert "s3cret" not in str(raised.value)

@@ -16,6 +16,7 @@ from holdfast.core.text import sanitise
 T = TypeVar("T")
 
 _WHY_LIMIT = 300
+_SHORTEST_LOOK = timedelta(seconds=2)
 
 
 class Result(StrEnum):
@@ -95,12 +96,19 @@ class Circuit:
             return CircuitState.PROBING
         return CircuitState.HALF_OPEN
 
-    def wait(self, now: datetime) -> timedelta | None:
-        """How long until somebody may pass; None when somebody may now."""
-        if self.open_until is None:
-            return None
-        until = max(self.open_until, self.probe_until or self.open_until)
-        return until - now if until > now else None
+    def wait(self, now: datetime, limits: Limits) -> timedelta | None:
+        """How long until it is worth asking to pass; None when somebody may now.
+
+        A probe mostly ends long before its deadline. So who asks meanwhile comes back after twice what it has taken so
+        far: soon after it ended well, and few times while it hangs.
+        """
+        state = self.state(now)
+        if state is CircuitState.OPEN and self.open_until is not None:
+            return self.open_until - now
+        if state is CircuitState.PROBING and self.probe_until is not None:
+            taken = now - (self.probe_until - limits.probe_timeout)
+            return min(self.probe_until - now, max(_SHORTEST_LOOK, 2 * taken))
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ def enter(limits: Limits, succeeded: int = 0) -> Change[Entry | timedelta]:
         if circuit.open_until is None:
             counted = _counted(circuit, limits, now, succeeded, 0)
             return counted, Entry(counted.fence, probe=False)
-        wait = circuit.wait(now)
+        wait = circuit.wait(now, limits)
         if wait is not None:
             return circuit, wait
         probing = replace(circuit, fence=_next(circuit, now), probe_until=now + limits.probe_timeout)

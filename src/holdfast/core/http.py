@@ -53,6 +53,11 @@ def verdict_for(
     return Verdict.retry(wait)
 
 
+def fits_header(value: str) -> bool:
+    """Say whether text can be the value of a header as it is. HTTP libraries show in their error what does not."""
+    return value == value.strip() and all(" " <= character <= "~" for character in value)
+
+
 def parse_retry_after(value: str | None, now: datetime | None) -> timedelta | None:
     """Return the wait a Retry-After header asks for, or None where it asks for nothing that can be read.
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from holdfast.core.correlation import correlate
 from holdfast.core.errors import KeyRequired, ReservationLost, StoreError
-from holdfast.idempotency.gate import Chosen, Gate, Required, ScopeOf, open_gate, options, unavailable, uncommitted
+from holdfast.idempotency.gate import Chosen, Gate, Required, ScopeOf, open_gate, options, uncommitted, unknown
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import App, Flow, Records, carry_out
 from holdfast.idempotency.request import Request
@@ -122,11 +122,16 @@ class _Run:
             await self._at_the_end()
 
     async def _at_the_end(self) -> None:
-        """The application returned without an answer, or with one whose transaction was still open."""
-        if self._pending is None:
+        """The application returned without an answer, in the middle of one, or while its transaction was open."""
+        if self._start is None:
             await self._do(self._gate.abandon(self._held))
             return
-        confirmed = await self._confirmed(self._pending)
+        stored = self._pending or (self._key.completed if self._key.stands_for(self._status) else None)
+        if stored is None:
+            # The client left, and the framework stopped the answer, not the effect: it must not happen again.
+            await self._keep(None)
+            return
+        confirmed = await self._confirmed(stored)
         if confirmed is None:
             await self._do(self._gate.abandon(self._held))
         await self._answer(confirmed or uncommitted())
@@ -170,7 +175,7 @@ class _Run:
             if not await self._is_committed():
                 return None
         except StoreError:
-            return unavailable()
+            return unknown()
         return StoredResponse(stored.status, in_place_of(self._headers, stored), stored.body)
 
     async def _is_committed(self) -> bool:
@@ -180,14 +185,19 @@ class _Run:
         """The application's answer is there, or is too long to wait for: it is stored, then sent."""
         body = b"".join(self._chunks)
         self._chunks.clear()
-        kept = StoredResponse(self._status, kept_headers(self._headers), body if whole else None)
-        answer = await self._do(self._gate.lost(self._held) if self._key.lost else self._gate.settle(self._held, kept))
-        if answer is not None:
-            await self._answer(answer)
+        if not await self._keep(body if whole else None):
             return
         self._sent, self._flowing = True, more
         await self._out(self._start or {})
         await self._out({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _keep(self, body: bytes | None) -> bool:
+        """Stores the application's answer; false when another one was sent in its place."""
+        kept = StoredResponse(self._status, kept_headers(self._headers), body)
+        answer = await self._do(self._gate.lost(self._held) if self._key.lost else self._gate.settle(self._held, kept))
+        if answer is not None:
+            await self._answer(answer)
+        return answer is None
 
     async def _answer(self, answer: StoredResponse) -> None:
         self._sent = True
@@ -229,7 +239,9 @@ def _read(scope: Scope, header: str) -> tuple[Request, list[str]]:
 
 def _with_key(scope: Scope, key: IdempotencyKey) -> Scope:
     extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name not in _PAST_US}
-    return {**scope, "state": {**(scope.get("state") or {}), STATE: key}, "extensions": extensions}
+    # The request's own state and no copy: a middleware outside reads there what a handler has put in.
+    scope.setdefault("state", {})[STATE] = key
+    return {**scope, "extensions": extensions}
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:

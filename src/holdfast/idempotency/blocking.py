@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from holdfast.core.correlation import correlate
 from holdfast.core.errors import KeyRequired, ReservationLost, StoreError
-from holdfast.idempotency.gate import Gate, unavailable, uncommitted
+from holdfast.idempotency.gate import Gate, uncommitted, unknown
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import carry_out_sync
 from holdfast.idempotency.request import Request
@@ -33,7 +33,10 @@ class BlockingFront(ABC, Generic[R]):
 
     @abstractmethod
     def body(self, limit: int) -> bytes | None:
-        """The body; none when it is longer than the limit, and then no more of it is read."""
+        """The body; none when it is longer than the limit, and then no more of it is read.
+
+        `ConnectionAbortedError` when the client went away before its end.
+        """
 
     @abstractmethod
     def run(self, key: IdempotencyKey, body: bytes | None) -> R:
@@ -58,7 +61,10 @@ class BlockingFront(ABC, Generic[R]):
             return self.make(key)
         if key is None:
             return self._without_a_key()
-        body = self.body(gate.options.max_body)
+        try:
+            body = self.body(gate.options.max_body)
+        except ConnectionAbortedError:
+            return self.make(gate.cut_short())
         if body is None:
             return self.make(gate.too_large())
         held = gate.hold(self.request, self.scope(), key, body)
@@ -110,5 +116,5 @@ class BlockingFront(ABC, Generic[R]):
                 carry_out_sync(gate.abandon(held), gate.records)
                 return uncommitted()
         except StoreError:
-            return unavailable()
+            return unknown()
         return StoredResponse(stored.status, in_place_of(pairs, stored), stored.body)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, Concatenate, ParamSpec, Unpack
+from urllib.parse import quote
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.idempotency.blocking import BlockingFront, Parts
@@ -68,7 +69,7 @@ def _check_transactions(view: Any) -> None:
 class _Front(BlockingFront[Any]):
     def __init__(self, gate: Gate, request: Any, scope_of: ScopeOf, required: bool, view: Callable[[], Any]) -> None:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        seen = Request(request.method, request.path, request.META.get("QUERY_STRING", ""), headers, request.META)
+        seen = Request(request.method, quote(request.path), request.META.get("QUERY_STRING", ""), headers, request.META)
         given = headers.get(gate.options.header)
         super().__init__(gate, seen, [] if given is None else [given])
         self._django, self._scope_of, self._required, self._view = request, scope_of, required, view
@@ -89,12 +90,20 @@ class _Front(BlockingFront[Any]):
 
     def run(self, key: IdempotencyKey, body: bytes | None) -> Any:
         self._django.idempotency = key
-        return self._view()
+        answer = self._view()
+        # A template's answer has no content until it is rendered, which Django would do after the view.
+        return answer.render() if hasattr(answer, "render") else answer
 
     def parts(self, answer: Any) -> Parts:
         body = None if answer.streaming else answer.content
         kept = None if body is None or len(body) > self.gate.options.max_response else body
-        return answer.status_code, list(answer.items()), kept
+        cookies = [("set-cookie", cookie.OutputString()) for cookie in answer.cookies.values()]
+        return answer.status_code, [*answer.items(), *cookies], kept
 
     def make(self, stored: StoredResponse) -> HttpResponse:
-        return HttpResponse(stored.body or b"", status=stored.status, headers=dict(stored.headers))
+        headers = {name: value for name, value in stored.headers if name != "set-cookie"}
+        answer = HttpResponse(stored.body or b"", status=stored.status, headers=headers)
+        for name, value in stored.headers:
+            if name == "set-cookie":
+                answer.cookies.load(value)
+        return answer

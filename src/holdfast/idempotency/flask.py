@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, Unpack
+from urllib.parse import quote
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.idempotency.blocking import BlockingFront, Parts
@@ -53,7 +54,7 @@ class _Front(BlockingFront[Response]):
     def __init__(self, gate: Gate, scope_of: ScopeOf, required: bool, view: Callable[[], Response]) -> None:
         headers = {name.lower(): value for name, value in request.headers.items()}
         query = request.query_string.decode("latin-1")
-        seen = Request(request.method, request.path, query, headers, request.environ)
+        seen = Request(request.method, quote(request.path), query, headers, request.environ)
         super().__init__(gate, seen, request.headers.getlist(gate.options.header))
         self._scope_of, self._required, self._view = scope_of, required, view
 

@@ -83,6 +83,11 @@ def options(**chosen: Unpack[Chosen]) -> Options:
         )
     if not timedelta(milliseconds=100) <= made.lease <= made.keep:
         raise ConfigurationError(f"lease is {made.lease}; give at least 100ms, and less than keep ({made.keep})")
+    if made.longest > made.keep:
+        raise ConfigurationError(
+            f"longest is {made.longest}; give no more than keep ({made.keep}): a request whose record expired while it "
+            "ran would be carried out again"
+        )
     return made
 
 
@@ -119,6 +124,15 @@ class Gate:
             "The request is too large to be made idempotent",
             f"A request with an idempotency key may have {self.options.max_body:,} bytes; upload the content first and "
             "refer to it.",
+        )
+
+    def cut_short(self) -> StoredResponse:
+        """The answer to a body that ends too early; hardly anybody is left to read it."""
+        return problem(
+            400,
+            "idempotent-request-cut-short",
+            "The request ended too early",
+            "Less came than its content-length says. It was not carried out: send it again.",
         )
 
     def hold(self, request: Request, scope: object, key: str, body: bytes) -> Held | StoredResponse:
@@ -163,8 +177,10 @@ class Gate:
             if (yield Finish(held, response)):
                 return None
             found: Found | None = yield Look(held)
+            if found is not None and found.owner == held.owner:
+                return None  # it was completed in the application's transaction, and an error came after
             log.warning("a request lost its idempotency key", scope=held.scope, key=held.key, path=held.path)
-            return None if found is None or found.owner == held.owner else self._answer(found, held)
+            return None if found is None else self._answer(found, held)
         except StoreError as error:
             # The effect is done: the client is better off with its answer than with an error and a reason to repeat.
             log.error("an answer could not be kept", scope=held.scope, key=held.key, error=str(error))
@@ -181,7 +197,7 @@ class Gate:
         try:
             return self._answer((yield Look(held)), held)
         except StoreError:
-            return unavailable()
+            return unknown()
 
     def abandon(self, held: Held) -> Flow[None]:
         """Lets go of the key after a failure: the next try runs anew."""
@@ -241,6 +257,18 @@ def unavailable() -> StoredResponse:
         "idempotency-store-unavailable",
         "The request was not carried out",
         "Whether it was carried out before cannot be looked up at the moment. Repeat it shortly under the same key.",
+        retry_after=1,
+    )
+
+
+def unknown() -> StoredResponse:
+    """The answer when the records went away after the application ran."""
+    return problem(
+        503,
+        "idempotency-store-unavailable",
+        "It is not known whether the request was carried out",
+        "The record of its answer cannot be looked up at the moment. Repeat it shortly under the same key: it is not "
+        "carried out twice.",
         retry_after=1,
     )
 

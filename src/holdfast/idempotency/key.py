@@ -28,10 +28,13 @@ class IdempotencyKey:
         self.sync = SyncIdempotencyKey(self)
 
     def stands_for(self, status: int) -> bool:
-        """Whether an application's answer with this status is the one that was completed, and not an error after it."""
+        """Whether an application's answer with this status is the one that was completed, and not an error after it.
+
+        A handler that completes with 402 and returns is answered by its framework with 200 or 201.
+        """
         if self.completed is None or self.lost:
             return False
-        return status == self.completed.status or max(status, self.completed.status) < _ERROR
+        return status < _ERROR or status == self.completed.status
 
     @property
     def key(self) -> str | None:

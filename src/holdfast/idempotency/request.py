@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -96,8 +97,24 @@ def _normalised(content_type: str, body: bytes) -> bytes:
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         try:
-            # Python's own reader keeps integers of any size apart. NaN is no JSON, and 1e400 has no value.
-            return b"json" + json.dumps(json.loads(body), sort_keys=True, allow_nan=False).encode()
-        except (ValueError, RecursionError):
-            pass  # not JSON after all; the application will say so
+            # Python's own reader keeps integers of any size apart. NaN is no JSON.
+            value = json.loads(body, object_pairs_hook=_members, parse_float=_number)
+            return b"json" + json.dumps(value, sort_keys=True, allow_nan=False).encode()
+        except (ValueError, ArithmeticError, RecursionError):
+            pass  # not JSON after all, or readers may differ about its value
     return b"bytes" + body
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a name stands twice")
+    return members
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    # An application that reads decimals sees more digits than a float holds.
+    if Decimal(text) != Decimal(repr(number)):
+        raise ValueError("a float does not hold it")
+    return number

@@ -62,19 +62,26 @@ class _Answer:
     chunks: list[bytes] = field(default_factory=list)
     source: Iterable[bytes] = ()
     rest: Iterator[bytes] | None = None
+    size: int = 0
+    sent: bool = False
 
-    def start(self, status: str, headers: list[tuple[str, str]], exc_info: object = None) -> Callable[[bytes], object]:
+    def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
+        if self.sent and exc_info:
+            raise exc_info[1]  # too late for another answer: the server must break off
         self.status, self.headers = status, headers
-        return self.chunks.append
+        return self.take
+
+    def take(self, chunk: bytes) -> None:
+        self.chunks.append(chunk)
+        self.size += len(chunk)
 
     def fill(self, source: Iterable[bytes], limit: int) -> None:
         """Takes the body in; of one that is longer than the limit the rest is left to come."""
-        self.source, self.rest, size = source, iter(source), 0
+        self.source, self.rest = source, iter(source)
         try:
             for chunk in self.rest:
-                self.chunks.append(chunk)
-                size += len(chunk)
-                if size > limit:
+                self.take(chunk)
+                if self.size > limit:
                     return
         except BaseException:
             self.close()
@@ -86,6 +93,7 @@ class _Answer:
         return [b"".join(self.chunks)] if self.rest is None else self
 
     def __iter__(self) -> Iterator[bytes]:
+        self.sent = True
         yield b"".join(self.chunks)
         yield from self.rest or ()
 
@@ -122,7 +130,8 @@ class _Front(BlockingFront[_Answer]):
         return answer
 
     def parts(self, answer: _Answer) -> Parts:
-        body = b"".join(answer.chunks) if answer.rest is None else None
+        whole = answer.rest is None and answer.size <= self.gate.options.max_response
+        body = b"".join(answer.chunks) if whole else None
         return int(answer.status[:3]), answer.headers, body
 
     def make(self, stored: StoredResponse) -> _Answer:
@@ -143,7 +152,10 @@ def _read(environ: Environ) -> Request:
 
 
 def _body(environ: Environ, limit: int) -> bytes:
-    """The body up to a limit. Without a length only a server that ends its input is read."""
+    """The body up to a limit. Without a length only a server that ends its input is read.
+
+    `ConnectionAbortedError` when less comes than the length says: a part must not pass for the whole.
+    """
     length = environ.get("CONTENT_LENGTH")
     if not length and not environ.get("wsgi.input_terminated"):
         return b""
@@ -152,6 +164,8 @@ def _body(environ: Environ, limit: int) -> bytes:
     while wanted > 0 and (chunk := environ["wsgi.input"].read(wanted)):
         chunks.append(chunk)
         wanted -= len(chunk)
+    if length and wanted > 0:
+        raise ConnectionAbortedError("the client went away in the middle of its request")
     return b"".join(chunks)
 
 

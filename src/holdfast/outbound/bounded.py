@@ -5,14 +5,16 @@ Here every wait on the socket ends with the exchange's deadline, and the client 
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from ssl import SSLContext
-from typing import Any
+from typing import Any, TypeVar
 
 import httpcore2
 import httpx2
+
+C = TypeVar("C", httpx2.Client, httpx2.AsyncClient)
 
 _deadline: ContextVar[float | None] = ContextVar("holdfast_exchange_deadline", default=None)
 
@@ -28,11 +30,16 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def bound(client: httpx2.Client) -> httpx2.Client:
-    """Makes a client heed `within`. The HTTP library has no door for this, so it is put in behind its back."""
+    """Makes a client heed `within`."""
+    return backed(client, _Backend)
+
+
+def backed(client: C, wrapped: Callable[[Any], object]) -> C:
+    """Makes a client connect through a backend of ours. The HTTP library has no door for this: it is done behind its back."""
     for transport in (client._transport, *client._mounts.values()):
         pool = getattr(transport, "_pool", None)
         if pool is not None:
-            pool._network_backend = _Backend(pool._network_backend)
+            pool._network_backend = wrapped(pool._network_backend)
     return client
 
 

@@ -222,7 +222,7 @@ class CircuitBreaker:
                 log.warning("circuit's state cannot be reached, going on alone", circuit=self.name, error=str(error))
                 self._alone_until = time.monotonic() + _ALONE_SECONDS
                 circuit, outcome, now = self._alone.change_sync(self.name, change)
-        wait = circuit.wait(now)
+        wait = circuit.wait(now, self.limits)
         self._known = _Known(
             at=time.monotonic(),
             fence=circuit.fence,

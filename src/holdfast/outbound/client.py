@@ -180,9 +180,15 @@ class _AsyncSide:
         given = self._service.given_token
         if not callable(given):
             return given
-        async with asyncio.timeout(seconds):
-            token = given()
-            return await token if inspect.isawaitable(token) else token
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                token = given()
+                return await token if inspect.isawaitable(token) else token
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(f"the token for {self._service.name} did not come within {seconds:g} s") from None
 
     def admit(self, breaker: CircuitBreaker) -> Awaitable[Permit]:
         return breaker.admit()
@@ -199,7 +205,7 @@ class _AsyncSide:
             async with asyncio.timeout(seconds):
                 response = await client.send(request, stream=True)
                 try:
-                    body = Body(service, call)
+                    body = Body(service, call, response.headers)
                     async for chunk in response.aiter_bytes():
                         body.add(chunk)
                 finally:
@@ -217,7 +223,9 @@ class _AsyncSide:
         if self._client is None:
             import httpx2
 
-            self._client = httpx2.AsyncClient(**self._service.http)
+            from holdfast.outbound.handshake import closing
+
+            self._client = closing(httpx2.AsyncClient(**self._service.http))
         return self._client
 
 
@@ -252,7 +260,7 @@ class _SyncSide:
         with within(seconds):
             response = client.send(request, stream=True)
             try:
-                body = Body(service, call)
+                body = Body(service, call, response.headers)
                 for chunk in response.iter_bytes():
                     body.add(chunk)
             finally:

@@ -79,21 +79,21 @@ class Course:
         if status is not None:
             known["http_status"] = status
         if wait is None:
-            log.warning("gave up", **known, reason=why)
+            log.warning("gave up", **known | {"reason": why})
             error.add_note(
                 f"{self._operation} was given up after attempt {self.number} of {self.max_attempts}, "
                 f"{now - self._started:.3f} s after it began: {why}"
             )
             return None
         at = datetime.now(UTC) + timedelta(seconds=wait)
-        log.warning("will retry", **known, next_attempt_in=round(wait, 3), next_attempt_at=at.isoformat())
+        log.warning("will retry", **known | {"next_attempt_in": round(wait, 3), "next_attempt_at": at.isoformat()})
         self.number += 1
         return wait
 
     def succeeded(self) -> None:
         """Says that it went well after all."""
         elapsed = round((time.monotonic() - self._started) * 1000, 1)
-        log.info("succeeded after retries", **self._known(), elapsed_ms=elapsed)
+        log.info("succeeded after retries", **self._known() | {"elapsed_ms": elapsed})
 
     def _decided(self, error: Exception, now: float) -> tuple[float | None, str]:
         rules = () if self._rules is None else (self._rules,)
@@ -114,6 +114,7 @@ class Course:
         return wait, ""
 
     def _known(self) -> dict[str, object]:
+        # Ours win: a field of the same name must not break the call that it tells about.
         known = loggable(correlation()) | loggable(self._fields or {})
         known |= {"operation": self._operation, "attempt": self.number, "max_attempts": self.max_attempts}
         if self._key is not None:

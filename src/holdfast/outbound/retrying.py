@@ -6,6 +6,7 @@ Whatever a failure asks for is decided in `Course`; the two drivers here only ca
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import lru_cache, update_wrapper
 from inspect import iscoroutinefunction
 from types import CoroutineType
@@ -107,7 +108,7 @@ class Retrying:
         key = None if self._key is None else self._key_for(args, kwargs)
         if self._budget is not None:
             self._budget.called()
-        course, given, result = None, args, None
+        course, given, result, limit = None, args, None, None
         started = began = time.monotonic()
         while True:
             try:
@@ -115,15 +116,15 @@ class Retrying:
                     given = (self._attempt(course, key, began, started), *args)
                 # The guard is outside the time-out: a call that hangs is a failure of what it calls.
                 if self._breaker is None:
-                    async with asyncio.timeout(self._cancelled_after(began, started)):
+                    async with asyncio.timeout(self._cancelled_after(began, started)) as limit:
                         made = function(*given, **kwargs)
                         result = await made if hasattr(made, "__await__") else _PLAIN
                 else:
-                    async with self._breaker.guard(), asyncio.timeout(self._cancelled_after(began, started)):
+                    async with self._breaker.guard(), asyncio.timeout(self._cancelled_after(began, started)) as limit:
                         made = function(*given, **kwargs)
                         result = await made if hasattr(made, "__await__") else _PLAIN
             except Exception as error:
-                if type(error) is TimeoutError and not error.args:
+                if type(error) is TimeoutError and not error.args and limit is not None and limit.expired():
                     error.args = (f"{self._operation} took longer than {self._limit(began, started)} s",)
                 course = course or self._course(key, started)
                 wait = course.failed(error, began)
@@ -152,7 +153,13 @@ class Retrying:
                 if self._breaker is None:
                     result = function(*given, **kwargs)
                 else:
-                    with self._breaker.sync.guard():
+                    with self._breaker.sync.guard() as permit:
+                        if wants and permit.deadline is not None:
+                            attempt = self._attempt(course, key, began, started)
+                            ends = (
+                                permit.deadline if attempt.deadline is None else min(attempt.deadline, permit.deadline)
+                            )
+                            given = (replace(attempt, deadline=ends), *args)
                         result = function(*given, **kwargs)
             except Exception as error:
                 course = course or self._course(key, started)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ssl import SSLContext
 from typing import Any, Protocol, TypedDict
 from uuid import uuid4
@@ -22,8 +23,8 @@ from holdfast.core.carried import carried_status
 from holdfast.core.classify import VerdictKind, classify
 from holdfast.core.correlation import correlation
 from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import CircuitOpen, ConfigurationError, InvalidPayload, ServiceRefused
-from holdfast.core.http import CONFLICT, verdict_for
+from holdfast.core.errors import CircuitOpen, ConfigurationError, InvalidPayload, ServiceRefused, TerminalError
+from holdfast.core.http import CONFLICT, fits_header, verdict_for
 from holdfast.core.key import check_key
 from holdfast.core.loggable import loggable
 from holdfast.core.retry import RetryPolicy
@@ -45,6 +46,7 @@ MAX_ANSWER = 10 * 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _ONCE = RetryPolicy.none()
 _EXCERPT = 2_000
+_ENCODINGS = ("gzip", "deflate")
 
 
 class Reach(StrEnum):
@@ -175,8 +177,11 @@ class Service:
         self.http: dict[str, Any] = {
             "base_url": base_url,
             "limits": httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_keepalive),
+            "headers": {"accept-encoding": ", ".join(_ENCODINGS)},
             "verify": verify,
             "transport": transport,
+            # What one caller's answer sets must not go along with another's call.
+            "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         }
 
     def phases(self, seconds: float) -> Any:
@@ -194,8 +199,9 @@ class Service:
         ids.setdefault("request_id", str(uuid4()))
         user = options.get("user")
         if user is not None:
-            ids["user_id"] = user
-        headers = self.headers | {header: ids[name] for name, header in self.passes.items() if _fits(ids.get(name, ""))}
+            ids["user_id"] = _checked("user", user)
+        passed = {header: ids.get(name, "") for name, header in self.passes.items()}
+        headers = self.headers | {header: id for header, id in passed.items() if id and fits_header(id)}
         content = options.get("content")
         if "json" in options:
             content = to_json(options["json"])
@@ -210,7 +216,7 @@ class Service:
             path=path,
             params=options.get("params"),
             content=content,
-            headers=headers | dict(options.get("headers") or {}),
+            headers=_sendable(headers | dict(options.get("headers") or {})),
             key=key,
             conflict_ok=conflict_ok,
             timeout=self.timeout if timeout is None else to_timedelta(timeout, name="timeout").total_seconds(),
@@ -234,6 +240,11 @@ class Service:
         headers = dict(call.headers)
         token = yield side.token(_least(call.timeout, attempt, None))
         if token is not None:
+            if not (token and fits_header(token)):
+                raise TerminalError(
+                    f"the token for {self.name} is empty or not printable ASCII text; give it without spaces or line ends "
+                    "around it"
+                )
             headers["authorization"] = f"Bearer {token}"
         permit = None
         if self.breaker is not None:
@@ -250,15 +261,14 @@ class Service:
             raise
         if self.breaker is not None and permit is not None:
             yield side.settle(self.breaker, permit, Result.SUCCEEDED, "")
-        log.info(
-            "called",
-            **dict(call.fields) | ({} if call.key is None else {"idempotency_key": call.key}),
-            operation=f"{call.method} {call.fields['path']}",
-            http_status=answer.status,
-            latency_ms=round((time.monotonic() - began) * 1000, 1),
-            attempt=attempt.number,
-            max_attempts=attempt.max_attempts,
-        )
+        known = dict(call.fields) | {
+            "operation": f"{call.method} {call.fields['path']}",
+            "http_status": answer.status,
+            "latency_ms": round((time.monotonic() - began) * 1000, 1),
+            "attempt": attempt.number,
+            "max_attempts": attempt.max_attempts,
+        }
+        log.info("called", **known | ({} if call.key is None else {"idempotency_key": call.key}))
         return answer  # type: ignore[no-any-return]
 
     def probe(self, side: Side, path: str) -> Generator[Step, Any, Reach]:
@@ -288,9 +298,15 @@ class Service:
 class Body:
     """An answer's body as it comes in, up to the limit."""
 
-    def __init__(self, service: Service, call: Call) -> None:
+    def __init__(self, service: Service, call: Call, headers: Mapping[str, str]) -> None:
         self._service, self._call, self._size = service, call, 0
         self._chunks: list[bytes] = []
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity", *_ENCODINGS):
+            # One small chunk of another, or of several, can become gigabytes before its size is seen.
+            raise InvalidPayload(
+                "$", f"{service.name} answered {call.method} in an encoding that was not asked for: {encoding[:50]!r}"
+            )
 
     def add(self, chunk: bytes) -> None:
         self._size += len(chunk)
@@ -329,9 +345,16 @@ def _least(timeout: float, attempt: Attempt, permit: Permit | None) -> float:
     return min(limit for limit in limits if limit is not None)
 
 
-def _fits(value: str) -> bool:
-    """Whether a correlation id can stand in a header."""
-    return bool(value) and value.isascii() and value.isprintable()
+def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers under one spelling of their names, each with a value that can be sent."""
+    return {name.lower(): _checked(f"header {name}", value) for name, value in headers.items()}
+
+
+def _checked(what: str, value: str) -> str:
+    """The value, which may be a secret and is not in the error."""
+    if not fits_header(value):
+        raise ConfigurationError(f"{what} is not printable ASCII text, or has spaces or line ends around it; mend it")
+    return value
 
 
 def _adapter(returns: Any) -> TypeAdapter[Any]:

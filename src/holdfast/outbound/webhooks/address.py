@@ -14,7 +14,7 @@ Network = IPv4Network | IPv6Network
 
 _MOST_URL = 2_000
 _PORTS = {"https": 443, "http": 80}
-_LOOKUPS = 16
+_LOOKUPS = 64
 
 # Everything the IANA registries do not call globally reachable, and the one metadata address that is: Azure's.
 _SPECIAL_V4 = tuple(
@@ -68,7 +68,7 @@ def permitted(address: str, allowed: Sequence[Network] = ()) -> bool:
     try:
         found = _plain(ip_address(address))
     except ValueError:
-        return False  # with a zone, such as fe80::1%eth0: never public
+        return False
     if any(found in network for network in allowed):
         return True
     if isinstance(found, IPv4Address):
@@ -126,6 +126,16 @@ def host_of(url: str) -> str:
     return urlsplit(url).hostname or ""
 
 
+def authority_of(url: str) -> str:
+    """Host and port as they stand in a URL that was checked."""
+    return urlsplit(url).netloc
+
+
+def query_of(url: str) -> str:
+    """What stands in a URL behind the question mark."""
+    return urlsplit(url).query
+
+
 def shown(url: str) -> str:
     """A URL fit for lists and logs: what stands before the host or after the path may be a secret."""
     try:
@@ -149,7 +159,8 @@ class Resolver:
     """Looks names up and lets only permitted addresses out; one lookup per name at a time.
 
     A name that resolves to several addresses is refused when any of them is: whoever mixes them has no good reason.
-    Lookups have threads of their own. One that hangs holds one thread and delays nobody else's.
+    Lookups have threads of their own. One that hangs holds one of them until the system gives it up; only when all are
+    held do others wait.
     """
 
     def __init__(self, allowed: Sequence[Network] = ()) -> None:

@@ -13,6 +13,7 @@ import structlog
 from holdfast._version import __version__
 from holdfast.core.circuit import Result
 from holdfast.core.errors import (
+    AddressRefused,
     Cancel,
     ConfigurationError,
     Snooze,
@@ -23,6 +24,7 @@ from holdfast.core.errors import (
 from holdfast.core.http import parse_date, parse_retry_after
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.circuits import Circuits
+from holdfast.outbound.webhooks.address import authority_of, query_of
 from holdfast.outbound.webhooks.gate import Gate
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.send import Answer, Sender
@@ -73,7 +75,9 @@ async def post(sender: Sender, endpoint: Endpoint, parcel: Parcel, *, within: fl
     """Posts a parcel once, signed for now: a receiver refuses what was signed too long ago."""
     body = parcel.body()
     headers = sealed(endpoint, parcel, body, time.time())
-    known = (*endpoint.headers.values(), *endpoint.secrets)
+    sent = endpoint.headers.values()
+    # Of `Bearer abc` a receiver may repeat the last word alone.
+    known = (query_of(endpoint.url), *sent, *(value.rpartition(" ")[2] for value in sent), *endpoint.secrets)
     return await sender.post(endpoint.url, headers, body, within=within, secret=known)
 
 
@@ -132,15 +136,16 @@ class Courier:
         permit = await breaker.admit()
         result, why = Result.ABANDONED, ""
         try:
-            within = min(self._options.seconds, permit.remaining or self._options.seconds)
+            left = permit.remaining
+            within = self._options.seconds if left is None else min(self._options.seconds, left)
             answer = await self._post(endpoint, parcel, within)
             told(answer)
             _log(endpoint, answer)
             result, why = _judged(answer)
             if result is Result.FAILED or not 200 <= answer.status < 300:
                 raise await self._refused(endpoint, gate, answer)
-        except (OSError, WebhookRefused) as error:
-            if isinstance(error, OSError):
+        except (OSError, WebhookRefused, AddressRefused, TerminalError) as error:
+            if not isinstance(error, WebhookRefused):
                 result, why = Result.FAILED, str(error)
             if (opened := await breaker.settle(permit, result, why)) is not None:
                 raise opened from error
@@ -160,7 +165,7 @@ class Courier:
             raise TerminalError(str(error)) from error
 
     async def _refused(self, endpoint: Endpoint, gate: Gate, answer: Answer) -> WebhookRefused:
-        host = endpoint.url.partition("://")[2].partition("/")[0]
+        host = authority_of(endpoint.url)
         if answer.status == HTTPStatus.GONE:
             try:
                 await self._disable(endpoint, f"{host} answered 410 Gone")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.http import fits_header
 from holdfast.core.message import check_priority
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
@@ -87,16 +88,12 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
             raise ConfigurationError(f"{name!r} cannot be the name of an HTTP header")
         if name.lower() in _OURS or name.lower().startswith("webhook-"):
             raise ConfigurationError(f"header {name} is set by Holdfast; leave it out")
-        if not isinstance(value, str) or len(value) > _MOST_VALUE or not _plain(value):
+        if not isinstance(value, str) or len(value) > _MOST_VALUE or not fits_header(value):
             raise ConfigurationError(
                 f"the value of header {name} is not printable ASCII text of at most {_MOST_VALUE:,} characters"
             )
         checked[name.lower()] = value
     return checked
-
-
-def _plain(value: str) -> bool:
-    return value == value.strip() and all(" " <= character <= "~" for character in value)
 
 
 def _rate(rate: float | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.outbound.webhooks.address import Resolver, check_networks, check_url, host_of
+from holdfast.outbound.webhooks.address import Resolver, authority_of, check_networks, check_url, host_of
 from holdfast.outbound.webhooks.options import WebhookOptions
 
 try:
@@ -54,7 +54,8 @@ class Sender:
         self._resolver = Resolver(self._networks)
         self._connect_seconds = to_timedelta(options.connect_timeout).total_seconds()
         self._pool: AbstractAsyncContextManager[Any] = http.AsyncConnectionPool(
-            ssl_context=options.ssl_context,
+            # Made once: for each connection the HTTP library would read all certificates anew.
+            ssl_context=options.ssl_context or http.default_ssl_context(),
             max_connections=None,
             max_keepalive_connections=0,
             network_backend=_Checked(self._resolver),
@@ -77,7 +78,7 @@ class Sender:
             limit = format_duration(to_timedelta(round(time.monotonic() - started, 3)))
             raise TimeoutError(f"{host} did not answer within {limit}") from error
         except (http.NetworkError, http.ProtocolError) as error:
-            why = str(error) or type(error).__name__
+            why = excerpt_of(str(error).encode(), secret) or type(error).__name__
             raise ConnectionError(f"{host} was not reached: {why}") from error
         latency = time.monotonic() - started
         try:
@@ -96,7 +97,7 @@ class Sender:
         request = http.Request(
             "POST",
             url,
-            headers=[("host", _host_header(url)), *headers.items(), ("connection", "close")],
+            headers=[("host", authority_of(url)), *headers.items(), ("connection", "close")],
             content=body,
             extensions={"timeout": {"connect": self._connect_seconds}},
         )
@@ -140,11 +141,6 @@ def _printable(character: str) -> str:
     return character
 
 
-def _host_header(url: str) -> str:
-    """Host and port as they stand in the URL."""
-    return url.partition("://")[2].partition("/")[0].partition("?")[0]
-
-
 class _Checked(http.AsyncNetworkBackend if http is not None else object):  # type: ignore[misc]
     """Connects to no address but those that were checked: a second lookup could bring another.
 
@@ -152,8 +148,10 @@ class _Checked(http.AsyncNetworkBackend if http is not None else object):  # typ
     """
 
     def __init__(self, resolver: Resolver) -> None:
+        from holdfast.outbound.handshake import ClosingBackend
+
         self._resolver = resolver
-        self._tcp = http.AnyIOBackend()
+        self._tcp = ClosingBackend(http.AnyIOBackend())
 
     async def connect_tcp(
         self,
