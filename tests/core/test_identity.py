@@ -1,12 +1,14 @@
 """Identifiers sort by time, and a delivery's id is its pair of message and consumer."""
 
+import copy
+import pickle
 from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.identity import delivery_id, delivery_range, uuid7
+from holdfast.core.identity import delivery_id, delivery_range, uuid7, uuid_of
 
 milliseconds = st.integers(0, 2**48 - 1)
 bits = st.integers(0, 2**74 - 1)
@@ -67,3 +69,11 @@ def test_each_consumer_has_its_own_delivery(message: UUID, names: list[str]) -> 
 @given(st.lists(ids, unique=True), consumers)
 def test_each_message_has_its_own_delivery(messages: list[UUID], consumer: str) -> None:
     assert len({delivery_id(message, consumer) for message in messages}) == len(messages)
+
+
+@given(st.integers(min_value=0, max_value=2**128 - 1))
+def test_an_id_made_in_half_the_time_is_the_same(number: int) -> None:
+    made, usual = uuid_of(number), UUID(int=number)
+    assert (made, hash(made), str(made), made.is_safe) == (usual, hash(usual), str(usual), usual.is_safe)
+    assert pickle.loads(pickle.dumps(made)) == usual  # noqa: S301
+    assert copy.deepcopy(made) == usual

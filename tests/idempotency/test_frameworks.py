@@ -294,16 +294,47 @@ async def test_a_late_finishers_effect_is_undone_and_its_client_gets_the_answer_
     assert db.orders() == 1
 
 
-async def test_work_in_the_background_does_not_hold_the_answer_back(db: Database) -> None:
-    done: list[str] = []
+async def test_work_in_the_background_does_not_hold_an_answer_back_that_was_completed(db: Database) -> None:
+    happened: list[str] = []
 
-    async def create(body: NewOrder, background: BackgroundTasks) -> str:
-        background.add_task(done.append, "mailed")
-        return "fine"
+    async def create(background: BackgroundTasks, idem: IdempotencyKey) -> str:
+        background.add_task(happened.append, "mailed")
+        return await idem.complete("fine", conn=None)
+
+    api = FastAPI()
+    api.add_middleware(IdempotencyMiddleware, hf=db.hf, scope=user)
+    api.post("/orders", response_model=None)(create)
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        async def seen(message: Any) -> None:
+            happened.append(message["type"])
+            await send(message)
+
+        await api(scope, receive, seen)
+
+    client = client_of(watched)
+    sent = ["http.response.start", "http.response.body"]
+    assert (await order(client)).text == (await order(client)).text == "fine"
+    assert happened == [*sent, "mailed", *sent]
+
+
+async def test_an_answer_is_stored_after_a_session_that_commits_when_the_route_is_done(db: Database) -> None:
+    """Before the commit there is no effect yet, and SQLite has but one writer."""
+    fails = iter([True, False])
+
+    async def session() -> AsyncIterator[AsyncSession]:
+        async with db.session() as s:
+            yield s
+            if next(fails):
+                raise RuntimeError("no commit")
+
+    async def create(body: NewOrder, s: AsyncSession = Depends(session)) -> Any:  # noqa: B008
+        await s.execute(sa.text("insert into orders values (1)"))
+        return {"id": 1}
 
     client = fastapi_shop(db, create)
-    assert (await order(client)).json() == (await order(client)).json() == "fine"
-    assert done == ["mailed"]
+    assert [(await order(client)).status_code for _ in range(3)] == [500, 201, 201]
+    assert db.orders() == 1
 
 
 async def test_starlette_finds_the_key_in_the_requests_state(db: Database) -> None:
@@ -516,7 +547,7 @@ def test_a_django_views_cookies_and_templates_reach_the_client(db: Database, dja
 
     @guarded(db.hf, scope=user)
     def page(request: Any) -> SimpleTemplateResponse:
-        class Page(SimpleTemplateResponse):
+        class Page(SimpleTemplateResponse):  # type: ignore[misc]
             rendered_content = "page"
 
         return Page("page.html")

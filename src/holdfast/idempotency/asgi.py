@@ -100,6 +100,7 @@ class _Run:
         self._start: Message | None = None
         self._chunks: list[bytes] = []
         self._size = 0
+        self._whole = False
         self._sent = False
         self._flowing = False
         self._pending: StoredResponse | None = None
@@ -122,11 +123,18 @@ class _Run:
             await self._at_the_end()
 
     async def _at_the_end(self) -> None:
-        """The application returned without an answer, in the middle of one, or while its transaction was open."""
+        """The application returned: what ends with the request, a session that commits for one, has ended.
+
+        Its answer is stored now and not when it was given: a record must not be there before the effect is, and SQLite
+        could not write one while the application's transaction is open.
+        """
         if self._start is None:
             await self._do(self._gate.abandon(self._held))
             return
         stored = self._pending or (self._key.completed if self._key.stands_for(self._status) else None)
+        if stored is None and self._whole:
+            await self._finish(more=False, whole=True)
+            return
         if stored is None:
             # The client left, and the framework stopped the answer, not the effect: it must not happen again.
             await self._keep(None)
@@ -139,7 +147,8 @@ class _Run:
     async def _send(self, message: Message) -> None:
         match message["type"]:
             case "http.response.start":
-                self._start = message
+                self._start, self._size, self._whole = message, 0, False
+                self._chunks.clear()
             case "http.response.body":
                 await self._take(message.get("body", b""), more=message.get("more_body", False))
             case _:
@@ -148,17 +157,18 @@ class _Run:
     async def _take(self, chunk: bytes, *, more: bool) -> None:
         if self._flowing:
             await self._out({"type": "http.response.body", "body": chunk, "more_body": more})
-        elif self._sent or self._pending is not None:
-            return  # another answer went out, or will, in the place of this one
+        elif self._sent or self._whole or self._pending is not None:
+            return  # it is all there, or another answer went out, or will, in the place of this one
         elif self._key.stands_for(self._status):
             if not more:
                 await self._complete()
         else:
             self._chunks.append(chunk)
             self._size += len(chunk)
-            endless = self._size > self._gate.options.max_response or self._events
-            if endless or not more:
-                await self._finish(more=more, whole=not endless)
+            if self._size > self._gate.options.max_response or self._events:
+                await self._finish(more=more, whole=False)
+            else:
+                self._whole = not more
 
     async def _complete(self) -> None:
         """The application stored its answer in a transaction: it goes out once that is committed."""

@@ -130,13 +130,8 @@ def _policy(stored: object) -> RetryPolicy:
 
 
 def _claimed(row: Row) -> Claimed:
-    claimed = Claimed._make(row)
-    if isinstance(row[0], UUID):
-        return claimed
-    return claimed._replace(
-        id=as_uuid(claimed.id),
-        message_id=as_uuid(claimed.message_id),
-        suspect=bool(claimed.suspect),
-        run_at=aware_time(claimed.run_at),
-        occurred_at=aware_time(claimed.occurred_at),
-    )
+    if type(row[0]) is UUID:
+        return Claimed._make(row)
+    id, message_id, *facts, suspect, run_at, retry, type_, source, key, payload, headers, occurred_at, generation = row
+    told = (retry, type_, source, key, payload, headers, aware_time(occurred_at), generation)
+    return Claimed._make((as_uuid(id), as_uuid(message_id), *facts, bool(suspect), aware_time(run_at), *told))

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
+from holdfast.core.identity import uuid_of
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.statement import Statements
 
@@ -56,4 +57,4 @@ def optional_time(value: object) -> datetime | None:
 
 def as_uuid(value: object) -> UUID:
     """A stored id; SQLite keeps it as text."""
-    return value if isinstance(value, UUID) else UUID(str(value))
+    return value if isinstance(value, UUID) else uuid_of(int(str(value).replace("-", ""), 16))
