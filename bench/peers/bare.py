@@ -58,7 +58,7 @@ class Bare(Peer):
         await self._conn.close()
 
     async def publish(self, rows: list[Payload]) -> None:
-        for batch in batches(rows, 1000):
+        for batch in batches(rows, 5000):
             messages, deliveries = self._streams(batch)
             async with self._conn.transaction():
                 await self._run(self._conn, Query("load_messages", rows=messages))

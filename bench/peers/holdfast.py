@@ -12,7 +12,7 @@ from bench.peers.protocol import Handle, Payload, Peer, batches, serve
 from holdfast import Holdfast, WorkerOptions
 from holdfast.app.loop import COLLECT_AFTER
 
-_BATCH = 1000
+_BATCH = 5000
 
 
 class HoldfastPeer(Peer):

@@ -33,7 +33,7 @@ class PgQueuerPeer(Peer):
         await self._conn.close()
 
     async def publish(self, rows: list[Payload]) -> None:
-        for batch in batches(rows, 1000):
+        for batch in batches(rows, 5000):
             payload = [json.dumps(row).encode() for row in batch]
             await self._queries.enqueue([_ENTRYPOINT] * len(batch), payload, [0] * len(batch))
 

@@ -26,7 +26,9 @@ PRAGMAS = [
 ]
 SETTINGS = "select name, setting from pg_settings where name not like 'transaction\\_%' order by name"
 # What may be said about a transaction that is not ours.
-ALLOWED = re.compile(r"begin immediate|pragma (synchronous|journal_mode)|select|insert|update|delete|with|create|alter table", re.I)
+ALLOWED = re.compile(
+    r"begin immediate|pragma (synchronous|journal_mode)|select|insert|update|delete|with|create|alter table", re.I
+)
 
 
 def driver_connection(caller: Caller) -> sqlite3.Connection:

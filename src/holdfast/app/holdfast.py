@@ -43,7 +43,7 @@ from holdfast.produce.producer import Producer
 from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Published
+from holdfast.stores.publish import Messages, Published
 from holdfast.stores.registry import register
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -168,13 +168,12 @@ class Holdfast(Router):
         self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
     ) -> list[Published]:
         """Stores many events at once; each is an instance, or a pair of name (or class) and payload."""
-        return await self._publish([self._many(event, headers) for event in events], conn, "hf.publish_many")
+        return await self._publish(self._many(events, headers, conn), conn, "hf.publish_many")
 
-    def _many(self, event: object, headers: Mapping[str, object] | None) -> NewMessage:
-        name, payload = event if type(event) is tuple else (event, None)
-        return self._producer.build(name, payload, headers=headers)
+    def _many(self, events: Sequence[object], headers: Mapping[str, object] | None, conn: Any) -> Messages:
+        return self._producer.build_many(events, headers, at_once=conn is not None or bool(self.reactions))
 
-    async def _publish(self, messages: Sequence[NewMessage], conn: Any, call: str = "hf.publish") -> list[Published]:
+    async def _publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         joined = None if conn is None else await self._producer.join(conn, call)
         await self._prepare(joined)
         written = self._bound_to.reactions.plan(messages, conn)
@@ -182,7 +181,7 @@ class Holdfast(Router):
         written(published)
         return published
 
-    def _publish_sync(self, messages: Sequence[NewMessage], conn: Any, call: str = "hf.publish") -> list[Published]:
+    def _publish_sync(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         joined = None if conn is None else self._producer.join_sync(conn, call)
         self._prepare_sync(joined)
         written = self._bound_to.reactions.plan(messages, conn)

@@ -22,7 +22,7 @@ from holdfast.engine.fields import loggable, raised
 from holdfast.produce.commit import after_commit
 from holdfast.stores.claim import Claimed
 from holdfast.stores.dialect import Dialect
-from holdfast.stores.publish import Published
+from holdfast.stores.publish import Messages, Published, Unmade
 
 log = structlog.get_logger("holdfast.reaction")
 
@@ -34,8 +34,10 @@ class Reactions:
         self._declared, self._publisher, self._dialect = declared, publisher, dialect
         self._running: set[asyncio.Task[None]] = set()
 
-    def plan(self, messages: Sequence[NewMessage], conn: Any) -> Callable[[Sequence[Published]], None]:
+    def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
         """What to call once the messages are written. Refuses a connection whose commit cannot be seen, before."""
+        if isinstance(messages, Unmade):
+            return lambda _: None
         wanted = [
             (reaction, message)
             for message in messages

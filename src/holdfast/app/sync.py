@@ -35,5 +35,4 @@ class SyncHoldfast:
         self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
     ) -> list[Published]:
         """`Holdfast.publish_many`, blocking."""
-        messages = [self._app._many(event, headers) for event in events]
-        return self._app._publish_sync(messages, conn, "hf.publish_many")
+        return self._app._publish_sync(self._app._many(events, headers, conn), conn, "hf.publish_many")

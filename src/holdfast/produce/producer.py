@@ -18,7 +18,7 @@ from holdfast.stores.connection import AsyncConnection, Connection, recognise, r
 from holdfast.stores.durability import durable, durable_async
 from holdfast.stores.overview import Subscribed, subscribed
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, Published, publish, write_first
+from holdfast.stores.publish import STREAMED, Fanout, Messages, Published, Unmade, publish, write_first
 
 _ASK_SECONDS = 1.0
 
@@ -73,9 +73,20 @@ class Producer:
             max_bytes=self._max_payload,
         )
 
+    def build_many(self, events: Sequence[object], headers: Mapping[str, object] | None, *, at_once: bool) -> Messages:
+        """Checked messages of instances, or of pairs of name (or class) and payload: made `at_once`, or, where there
+        are many, while they are written."""
+
+        def make() -> Iterator[NewMessage]:
+            for event in events:
+                name, payload = event if type(event) is tuple else (event, None)
+                yield self.build(name, payload, headers=headers)
+
+        return list(make()) if at_once or len(events) < STREAMED else Unmade(make)
+
     async def publish(
         self,
-        messages: Sequence[NewMessage],
+        messages: Messages,
         conn: Any,
         joined: AsyncConnection | None = None,
         *,
@@ -100,7 +111,12 @@ class Producer:
         return published
 
     def publish_sync(
-        self, messages: Sequence[NewMessage], conn: Any, joined: Connection | None = None, *, trusted: bool = True
+        self,
+        messages: Messages,
+        conn: Any,
+        joined: Connection | None = None,
+        *,
+        trusted: bool = True,
     ) -> list[Published]:
         """`publish`, blocking."""
         if trusted and self._must_ask():

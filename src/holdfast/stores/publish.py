@@ -1,6 +1,6 @@
 """Publishing: a message and its deliveries, written together, in whoever's transaction it is."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -19,14 +19,13 @@ from holdfast.stores.operation import Query, Rows, Steps, columns, operation
 # Large batches with conflict handling plan badly; plain ones do not.
 _CHUNK = 1000
 _KEYED_CHUNK = 100
-_STREAMED = 100
+STREAMED = 100
 _TYPES = 10_000
 
 # An addressed message knows every subscription there will ever be: none of them is to catch up on it.
 _EVERY_EPOCH = 2**63 - 1
 
 _MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
-_LOADED = ("id", "type", "source", "payload", "headers", "generation", "sub_epoch")
 _KEYED = ("id", "type", "source", "key", "payload", "headers", "generation", "occurred_at", "sub_epoch")
 _DELIVERY = (
     "delivery_id",
@@ -107,24 +106,39 @@ class Published(NamedTuple):
     created: bool
 
 
+class Unmade(NamedTuple):
+    """Events without a key, that happen now, which are made while they are streamed in: the server need not wait."""
+
+    make: Callable[[], Iterator[NewMessage]]
+
+
+Messages = Sequence[NewMessage] | Unmade
+
+
 @operation
-def publish(messages: Sequence[NewMessage], fanout: Fanout, *, own: bool = False) -> Steps[list[Published]]:
+def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[list[Published]]:
     """Every message is stored with its deliveries, or was already there under its key; in the order given.
 
-    `own` says that the connection is the store's, so that many plain messages can be streamed in. One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of
-    the same keys wait for each other and do not deadlock.
+    One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of the
+    same keys wait for each other and do not deadlock. `own` says that the connection is the store's: only there many
+    messages can be streamed in.
     """
     stored: dict[UUID, Published] = {}
     subscriptions = fanout.current
     if subscriptions is None:
         subscriptions = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
+    if isinstance(messages, Unmade):
+        made: list[NewMessage] = []
+        newest = yield from _stream(_noted(messages.make(), made), made, subscriptions)
+        yield from _put_right(made, subscriptions, newest, fanout)
+        return [Published(m.id, True) for m in made]
+    newest = subscriptions.epoch
     plain = [m for m in messages if m.key is None and not _unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.source, m.key))
-    newest = subscriptions.epoch
-    if own and len(plain) >= _STREAMED:
+    if own and len(plain) >= STREAMED:
         streamed = [m for m in plain if _now(m)]
         plain = [m for m in plain if not _now(m)]
-        newest = max(newest, (yield from _stream(streamed, subscriptions)))
+        newest = yield from _stream(streamed, streamed, subscriptions)
         stored.update((m.id, Published(m.id, True)) for m in streamed)
     for chunk in _chunks(plain, _CHUNK):
         rows = yield _insert("publish", _MESSAGE, chunk, subscriptions)
@@ -141,16 +155,7 @@ def publish(messages: Sequence[NewMessage], fanout: Fanout, *, own: bool = False
                 stored.update(_first_ones(late, (yield _find(late))))
     for message in sorted(filter(_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
-    if newest != subscriptions.epoch:
-        # The list was old. Nobody has seen yet what was written from it: it is put right in the same transaction, or
-        # else work for a queue that is served no more, or a consumer that has retired, would wait for ever.
-        fresh = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
-        created_now = [m for m in messages if stored[m.id].created]
-        written, right = set(_fanned_out(created_now, subscriptions)), set(_fanned_out(created_now, fresh))
-        if wrong := [row[0] for row in written - right]:
-            yield Query("withdraw_deliveries", {"ids": wrong})
-        if absent := sorted(right - written, key=lambda row: str(row[0])):
-            yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, absent)})
+    yield from _put_right([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
     return [stored[m.id] for m in messages]
 
 
@@ -175,6 +180,22 @@ def read_subscriptions(rows: Rows) -> Subscriptions:
     return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
 
 
+def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout) -> Steps[None]:
+    """Mends what was written from a list that had become old.
+
+    Nobody has seen it yet: it is mended in the same transaction, or else work for a queue that is served no more, or a
+    consumer that has retired, would wait for ever.
+    """
+    if newest == subscriptions.epoch:
+        return
+    fresh = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
+    written, right = set(_fanned_out(created, subscriptions)), set(_fanned_out(created, fresh))
+    if wrong := [row[0] for row in written - right]:
+        yield Query("withdraw_deliveries", {"ids": wrong})
+    if absent := sorted(right - written, key=lambda row: str(row[0])):
+        yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, absent)})
+
+
 def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
     rows = [tuple(_value(m, column, subscriptions.epoch) for column in names) for m in messages]
     deliveries = [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
@@ -182,13 +203,24 @@ def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], sub
     return Query(name, batches=batches)
 
 
-def _stream(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:
-    """Stores messages and their deliveries as streams; returns the newest subscription epoch."""
-    yield Query("load_messages", rows=([_value(m, c, subscriptions.epoch) for c in _LOADED] for m in messages))
-    deliveries = chain(_addressed(messages), _fanned_out(messages, subscriptions))
+def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:
+    """Stores messages and their deliveries as streams; returns the newest epoch. `made` are the messages, once read."""
+    epoch = subscriptions.epoch
+    rows = (
+        (m.id, m.type, m.source, m.payload, _headers(m), m.generation, _EVERY_EPOCH if m.addressed else epoch)
+        for m in messages
+    )
+    yield Query("load_messages", rows=rows)
+    deliveries = chain(_addressed(made), _fanned_out(made, subscriptions))
     yield Query("load_deliveries", rows=(row[: len(FANNED_OUT)] for row in deliveries))
-    rows = yield Query("newest_epoch")
-    return int(rows[0][0])
+    ((newest,),) = yield Query("newest_epoch")
+    return max(epoch, int(newest))
+
+
+def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[NewMessage]:
+    for message in messages:
+        made.append(message)
+        yield message
 
 
 def _value(message: NewMessage, column: str, epoch: int) -> object:

@@ -29,7 +29,9 @@ def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
     """Rows as COPY reads them, some hundreds at a time: the server is at work on them while the next are written."""
     left = iter(rows)
     while piece := list(islice(left, _PIECE)):
-        yield "".join(["\t".join([_CELL[type(value)](value) for value in row]) + "\n" for row in piece])
+        # A column holds one type.
+        columns = [list(map(_CELL[type(column[0])], column)) for column in zip(*piece, strict=True)]
+        yield "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
 
 
 def _escaped(text: str) -> str:
