@@ -258,6 +258,21 @@ async def test_an_open_circuit_parks_and_spends_nothing(hf: Holdfast, how: str, 
     assert abs(parked.run_at - opens_at) < timedelta(seconds=20)
 
 
+@pytest.mark.parametrize("tried", [True, False])
+async def test_only_what_was_tried_leaves_a_run_record(hf: Holdfast, tried: bool) -> None:
+    """A delivery that waits for a day before an open circuit would leave hundreds of them, which all say the same."""
+
+    @hf.job()
+    async def call() -> None:
+        cause = ConnectionError("refused") if tried else None
+        raise CircuitOpen("mail", timedelta(hours=1)) from cause
+
+    await call.enqueue()
+    await drain(hf, idle_limit=timedelta(0))
+    assert len(await run_records(hf)) == tried
+    assert (await only(hf)).last_error
+
+
 async def test_a_parked_delivery_comes_back_when_the_circuit_may_close(hf: Holdfast) -> None:
     seen: list[int] = []
 

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.core.errors import CircuitOpen
 from holdfast.core.fingerprint import fingerprint, fingerprint_parts
 from holdfast.core.group import leaves
 from holdfast.core.text import safe_str, sanitise, type_name
@@ -22,12 +23,16 @@ _MEMBERS = 5
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """A failure as it is stored: every field is bounded text that both databases take."""
+    """A failure as it is stored: every text is bounded and one that both databases take.
+
+    `turned_away` says that nothing was tried, because a circuit was open.
+    """
 
     type: str
     message: str
     trace: str
     fingerprint: str
+    turned_away: bool = False
 
 
 def _named(type: str, message: str) -> ErrorReport:
@@ -52,7 +57,8 @@ def report(exc: BaseException) -> ErrorReport:
         # An exception class can override anything, down to __cause__. It still has to be recorded.
         trace = f"{name}\n(its trace cannot be rendered: {type_name(type(broken))}: {safe_str(broken)})\n"
         mark = fingerprint_parts(name, "", ())
-    return ErrorReport(name, sanitise(safe_str(exc), MESSAGE_LIMIT), sanitise(trace, TRACE_LIMIT), mark)
+    turned_away = isinstance(exc, CircuitOpen) and exc.__cause__ is None
+    return ErrorReport(name, sanitise(safe_str(exc), MESSAGE_LIMIT), sanitise(trace, TRACE_LIMIT), mark, turned_away)
 
 
 def _trace(exc: BaseException) -> Iterator[str]:

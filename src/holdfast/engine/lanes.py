@@ -15,6 +15,7 @@ from holdfast.stores.claim import Claimed, Lane
 
 _SHALLOW = timedelta(seconds=10)
 _COST_FACTOR = 20.0
+_SHALLOW_FACTOR = 8.0
 _LOW_SHARE = 8
 
 
@@ -27,10 +28,11 @@ def urgency(claim: Claimed) -> tuple[int, datetime, int]:
 class _Due:
     """When a look at one depth is worth its cost again, on the local clock: a hint needs no other."""
 
+    factor: float = _COST_FACTOR
     at: float = 0.0
 
     def took(self, started: float, ended: float) -> None:
-        self.at = ended + _COST_FACTOR * (ended - started)
+        self.at = ended + self.factor * (ended - started)
 
 
 class Lanes:
@@ -39,7 +41,7 @@ class Lanes:
     def __init__(self) -> None:
         self._known: list[Lane] = []
         self._floors: dict[tuple[str, str, int, int], Lane] = {}
-        self._whole, self._shallow = _Due(), _Due()
+        self._whole, self._shallow = _Due(), _Due(_SHALLOW_FACTOR)
         self._depth = self._whole
         self._turn = 0
         self._outdated_at = float("-inf")

@@ -153,7 +153,8 @@ def _row(s: Settlement) -> tuple[object, ...]:
         error and error.fingerprint,
         error and error.trace,
         s.elapsed,
-        s.keep_run or error is not None or isinstance(change, Discard),
+        # Each time it was turned away by an open circuit: that would be the bulk of the table, and tells nothing.
+        s.keep_run or isinstance(change, Discard) or (error is not None and not error.turned_away),
         s.detail,
     )
 
