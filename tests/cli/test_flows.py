@@ -310,7 +310,7 @@ DEAF_AND_FAR = "postgresql://shop:s3cr3t@127.0.0.1:1/shop"
 def test_pruning_looks_first(shop: Shop) -> None:
     time.sleep(0.01)
     counted = json.loads(shop.run("prune", "--older-than", "0s", "--dry-run", "--format", "json").stdout)
-    assert counted == {"delivered": 6, "discarded": 0, "messages": 0}
+    assert counted == {"delivered": 6, "discarded": 0, "messages": 0, "idempotency_keys": 0}
     assert shop.run("prune", "--older-than", "0s", "--yes", "--discarded", "--format", "json").exit_code == 0
     assert shop.ids(statuses=(Status.DELIVERED,)) == []
     assert len(shop.dead) == 5
