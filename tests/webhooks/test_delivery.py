@@ -176,9 +176,12 @@ async def test_a_rotated_secret_signs_beside_the_new_one_for_a_while(hf: Holdfas
         standardwebhooks.Webhook(first).verify(receiver.requests[1].body, receiver.requests[1].headers)
 
 
-async def test_gone_disables_the_endpoint_and_holds_what_is_there(hf: Holdfast, receiver: Receiver) -> None:
+@pytest.mark.parametrize("headers", [{}, {"retry_after": "30"}], ids=["plain", "with Retry-After"])
+async def test_gone_disables_the_endpoint_and_holds_what_is_there(
+    hf: Holdfast, receiver: Receiver, headers: dict[str, str]
+) -> None:
     await add(hf, receiver, concurrency=1)
-    receiver.then(answer(410))
+    receiver.then(answer(410, **headers))
     await place(hf, 1)
     await drain(hf)
     (webhook,) = await hf.ops.webhooks()

@@ -173,6 +173,8 @@ class Courier:
                 log.warning("an endpoint that is gone was not disabled", endpoint=endpoint.id, error=str(error))
         now = datetime.now(UTC)
         said = {"date": format_datetime(now, usegmt=True), **answer.headers}
+        if answer.status == HTTPStatus.GONE:
+            said.pop("retry-after", None)  # gone is gone
         if (wait := parse_retry_after(said.get("retry-after"), parse_date(said["date"]) or now)) is not None:
             # The endpoint asked for patience with all of them, not with this one alone.
             gate.hold(wait.total_seconds())
