@@ -221,9 +221,7 @@ class Life:
                 self._signals.wake.set()
             # A handler that never waits would keep the loop from claiming and settling.
             if time.monotonic() - pool.turn > _SLICE:
-                pool.resting += 1
-                await asyncio.sleep(0)
-                pool.resting -= 1
+                await pool.rest()
 
     def _hold_back(self, consumer: str) -> Callable[[], None]:
         """Starts nothing more of a consumer until the returned function is called, which gives back what waited."""

@@ -63,6 +63,14 @@ class Pool:
                 self._most = min(_MOST_AHEAD, int(self._rate * _AHEAD))
                 self._enough = self._most // 2
 
+    async def rest(self) -> None:
+        """Makes way for everything else in the loop, for one turn."""
+        self.resting += 1
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self.resting -= 1
+
     def accept(self, claims: list[Claimed]) -> None:
         """Takes claimed deliveries in, and puts them in order: most urgent first."""
         claims.sort(key=urgency)
