@@ -108,18 +108,18 @@ def new_message(
     `payload` is any value `encode` takes, not JSON text. One consumer may be addressed once.
     """
     addresses = tuple(addressed)
-    if len({address.consumer for address in addresses}) < len(addresses):
+    if addresses and len({address.consumer for address in addresses}) < len(addresses):
         raise ConfigurationError(f"message {id} addresses a consumer twice; one message is one delivery to each")
     return NewMessage(
-        id=id,
-        type=check_type(type),
-        source=check_name("source", source),
-        payload=encode(payload, max_bytes=max_bytes),
-        key=None if key is None else check_key(key),
-        headers=check_headers(headers) if headers else {},
-        generation=check_generation(generation),
-        occurred_at=None if occurred_at is None else aware("occurred_at", occurred_at),
-        addressed=addresses,
+        id,
+        check_type(type),
+        check_name("source", source),
+        encode(payload, max_bytes=max_bytes),
+        None if key is None else check_key(key),
+        check_headers(headers) if headers else {},
+        check_generation(generation),
+        None if occurred_at is None else aware("occurred_at", occurred_at),
+        addresses,
     )
 
 

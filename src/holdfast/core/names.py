@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NoReturn
 
 from holdfast.core.errors import InvalidName
@@ -33,7 +34,7 @@ def check_name(kind: str, value: str) -> str:
     if kind == "type":
         return check_type(value)
     pattern, allowed = (_DOTTED, _DOTTED_WORDS) if kind in _WITH_DOTS else (_PLAIN, _PLAIN_WORDS)
-    if not isinstance(value, str) or not pattern.fullmatch(value):
+    if not isinstance(value, str) or not _fits(pattern, value):
         _refuse(kind, value, pattern, allowed, MAX_NAME)
     return value
 
@@ -47,9 +48,15 @@ def check_schema(value: str) -> str:
 
 def check_type(value: str) -> str:
     """Return `value` if it is an event type: non-empty parts joined by dots, else raise `InvalidName`."""
-    if not isinstance(value, str) or len(value) > MAX_NAME or not _TYPE.fullmatch(value):
+    if not isinstance(value, str) or len(value) > MAX_NAME or not _fits(_TYPE, value):
         _refuse("type", value, _TYPE, _TYPE_WORDS, MAX_NAME)
     return value
+
+
+@lru_cache(maxsize=4096)
+def _fits(pattern: re.Pattern[str], value: str) -> bool:
+    # Remembered: a producer asks about the same few names for every message.
+    return pattern.fullmatch(value) is not None
 
 
 def _refuse(kind: str, value: object, pattern: re.Pattern[str], allowed: str, limit: int) -> NoReturn:
