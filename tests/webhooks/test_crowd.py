@@ -72,7 +72,7 @@ async def of(hf: Holdfast, consumer: str) -> list[tuple[Status, str | None]]:
     return [(one.delivery.status, one.delivery.error_type) for one in found]
 
 
-@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("dsn", ["sqlite", "postgres18"], indirect=True)
 async def test_the_dead_one_parks_and_is_served_when_it_returns(make_app: MakeApp) -> None:
     hf, events = make_app(webhooks=OPTIONS), 5
     async with gathered(hf, silent) as (crowd, bad, consumer):

@@ -1,4 +1,4 @@
-"""Every exception Holdfast raises, in one tree; in one module, however long, because a reader looks here for all of it.
+"""Every exception Holdfast raises, in one tree.
 
 ::
 
