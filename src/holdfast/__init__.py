@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import (
         AddressRefused,
         AlreadyHandled,
+        BrokerUnavailable,
         Cancel,
         CircuitOpen,
         ConfigurationError,
@@ -79,6 +80,7 @@ _HOMES = {
     "correlate": "core.correlation",
     "AddressRefused": "core.errors",
     "AlreadyHandled": "core.errors",
+    "BrokerUnavailable": "core.errors",
     "Cancel": "core.errors",
     "CircuitOpen": "core.errors",
     "ConfigurationError": "core.errors",
@@ -142,6 +144,7 @@ __all__ = [
     "AddressRefused",
     "AlreadyHandled",
     "Attempt",
+    "BrokerUnavailable",
     "Cancel",
     "CircuitBreaker",
     "CircuitOpen",

@@ -19,7 +19,7 @@ SOURCE = Path(inspect.getfile(holdfast))
 
 # Adding a name is a promise, taking one away breaks somebody: both go through the changelog.
 PUBLIC: list[str] = """
-    AddressRefused AlreadyHandled Attempt Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
+    AddressRefused AlreadyHandled Attempt BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
     InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost LockTimeout MemoryCircuits NoTransaction
     NotFound Outage PayloadTooLarge Published RaisesEvents RedisCircuits Refused ReservationLost RetryAfter

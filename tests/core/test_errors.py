@@ -13,6 +13,7 @@ from holdfast.core import errors
 from holdfast.core.errors import (
     AddressRefused,
     AlreadyHandled,
+    BrokerUnavailable,
     Cancel,
     CircuitOpen,
     ConfigurationError,
@@ -79,6 +80,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (WebhookRefused("acme.test", 599, "", "", {}), ["acme.test answered 599"]),
     (InvalidSignature("no signature fits"), ["no signature fits", "400"]),
     (StoreError("could not write"), ["could not write"]),
+    (BrokerUnavailable("kafka:orders", "timed out"), ["kafka:orders", "(timed out)", "check"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
     (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "wrote since", "BEGIN IMMEDIATE", "roll back"]),
     (StoreBusy("shop.db", "SQLITE_BUSY"), ["shop.db", "another connection is writing", "BEGIN IMMEDIATE"]),

@@ -7,6 +7,7 @@ from collections import Counter
 
 from holdfast import Holdfast
 from holdfast.app.webhooks import Served
+from holdfast.app.working import surroundings
 from holdfast.core.delivery import Status
 from holdfast.engine.life import Life, Signals
 from tests.engine.running import all_of, drain, happens, options, statuses, working
@@ -174,7 +175,7 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
         ran.set()
 
     await work.enqueue()
-    around = hf._surroundings(hf.store, options(), None, Served(hf))
+    around = surroundings(hf, hf.store, options(), None, Served(hf))
     life = Life(around, options(concurrency=1), Signals())
     (pool,) = life._pools
     ended = asyncio.create_task(asyncio.sleep(0))

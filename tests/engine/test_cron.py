@@ -2,12 +2,14 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from holdfast import Context, Holdfast
+from holdfast.app.working import occurrence
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import CronDuty, Missed, occurrences, to_fire
 from holdfast.stores.operate import audit
@@ -98,7 +100,7 @@ async def set_last(hf: Holdfast, at: datetime) -> None:
 
 def duty(hf: Holdfast) -> CronDuty:
     """What a worker does for the schedules of an app."""
-    return CronDuty(hf.store, hf.schedules, hf._occurrence)
+    return CronDuty(hf.store, hf.schedules, partial(occurrence, hf))
 
 
 async def scheduled(hf: Holdfast) -> list[str]:
@@ -166,7 +168,7 @@ async def test_two_schedulers_one_of_them_late_fire_once_across_a_change_of_the_
     for _ in range(2):
         due, reached = to_fire(seen_by_both)
         assert reached is not None
-        built = [hf._occurrence(hf.schedules["daily"], at) for at in due]
+        built = [occurrence(hf, hf.schedules["daily"], at) for at in due]
         await hf.store.run(fire(seen_by_both, built, reached, Fanout()))
     assert len(await scheduled(hf)) == 1
     await drain(hf)

@@ -10,29 +10,24 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from holdfast.app.breakers import Breakers
-from holdfast.app.family import worker_command
-from holdfast.app.locate import spec_of
-from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals, store_is_ready, then
+from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals
 from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.reactions import Reactions
 from holdfast.app.router import Router
 from holdfast.app.sync import SyncHoldfast
-from holdfast.app.webhooks import Served, Webhooks
+from holdfast.app.webhooks import Webhooks
+from holdfast.app.working import work
 from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.message import Address, NewMessage, check_generation
+from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
 from holdfast.core.payload import MAX_BYTES
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
-from holdfast.engine.cron import CronDuty, Schedule
-from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import given_parent, orphaned
-from holdfast.engine.pruner import PruneDuty
-from holdfast.engine.surroundings import Duty, Probe, Surroundings
-from holdfast.engine.suspects import SuspectDuty
+from holdfast.engine.surroundings import Probe
 from holdfast.engine.worker import Worker
 from holdfast.idempotency.window import StoreWindow, Window
 from holdfast.ops.service import Operations
@@ -191,30 +186,7 @@ class Holdfast(Router):
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
-        chosen = self._own(options)
-        with self.store.engine_lock():
-            if not await store_is_ready(lambda: self._prepare(None), stop, patient=not chosen.until_idle):
-                return
-            # A renewal that hangs is broken off in time for another.
-            lease_store = open_store(
-                self.dsn, self.schema, role="holdfast-lease", pool_size=1, patience=chosen.lease / 4
-            )
-            served = Served(self)
-            suspects = None if chosen.suspects else self._suspects(chosen, served.handlers)
-            worker = Worker(self._surroundings(lease_store, chosen, suspects, served), chosen)
-            self._workers.add(worker)
-            stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
-            try:
-                await served.load()
-                await worker.run()
-            finally:
-                self._workers.discard(worker)
-                if stopper is not None:
-                    stopper.cancel()
-                if suspects is not None:
-                    await asyncio.to_thread(suspects.stop)
-                await served.close()
-                await lease_store.close()
+        await work(self, options, stop)
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
@@ -337,48 +309,6 @@ class Holdfast(Router):
     @property
     def _embedded(self) -> bool:
         return isinstance(self.store, SqliteStore)
-
-    def _own(self, options: WorkerOptions | None) -> WorkerOptions:
-        options = options or WorkerOptions()
-        return options if options.generation else replace(options, generation=self.generation)
-
-    def _suspects(self, options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:
-        def command() -> list[str] | None:
-            spec = spec_of(self)
-            return None if spec is None else worker_command(spec, options, suspects=True)
-
-        queues = None if options.queues is None else list(options.queues)
-        return SuspectDuty(self.store, handlers, options.generation, queues, command)
-
-    def _surroundings(
-        self, lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None, served: Served
-    ) -> Surroundings:
-        duties: list[Duty] = [served] if suspects is None else [served, suspects]
-        if self.schedules and options.cron:
-            duties.append(CronDuty(self.store, self.schedules, self._occurrence))
-        if self._keep is not None:
-            duties.append(PruneDuty(self.store, self._keep))
-        return Surroundings(
-            store=self.store,
-            lease_store=lease_store,
-            handlers=served.handlers,
-            rules=self.rules,
-            alerts=self._alerts,
-            window=self._bound_to.window,
-            publisher=self,
-            probes=self._probes,
-            duties=tuple(duties),
-        )
-
-    def _occurrence(self, schedule: Schedule, at: datetime) -> NewMessage:
-        handler = self.handlers[schedule.name]
-        return self._producer.build(
-            f"job.{schedule.name}",
-            {},
-            key=f"cron:{schedule.name}:{at.isoformat()}",
-            headers={"scheduled_for": at.isoformat()},
-            addressed=[Address(consumer=handler.name, queue=handler.queue, priority=handler.priority)],
-        )
 
     def _default_retry(self, queue: str) -> RetryPolicy:
         return self._queue_policies.get(queue) or RetryPolicy.exponential()

@@ -22,6 +22,7 @@
     ├── AddressRefused                a webhook leads to an address that must not be called
     ├── WebhookRefused                a webhook's receiver answered, and not with success
     ├── InvalidSignature              (also ValueError) a webhook that was received is not from its sender
+    ├── BrokerUnavailable             a broker cannot be reached, or did not confirm
     ├── StoreError
     │   ├── StoreUnavailable
     │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
@@ -315,6 +316,18 @@ class InvalidSignature(HoldfastError, ValueError):
 
     def __str__(self) -> str:
         return f"webhook is refused: {self.problem}; answer 400 and do nothing"
+
+
+class BrokerUnavailable(HoldfastError):
+    """A broker cannot be reached or did not answer in time. `broker` names it without a password."""
+
+    def __init__(self, broker: str, cause: str = "") -> None:
+        super().__init__(broker, cause)
+        self.broker, self.cause = broker, cause
+
+    def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
+        return f"broker {self.broker} cannot be reached{cause}; check that it runs and that its address is right"
 
 
 class StoreError(HoldfastError):

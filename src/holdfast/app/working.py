@@ -1,0 +1,97 @@
+"""A worker in this process: the app's handlers with everything that runs beside them, from start to drained end."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.app.family import worker_command
+from holdfast.app.locate import spec_of
+from holdfast.app.loop import store_is_ready, then
+from holdfast.app.opening import open_store
+from holdfast.app.webhooks import Served
+from holdfast.core.message import Address, NewMessage
+from holdfast.engine.cron import CronDuty, Schedule
+from holdfast.engine.handler import Handler
+from holdfast.engine.options import WorkerOptions
+from holdfast.engine.pruner import PruneDuty
+from holdfast.engine.surroundings import Duty, Surroundings
+from holdfast.engine.suspects import SuspectDuty
+from holdfast.engine.worker import Worker
+from holdfast.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+
+async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Event | None) -> None:
+    """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
+    chosen = options or WorkerOptions()
+    if not chosen.generation:
+        chosen = replace(chosen, generation=app.generation)
+    with app.store.engine_lock():
+        if not await store_is_ready(lambda: app._prepare(None), stop, patient=not chosen.until_idle):
+            return
+        # A renewal that hangs is broken off in time for another.
+        lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=1, patience=chosen.lease / 4)
+        served = Served(app)
+        suspects = None if chosen.suspects else _suspects(app, chosen, served.handlers)
+        worker = Worker(surroundings(app, lease_store, chosen, suspects, served), chosen)
+        app._workers.add(worker)
+        stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
+        try:
+            await served.load()
+            await worker.run()
+        finally:
+            app._workers.discard(worker)
+            if stopper is not None:
+                stopper.cancel()
+            if suspects is not None:
+                await asyncio.to_thread(suspects.stop)
+            await served.close()
+            await lease_store.close()
+
+
+def _suspects(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:
+    def command() -> list[str] | None:
+        spec = spec_of(app)
+        return None if spec is None else worker_command(spec, options, suspects=True)
+
+    queues = None if options.queues is None else list(options.queues)
+    return SuspectDuty(app.store, handlers, options.generation, queues, command)
+
+
+def occurrence(app: "Holdfast", schedule: Schedule, at: datetime) -> NewMessage:
+    """The job that a schedule fires at a time; its key makes it one however many fire it."""
+    handler = app.handlers[schedule.name]
+    return app._producer.build(
+        f"job.{schedule.name}",
+        {},
+        key=f"cron:{schedule.name}:{at.isoformat()}",
+        headers={"scheduled_for": at.isoformat()},
+        addressed=[Address(consumer=handler.name, queue=handler.queue, priority=handler.priority)],
+    )
+
+
+def surroundings(
+    app: "Holdfast", lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None, served: Served
+) -> Surroundings:
+    """What a worker of this app has around it."""
+    duties: list[Duty] = [served] if suspects is None else [served, suspects]
+    if app.schedules and options.cron:
+        duties.append(CronDuty(app.store, app.schedules, partial(occurrence, app)))
+    if app._keep is not None:
+        duties.append(PruneDuty(app.store, app._keep))
+    return Surroundings(
+        store=app.store,
+        lease_store=lease_store,
+        handlers=served.handlers,
+        rules=app.rules,
+        alerts=app._alerts,
+        window=app._bound_to.window,
+        publisher=app,
+        probes=app._probes,
+        duties=tuple(duties),
+    )

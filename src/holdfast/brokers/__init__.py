@@ -1,0 +1,1 @@
+"""Brokers as they are: records in from their streams, messages out to them, nothing acknowledged early."""
