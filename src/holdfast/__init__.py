@@ -32,10 +32,13 @@ if TYPE_CHECKING:
         KeyRequired,
         LeaseLost,
         LockTimeout,
+        LogRewound,
         NotFound,
         NoTransaction,
         Outage,
         PayloadTooLarge,
+        RebuildLost,
+        RebuildStopped,
         Refused,
         ReservationLost,
         RetryAfter,
@@ -47,14 +50,18 @@ if TYPE_CHECKING:
         StoreError,
         StoreUnavailable,
         TerminalError,
+        UnreadableRecord,
         UnsupportedConnection,
         WebhookRefused,
     )
     from holdfast.core.event import event, upcast
     from holdfast.core.key import job_key, key
+    from holdfast.core.message import Message
+    from holdfast.core.redact import redact_logs
     from holdfast.core.retry import RetryPolicy
     from holdfast.engine.context import Context
     from holdfast.engine.options import WorkerOptions
+    from holdfast.engine.tracing import Tracing
     from holdfast.idempotency.asgi import IdempotencyMiddleware
     from holdfast.idempotency.fastapi import IdempotencyKey
     from holdfast.outbound.breaker import CircuitBreaker
@@ -67,6 +74,7 @@ if TYPE_CHECKING:
     from holdfast.outbound.webhooks.options import WebhookOptions
     from holdfast.produce.aggregates import RaisesEvents, collect_events
     from holdfast.produce.immediate import begin_immediate, immediate
+    from holdfast.produce.request_ids import RequestIdMiddleware
     from holdfast.stores.durability import DurabilityWarning
     from holdfast.stores.publish import Published
     from holdfast.stores.query import Filter
@@ -95,10 +103,13 @@ _HOMES = {
     "KeyRequired": "core.errors",
     "LeaseLost": "core.errors",
     "LockTimeout": "core.errors",
+    "LogRewound": "core.errors",
     "NoTransaction": "core.errors",
     "NotFound": "core.errors",
     "Outage": "core.errors",
     "PayloadTooLarge": "core.errors",
+    "RebuildLost": "core.errors",
+    "RebuildStopped": "core.errors",
     "Refused": "core.errors",
     "ReservationLost": "core.errors",
     "RetryAfter": "core.errors",
@@ -110,15 +121,19 @@ _HOMES = {
     "StoreError": "core.errors",
     "StoreUnavailable": "core.errors",
     "TerminalError": "core.errors",
+    "UnreadableRecord": "core.errors",
     "UnsupportedConnection": "core.errors",
     "WebhookRefused": "core.errors",
     "event": "core.event",
     "upcast": "core.event",
     "job_key": "core.key",
     "key": "core.key",
+    "Message": "core.message",
+    "redact_logs": "core.redact",
     "RetryPolicy": "core.retry",
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
+    "Tracing": "engine.tracing",
     "IdempotencyMiddleware": "idempotency.asgi",
     "IdempotencyKey": "idempotency.fastapi",
     "CircuitBreaker": "outbound.breaker",
@@ -135,6 +150,7 @@ _HOMES = {
     "collect_events": "produce.aggregates",
     "begin_immediate": "produce.immediate",
     "immediate": "produce.immediate",
+    "RequestIdMiddleware": "produce.request_ids",
     "DurabilityWarning": "stores.durability",
     "Published": "stores.publish",
     "Filter": "stores.query",
@@ -167,15 +183,20 @@ __all__ = [
     "KeyRequired",
     "LeaseLost",
     "LockTimeout",
+    "LogRewound",
     "MemoryCircuits",
+    "Message",
     "NoTransaction",
     "NotFound",
     "Outage",
     "PayloadTooLarge",
     "Published",
     "RaisesEvents",
+    "RebuildLost",
+    "RebuildStopped",
     "RedisCircuits",
     "Refused",
+    "RequestIdMiddleware",
     "ReservationLost",
     "RetryAfter",
     "RetryBudget",
@@ -193,6 +214,8 @@ __all__ = [
     "StoreUnavailable",
     "SyncServiceClient",
     "TerminalError",
+    "Tracing",
+    "UnreadableRecord",
     "UnsupportedConnection",
     "Verdict",
     "WebhookOptions",
@@ -206,6 +229,7 @@ __all__ = [
     "immediate",
     "job_key",
     "key",
+    "redact_logs",
     "upcast",
     "with_retry",
 ]

@@ -86,15 +86,15 @@ def letter(fingerprint: str = "abc", target: str = "work") -> DeadLetterAlert:
 
 
 async def test_after_a_quiet_time_a_hook_is_told_how_many_there_were_since() -> None:
-    told: list[int] = []
-    alerts = Alerts((lambda alert: told.append(alert.alike),), quiet_seconds=0.2)
+    told: list[tuple[str, int]] = []
+    alerts = Alerts((lambda alert: told.append((alert.target, alert.alike)),), quiet_seconds=0.2)
     for _ in range(4):
         alerts.dead(letter())
-    await asyncio.sleep(0.25)
+    await eventually(lambda: len(told) == 2)
     alerts.dead(letter())
     alerts.dead(letter(target="another consumer"))
-    await alerts.sent()
-    assert told == [1, 4, 1]
+    await eventually(lambda: len(told) == 4)
+    assert told == [("work", 1), ("work", 3), ("another consumer", 1), ("work", 1)]
 
 
 async def test_a_hook_that_raises_or_hangs_stops_neither_work_nor_other_hooks(make_app: MakeApp, log: Log) -> None:

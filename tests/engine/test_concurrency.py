@@ -181,7 +181,7 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
     ended = asyncio.create_task(asyncio.sleep(0))
     pool.running[ended] = None
     await ended
-    assert await life._claim(pool, 1) == 1
+    assert await life._claim(pool, 1, woken=False) == 1
     await asyncio.sleep(0.01)
     assert not ran.is_set()
     life._freed(pool, ended)

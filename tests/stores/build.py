@@ -43,6 +43,7 @@ _TIMES = {
     "worker": ["started_at", "alive_until"],
     "message": ["occurred_at"],
     "consumer": ["registered_at", "paused_at", "blocked_until"],
+    "alert": ["told_at"],
 }
 
 

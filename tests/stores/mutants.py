@@ -11,6 +11,7 @@ from tests.stores import (
     test_interleaved,
     test_keys,
     test_operate,
+    test_projection,
     test_prune,
     test_psql,
     test_query,
@@ -33,12 +34,12 @@ SETTLING = [
         postgres("settle", "d.fence = s.fence"),
         postgres("function complete", "fence = owner_fence"),
         postgres("function complete", "if not found", "if false"),
-        postgres("claim", *_RAISED),
+        postgres("taken", *_RAISED),
         sqlite("settle_delivered", "d.fence = json_extract(s.value, '$[1]')"),
         sqlite("settle", "fence = :fence"),
         sqlite("trigger complete_insert", "d.fence = new.fence"),
         sqlite("trigger complete_insert", "where not exists", "where false and not exists"),
-        sqlite("claim", *_RAISED_LITE),
+        sqlite("taken", *_RAISED_LITE),
     ),
     *collides(
         test_stale_owner.test_a_second_settle_of_the_same_claim_changes_nothing,
@@ -204,8 +205,27 @@ CLAIMING = [
     ),
     *kills(
         test_claim.test_a_claim_counts_the_attempt_raises_the_fence_and_sets_the_lease,
-        postgres("claim", "attempts = d.attempts + 1", "attempts = d.attempts"),
-        sqlite("claim", "attempts = attempts + 1", "attempts = attempts"),
+        postgres("taken", "attempts = d.attempts + 1", "attempts = d.attempts"),
+        sqlite("taken", "attempts = attempts + 1", "attempts = attempts"),
+    ),
+    *kills(
+        test_claim.test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two,
+        postgres("claim_anew", "d.run_at <= now()"),
+        postgres("claim_anew", "{suspicion}"),
+        postgres("claim_anew", "d.queue = l.queue"),
+        postgres("claim_anew", "d.generation = l.generation"),
+        postgres("claim_anew", "{runnable}", ""),
+        postgres("claim_anew", "order by l.priority, l.queue, l.consumer, l.generation", "order by l.priority desc"),
+        sqlite("claim_anew", "d.run_at <= {now}"),
+        sqlite("claim_anew", "{suspicion}"),
+        sqlite("claim_anew", "d.queue = l.queue"),
+        sqlite("claim_anew", "d.generation = l.generation"),
+        sqlite("claim_anew", "{runnable}", ""),
+        sqlite(
+            "claim_anew",
+            "order by l.priority, l.queue, l.consumer, l.generation, t.run_at, t.id",
+            "order by l.priority desc",
+        ),
     ),
     *kills(
         test_interleaved.test_a_claim_passes_over_what_another_is_claiming,
@@ -380,4 +400,82 @@ PRUNING = [
     ),
 ]
 
-MUTANTS = [*SETTLING, *REPLAYING, *OPERATING, *CLAIMING, *LANES, *PUBLISHING, *SCHEDULING, *PRUNING]
+PROJECTING = [
+    *kills(
+        test_projection.test_nobody_claims_for_a_projector_that_is_held,
+        postgres("claim", "{unheld}"),
+        postgres("runnable", "{unheld}"),
+        sqlite("claim", ":consumer not in (select p.name from {hf}projector p where p.held_until > {now})"),
+        sqlite("runnable", "{unheld}"),
+    ),
+    *kills(
+        test_projection.test_a_hold_ends_by_itself_and_is_not_prolonged_after_that,
+        postgres("prolong_hold", "p.held_until > clock_timestamp()"),
+        postgres("hold_stands", "p.held_until > clock_timestamp()"),
+        postgres("unheld", "p.held_until > now()", "p.held_until is not null"),
+        sqlite("prolong_hold", "held_until > {now}"),
+        sqlite("hold_stands", "p.held_until > {now}"),
+        sqlite("unheld", "p.held_until > {now}", "p.held_until is not null"),
+    ),
+    *kills(
+        test_projection.test_a_rebuild_takes_over_when_nobody_alive_works_for_the_projector,
+        postgres("running_of", "d.status = 'in_flight'", "false"),
+        postgres("running_of", "coalesce(w.alive_until >= clock_timestamp(), false)", "false"),
+        sqlite("running_of", "d.status = 'in_flight'", "false"),
+        sqlite("running_of", "coalesce(w.alive_until >= {now}, 0)", "false"),
+    ),
+    *kills(
+        test_projection.test_a_second_rebuild_is_refused_while_the_first_lives,
+        postgres("hold_projector", "r.fence = :fence::bigint"),
+        sqlite("hold_projector", "r.fence = :fence"),
+    ),
+    *kills(
+        test_projection.test_one_who_was_replaced_cannot_commit_what_it_applied,
+        postgres("function rebuild_checkpoint", "fence = owner_fence"),
+        postgres("function rebuild_checkpoint", "if not found", "if false"),
+        sqlite("trigger rebuild_checkpoint_insert", "p.fence = new.fence"),
+        sqlite("trigger rebuild_checkpoint_insert", "where not exists", "where false and not exists"),
+    ),
+    *kills(
+        test_projection.test_a_step_of_a_rebuild_is_made_once,
+        postgres("function rebuild_checkpoint", "cursor = before"),
+        sqlite("trigger rebuild_checkpoint_insert", "p.cursor = new.before"),
+    ),
+    *kills(
+        test_projection.test_the_end_makes_done_what_was_applied_and_nothing_else,
+        postgres("rebuilt", "pg_visible_in_snapshot(m.tx, :done::text::pg_snapshot)"),
+        postgres("mark_rebuilt", *_RAISED),
+        sqlite("rebuilt", "m.position <= :reached"),
+        sqlite("mark_rebuilt", *_RAISED_LITE),
+    ),
+    *kills(
+        test_projection.test_a_discarded_letter_is_left_as_it_is,
+        postgres("discarded_among", "d.discarded_at is not null"),
+        postgres("dead_before_rebuild", "d.discarded_at is null"),
+        sqlite("discarded_among", "d.discarded_at is not null"),
+        sqlite("dead_before_rebuild", "d.discarded_at is null"),
+    ),
+    *kills(
+        test_projection.test_a_rebuild_cannot_end_without_its_hold_or_its_fence,
+        postgres("end_rebuild", "p.held_until > clock_timestamp() + interval '1 second'"),
+        postgres("end_rebuild", "r.fence = :fence::bigint"),
+        sqlite("end_rebuild", "held_until is not null"),
+        sqlite("end_rebuild", "r.fence = :fence"),
+    ),
+    *kills(
+        test_projection.test_a_rebuild_that_stops_lets_go_unless_it_is_in_place,
+        postgres("stop_rebuild", "p.online"),
+        sqlite("stop_rebuild", "online"),
+    ),
+    *kills(
+        test_projection.test_a_new_subscription_is_given_what_it_has_no_delivery_of,
+        postgres("unserved", "(c.pruned_to is null or m.id > c.pruned_to)"),
+        sqlite("unserved", "(c.pruned_to is null or m.id > c.pruned_to)"),
+    ),
+    *kills(
+        test_interleaved.test_a_rebuild_waits_for_a_claim_that_began_before_its_hold,
+        postgres("lock_unfinished", "order by d.id for update of d", ""),
+    ),
+]
+
+MUTANTS = [*SETTLING, *REPLAYING, *OPERATING, *CLAIMING, *LANES, *PUBLISHING, *SCHEDULING, *PRUNING, *PROJECTING]

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.core.delivery import Status
-from holdfast.stores.claim import Lane, claim, lanes
+from holdfast.stores.claim import Lane, claim, claim_anew, lanes
 from holdfast.stores.operate import (
     block_consumer,
     pause_consumer,
@@ -200,6 +200,38 @@ async def test_suspects_are_left_out_unless_asked_for(store: Store) -> None:
     assert await claim_lanes(store, lane) == []
     (suspect,) = await claim_all(store, suspects=True)
     assert (suspect.message_id, suspect.suspect) == (guilty.id, True)
+
+
+async def test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two(store: Store) -> None:
+    """What it may not have is left out as from the lanes, lane by lane in their order."""
+    await register_consumers(store, {"mail": [], "audit": [], "stuck": []})
+    urgent, first, second = await put(store, job("mail", priority=0), job("mail"), job("mail"))
+    other = (await put(store, job("audit", queue="slow")))[0]
+    await put(
+        store,
+        job("mail", delay=timedelta(hours=1)),
+        job("mail", generation=9),
+        job("mail", queue="closed"),
+        job("stuck"),
+        job("foreign"),
+    )
+    (guilty,) = await put(store, job("mail"))
+    sql(store, f"update {{hf}}delivery set suspect = (1 = 1) where message_id = '{guilty.id}'")
+    await store.run(pause_queue("closed", "ada", None))
+    await store.run(block_consumer("stuck", "db", timedelta(hours=1), "w1"))
+
+    async def anew(limit: int, *, queues: list[str] | None = None, suspects: bool = False) -> list[UUID]:
+        mine = claim_anew(["audit", "mail", "stuck"], 0, "w1", LEASE, limit, queues=queues, suspects=suspects)
+        return sorted(c.message_id for c in await store.run(mine))
+
+    assert await anew(1) == [urgent.id]
+    assert await anew(1, queues=["slow"]) == [other.id]
+    assert sorted(await anew(1) + await anew(9)) == sorted([first.id, second.id])
+    assert await anew(9) == []
+    assert await anew(9, suspects=True) == [guilty.id]
+    taken = [d for d in await all_deliveries(store) if d.status is Status.IN_FLIGHT]
+    assert {(d.fence, d.attempts, d.locked_by) for d in taken} == {(1, 1, "w1")}
+    assert len(taken) == 5
 
 
 async def test_innocents_are_left_out_when_suspects_are_asked_for(store: Store) -> None:

@@ -10,10 +10,12 @@ from holdfast.core.change import DeadLetter, Deliver
 from holdfast.stores.claim import Lane, claim, take_over
 from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, Psycopg, run_on
 from holdfast.stores.operate import audit, replay
-from holdfast.stores.operation import Query, Rows, drive_async
+from holdfast.stores.operation import Operation, Query, Rows, drive_async
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.projection import Occupied, hold, unoccupied
 from holdfast.stores.publish import Fanout, publish
 from holdfast.stores.registry import catch_up
+from tests.stores import test_projection
 from tests.stores.build import (
     LEASE,
     all_deliveries,
@@ -28,6 +30,7 @@ from tests.stores.build import (
     message,
     put,
     register_consumers,
+    start,
     until_one_waits,
 )
 from tests.stores.test_prune import prune
@@ -89,6 +92,31 @@ async def test_a_replay_that_waited_for_another_looks_again(postgres_store: Post
     assert second == [0]
     assert (await delivery(store, claimed.id)).fence == claimed.fence + 1
     assert [entry.actor for entry in await store.run(audit())] == ["ada"]
+
+
+async def test_a_rebuild_waits_for_a_claim_that_began_before_its_hold(postgres_store: PostgresStore) -> None:
+    store = postgres_store
+    held = await test_projection.projecting(store)
+    await put(store, message())
+    await start(store, "w1", ["totals"])
+    found: list[BaseException | None] = []
+
+    def look() -> None:
+        try:
+            store.run_sync(Operation(lambda: unoccupied(held)))
+        except Occupied as error:
+            found.append(error)
+        else:
+            found.append(None)
+
+    with psycopg.connect(store.conninfo) as worker:
+        assert len(run_on(claim([test_projection.LANE], "w1", LEASE, 1), store.dialect, Psycopg(worker))) == 1
+        await store.run(hold(held, LEASE))
+        thread = threading.Thread(target=look)
+        thread.start()
+        until_one_waits(store)
+    thread.join(30)
+    assert isinstance(found[0], Occupied)
 
 
 async def test_a_subscription_that_joins_during_a_catch_up_misses_nothing(postgres_store: PostgresStore) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
-from holdfast.stores.claim import Claimed, Lane, claim, lanes, take_over
+from holdfast.core.identity import uuid7
+from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
 from holdfast.stores.operate import pause_consumer, replay
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
@@ -21,6 +22,8 @@ from holdfast.stores.query import Filter, counts, deliveries, deliveries_of, fai
 from holdfast.stores.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.settle import Settlement, ownership, settle
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.trail import request_messages
+from holdfast.stores.trend import accepted, recent_dead, retrying
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
 from tests.stores.build import LEASE, SECOND, failure, fresh_id, outcome, sql
@@ -122,6 +125,12 @@ def test_claim_and_settle_keep_their_plans_after_a_hundred_executions(busy: Post
         assert plan.rows_removed("delivery") == 0
         # Rows that were claimed a moment ago leave entries behind that a scan passes over until they are cleaned up.
         assert plan.buffers < 20 * PAGES_PER_ROW + 400
+
+        postgres.try_out(claim_anew(CONSUMERS, 0, "w1", LEASE, 20))
+        plan = postgres.explain("claim_anew")
+        assert plan.scans("delivery") == {"delivery_claim", "delivery_pkey"}
+        assert plan.rows_read("delivery") < 100, "20 to choose, 20 to write, and some for each lane"
+        assert plan.rows_removed("delivery") == 0
 
         for name in ("settle", "settle_delivered"):
             claimed = postgres.run(claim(found, "w1", LEASE, 20))
@@ -242,7 +251,7 @@ def test_failures_are_listed_from_indexes_that_hold_nothing_else(quiet: Postgres
         # The first page costs a page, however many there are.
         assert postgres.explain("list_deliveries").rows_read("delivery") == 50
         groups = postgres.explain("failure_groups")
-    assert groups.scans("delivery") <= {*partial, "delivery_pkey"}
+    assert groups.scans("delivery") <= {*partial, "delivery_failure", "delivery_pkey"}
     assert groups.buffers < 3 * _rows_failed(quiet)
 
 
@@ -270,6 +279,50 @@ def test_catching_up_reads_the_log_by_its_index(busy: PostgresStore, mode: str) 
     assert plan.scans("message") == {"message_log"}
     assert plan.rows_read("message") == 1000
     assert plan.buffers < 1000
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_trend_reads_a_sample_of_each_minute_and_no_more(busy: PostgresStore, mode: str) -> None:
+    edges = [uuid7(1700000000000 + n * 5000, 0) for n in range(11)]
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(6):
+            assert [sample.made for sample in postgres.run(accepted(edges, 200))] == [200] * 10
+        plan = postgres.explain("accepted")
+    assert plan.scans("delivery") == {"delivery_pkey"}
+    assert plan.rows_read("delivery") <= 200 * 10
+    assert plan.scans("message") == {"message_pkey"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dead_letters_of_late_are_read_from_the_newest_on(quiet: PostgresStore, mode: str) -> None:
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(6):
+            assert sum(postgres.run(recent_dead(300)).values()) == 300
+        plan = postgres.explain("recent_dead")
+    assert plan.scans("delivery") == {"delivery_failed"}
+    assert plan.rows_read("delivery") <= 300
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_retried_is_looked_for_at_the_end_of_a_lane(busy: PostgresStore, mode: str) -> None:
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(6):
+            assert postgres.run(retrying([("default", "billing")], 500)) == []
+        plan = postgres.explain("retrying")
+    assert plan.scans("delivery") == {"delivery_claim"}
+    assert plan.rows_read("delivery") <= 500
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_messages_of_a_request_are_found_by_its_id(busy: PostgresStore, mode: str) -> None:
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(6):
+            assert postgres.run(request_messages("r-1", 31)) == []
+        assert postgres.explain("request_messages").scans("message") == {"message_request"}
 
 
 def test_a_plan_made_while_the_tables_were_empty_is_not_kept(make: Callable[[], PostgresStore]) -> None:
@@ -397,6 +450,10 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     assert "delivery_failed" in indexes(deliveries(Filter(statuses=(Status.FAILED,))))
     assert indexes(counts()) >= {"delivery_claim", "delivery_suspect", "delivery_lease", "delivery_failed_count"}
     indexes(failure_groups())
+    indexes(accepted([uuid7(n, 0) for n in range(3)], 10))
+    assert indexes(recent_dead(10)) & {"delivery_failed", "delivery_group"}
+    assert "delivery_claim" in indexes(retrying([("default", "billing")], 10))
+    assert "message_request" in indexes(request_messages("r-1", 10))
     indexes(prune_deliveries(FROM_THE_START, fresh_id(), timedelta(days=7)))
     indexes(catch_up())
 

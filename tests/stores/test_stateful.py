@@ -26,7 +26,7 @@ from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.report import LEASE_EXPIRED, ErrorReport
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.claim import claim, lanes, take_over
+from holdfast.stores.claim import claim, claim_anew, lanes, take_over
 from holdfast.stores.operate import (
     block_consumer,
     cancel,
@@ -218,10 +218,19 @@ class Lives(RuleBasedStateMachine):
             self._run(start_worker(name, worker, QUEUES, CONSUMERS, LEASE))
             self.model.start(name, worker)
 
-    @step(4, worker=st.integers(0, 1), limit=st.integers(1, 4), suspects=st.sampled_from([False, False, True]))
-    def claim(self, worker: int, limit: int, suspects: bool) -> None:
-        found = self._run(lanes(CONSUMERS, worker, suspects=suspects))
-        claimed = self._run(claim(found, f"w{worker}", LEASE, limit, suspects=suspects))
+    @step(
+        4,
+        worker=st.integers(0, 1),
+        limit=st.integers(1, 4),
+        suspects=st.sampled_from([False, False, True]),
+        anew=st.booleans(),
+    )
+    def claim(self, worker: int, limit: int, suspects: bool, anew: bool) -> None:
+        if anew:
+            claimed = self._run(claim_anew(CONSUMERS, worker, f"w{worker}", LEASE, limit, suspects=suspects))
+        else:
+            found = self._run(lanes(CONSUMERS, worker, suspects=suspects))
+            claimed = self._run(claim(found, f"w{worker}", LEASE, limit, suspects=suspects))
         allowed = self.model.claimable(worker, suspects)
         ids = [one.id for one in claimed]
         assert len(ids) == len(set(ids)) == min(limit, len(allowed))
@@ -247,13 +256,13 @@ class Lives(RuleBasedStateMachine):
         self, worker: int, limit: int, change: tuple[Change, ErrorReport | None], expired: bool
     ) -> None:
         before = len(self.claims)
-        self.claim(worker, limit, False)
+        self.claim(worker, limit, False, expired)
         self._settle(self.claims[before:], change, expired=expired)
 
     @step(2, worker=st.integers(0, 1), suspects=st.booleans())
     def fail_everything(self, worker: int, suspects: bool) -> None:
         before = len(self.claims)
-        self.claim(worker, 50, suspects)
+        self.claim(worker, 50, suspects, True)
         self._settle(self.claims[before:], (DeadLetter(), BOOM))
 
     @step(2, worker=st.integers(0, 1), reaper=st.integers(0, 1), limit=st.integers(1, 4), change=changes)
@@ -262,7 +271,7 @@ class Lives(RuleBasedStateMachine):
     ) -> None:
         """A worker that is silent for hours; afterwards it comes back and settles what it had."""
         before = len(self.claims)
-        self.claim(worker, limit, False)
+        self.claim(worker, limit, False, False)
         mine = self.claims[before:]
         self.let_time_pass(set())
         self.take_over(reaper, limit)
@@ -273,10 +282,10 @@ class Lives(RuleBasedStateMachine):
         self, worker: int, limit: int, change: tuple[Change, ErrorReport | None]
     ) -> None:
         before = len(self.claims)
-        self.claim(worker, limit, False)
+        self.claim(worker, limit, False, False)
         first = self.claims[before:]
         self._settle(first, (Release(NOW, held=False), None))
-        self.claim(worker, limit, False)
+        self.claim(worker, limit, False, False)
         self._settle(first, change)
 
     @step(4, chosen=picks, change=changes, keep_run=st.booleans(), expired=st.booleans(), suspect=st.booleans())
@@ -383,7 +392,7 @@ class Lives(RuleBasedStateMachine):
     @step(2, worker=st.integers(0, 1), discarded=st.booleans(), messages_too=st.booleans())
     def finish_and_prune(self, worker: int, discarded: bool, messages_too: bool) -> None:
         before = len(self.claims)
-        self.claim(worker, 50, False)
+        self.claim(worker, 50, False, True)
         self._settle(self.claims[before:], (Discard("not wanted") if discarded else Deliver(), None))
         self.let_time_pass({worker})
         self.prune(discarded, messages_too)

@@ -7,7 +7,8 @@
     │   └── InvalidDuration           (also ValueError)
     ├── InvalidName                   (also ValueError) a queue, consumer, source, schema, type …
     ├── InvalidPayload                (also ValueError) `.path` says where
-    │   └── PayloadTooLarge
+    │   ├── PayloadTooLarge
+    │   └── UnreadableRecord          a broker's record that cannot become a message
     ├── InvalidKey                    (also ValueError)
     │   └── KeyRequired               a request without an idempotency key where one is needed
     ├── KeyConflict                   one key, two different contents
@@ -16,6 +17,8 @@
     ├── NotFound
     ├── LeaseLost                     the claim belongs to someone else by now
     ├── ReservationLost               an idempotency key belongs to another request by now
+    ├── RebuildLost                   a projector's rebuild belongs to another process by now
+    ├── RebuildStopped                a projector's rebuild met an event that it cannot apply
     ├── AlreadyHandled                the effect was applied before; roll back
     ├── Refused                       an operator action the item's state does not allow
     ├── ServiceRefused                a service answered a call, and not with success
@@ -27,6 +30,7 @@
     │   ├── StoreUnavailable
     │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
     │   ├── SchemaMismatch
+    │   ├── LogRewound                PostgreSQL: the event store was restored onto another server
     │   ├── EngineRunning             a second engine on one SQLite file
     │   └── LockTimeout               a migration could not get its lock
     └── Signal                        what a handler may raise *or* return
@@ -50,6 +54,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from holdfast.core.duration import Duration, clamp_duration, format_duration, to_timedelta
+from holdfast.core.mask import mask
 from holdfast.core.text import safe_repr, safe_str
 
 _E = TypeVar("_E", bound="HoldfastError")
@@ -134,6 +139,19 @@ class PayloadTooLarge(InvalidPayload):
 
     def __str__(self) -> str:
         return f"payload is refused: {self.problem}; store the content elsewhere and send a reference to it"
+
+
+class UnreadableRecord(InvalidPayload):
+    """A record of a broker cannot become a message as it is; it is kept raw, as a dead letter."""
+
+    def __init__(self, stream: str, id: str | None, problem: str) -> None:
+        super().__init__("$", problem)
+        self.args = (stream, id, problem)
+        self.stream, self.id = stream, id
+
+    def __str__(self) -> str:
+        which = "a record without an id" if self.id is None else f"record {_shown(self.id)}"
+        return f"{which} of {self.stream} cannot be read: {self.problem}; replay it once it can be"
 
 
 class InvalidKey(HoldfastError, ValueError):
@@ -238,6 +256,34 @@ class ReservationLost(HoldfastError):
         )
 
 
+class RebuildLost(HoldfastError):
+    """A rebuild is no longer this process's; what it wrote last changed nothing, and the live result is as it was."""
+
+    def __init__(self, projector: str) -> None:
+        super().__init__(projector)
+        self.projector = projector
+
+    def __str__(self) -> str:
+        return (
+            f"the rebuild of projector {_shown(self.projector)} is no longer this process's: its lease ran out, or "
+            "another began; see `holdfast projectors list`, and rebuild again"
+        )
+
+
+class RebuildStopped(HoldfastError):
+    """A rebuild met an event that its handler cannot apply; a result that is built beside it was not touched."""
+
+    def __init__(self, projector: str, message_id: UUID, problem: str) -> None:
+        super().__init__(projector, message_id, problem)
+        self.projector, self.message_id, self.problem = projector, message_id, problem
+
+    def __str__(self) -> str:
+        return (
+            f"the rebuild of projector {_shown(self.projector)} stopped at event {self.message_id}: {self.problem}; "
+            f"mend the handler and rebuild again, or leave the event out with --skip {self.message_id}"
+        )
+
+
 class AlreadyHandled(HoldfastError):
     """This consumer applied this message before; let the exception roll the effect back."""
 
@@ -322,6 +368,8 @@ class BrokerUnavailable(HoldfastError):
     """A broker cannot be reached or did not answer in time. `broker` names it without a password."""
 
     def __init__(self, broker: str, cause: str = "") -> None:
+        # A client's own words may hold the address it was given.
+        cause = mask(cause)
         super().__init__(broker, cause)
         self.broker, self.cause = broker, cause
 
@@ -338,6 +386,7 @@ class StoreUnavailable(StoreError):
     """The store cannot be reached. `store` names it without a password."""
 
     def __init__(self, store: str, cause: str = "") -> None:
+        cause = mask(cause)
         super().__init__(store, cause)
         self.store, self.cause = store, cause
 
@@ -379,6 +428,24 @@ class SchemaMismatch(StoreError):
         if self.found < self.expected:
             return f"{what}; run `holdfast schema migrate`"
         return f"{what}; upgrade holdfast in this environment"
+
+
+class LogRewound(StoreError):
+    """What was written of the event store's order comes from a server that counted further than this one does.
+
+    So it is after a dump was restored: transaction ids start anew, and what commits now would be taken for old.
+    """
+
+    def __init__(self, done: str, newest: str) -> None:
+        super().__init__(done, newest)
+        self.done, self.newest = done, newest
+
+    def __str__(self) -> str:
+        return (
+            f"the event store comes from another server (a reader got to {self.done or 'its start'}, the newest event "
+            f"is of transaction {self.newest or '-'}, and this server has not come so far); nothing is read, so that "
+            "nothing is skipped: see `holdfast doctor`"
+        )
 
 
 class EngineRunning(StoreError):

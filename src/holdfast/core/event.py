@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, HoldfastError, InvalidPayload
 from holdfast.core.names import check_type
+from holdfast.core.redact import Redaction, check_redaction
 
 C = TypeVar("C", bound=type)
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -37,6 +38,7 @@ class EventType:
     version: int
     cls: type
     upcasts: dict[int, Upcast] = field(default_factory=dict)
+    redact: tuple[Redaction, ...] = ()
 
     def read(self, text: str, version: int) -> object:
         """A payload of any version up to this one as an instance of the class; `NewerVersion` above it."""
@@ -52,8 +54,10 @@ class EventType:
         return validate(self.cls, value)
 
 
-def event(name: str, *, version: int = 1) -> Callable[[C], C]:
+def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callable[[C], C]:
     """Gives a pydantic model, dataclass or TypedDict the event type `name`. The class itself stays as it is.
+
+    `redact` names fields that are secret, such as `card.number` or `items.*.token`: handlers see them, nobody else does.
 
     >>> @event("order.placed")
     ... @dataclass
@@ -63,6 +67,9 @@ def event(name: str, *, version: int = 1) -> Callable[[C], C]:
     check_type(name)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ConfigurationError(f"event {name!r} has version {version!r}; give a whole number from 1")
+    if isinstance(redact, str):
+        raise ConfigurationError(f"event {name!r}: redact is a text; give a list of fields, such as [{redact!r}]")
+    secret = tuple(check_redaction(name, path) for path in redact)
 
     def decorate(cls: C) -> C:
         if not isinstance(cls, type):
@@ -72,7 +79,7 @@ def event(name: str, *, version: int = 1) -> Callable[[C], C]:
                 f"event {name!r}: before Python 3.12 a TypedDict must come from typing_extensions, or payloads cannot "
                 "be checked against it; write `from typing_extensions import TypedDict`"
             )
-        setattr(cls, _MARK, EventType(name, version, cls))
+        setattr(cls, _MARK, EventType(name, version, cls, redact=secret))
         return cls
 
     return decorate
@@ -109,6 +116,12 @@ def event_type(cls: type) -> EventType:
             "import paths are not names"
         )
     return found
+
+
+def redactions_of(kinds: Iterable[object]) -> tuple[Redaction, ...]:
+    """What event classes among these declare secret; whatever else there is declares nothing."""
+    marks = (vars(kind).get(_MARK) for kind in kinds if isinstance(kind, type))
+    return tuple(secret for mark in marks if mark is not None for secret in mark.redact)
 
 
 def is_typed_dict(cls: type) -> bool:

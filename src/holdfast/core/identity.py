@@ -13,6 +13,8 @@ from uuid import UUID, SafeUUID
 
 _LOW_62 = (1 << 62) - 1
 _blank, _set = object.__new__, object.__setattr__
+# Looked up once: on its class it costs as much as the rest of an id.
+_UNKNOWN = SafeUUID.unknown
 
 
 def uuid7(unix_ms: int, random_bits: int) -> UUID:
@@ -29,7 +31,7 @@ def uuid_of(number: int) -> UUID:
     """Return `UUID(int=number)` in half the time: the class looks at each way an id may be spelt first."""
     made = _blank(UUID)
     _set(made, "int", number)
-    _set(made, "is_safe", SafeUUID.unknown)
+    _set(made, "is_safe", _UNKNOWN)
     return made
 
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.core.names import check_name, check_type
-from holdfast.core.payload import MAX_BYTES, check_headers, encode
+from holdfast.core.payload import MAX_BYTES, check_headers, decode, encode
 from holdfast.core.retry import RetryPolicy, check_attempts
 
 DEFAULT_QUEUE = "default"
@@ -22,6 +22,9 @@ LOWEST_PRIORITY = 3
 MAX_GENERATION = 2**31 - 1
 TENANT_HEADER = "tenant"
 """The header that says whose event it is; a webhook endpoint with a tenant gets its tenant's events alone."""
+
+RAW_TYPE = "holdfast.raw"
+"""The type of a message that holds a broker's record as it came, because it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,11 @@ class Message:
     generation: int
     occurred_at: datetime
     position: int | None = None
+
+    @property
+    def data(self) -> Any:
+        """The payload as a value."""
+        return decode(self.payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
 from holdfast.core.classify import Rules, Verdict, classify
 from holdfast.core.errors import Cancel, Snooze
+from holdfast.core.redact import redacted
 from holdfast.core.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, report
+from holdfast.core.text import safe_str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +69,17 @@ class Released:
 Outcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | LeaseExpired | Released
 
 
-def outcome_of(exc: BaseException, *rules: Rules, now: datetime | None = None) -> Outcome:
-    """Return the outcome of a run that raised `exc`, or returned it as a signal."""
+def outcome_of(
+    exc: BaseException, *rules: Rules, now: datetime | None = None, hide: Callable[[str], str] | None = None
+) -> Outcome:
+    """Return the outcome of a run that raised `exc`, or returned it as a signal; `hide` takes secrets out of texts."""
     if isinstance(exc, Snooze):
         return Snoozed(exc.delay)
     if isinstance(exc, Cancel):
-        return Cancelled(exc.reason)
+        return Cancelled(redacted(safe_str(exc.reason), hide))
     # First the verdict: a broken classify leaves a note that belongs into the trace.
     verdict = classify(exc, *rules, now=now)
-    return Failed(report(exc), verdict)
+    return Failed(report(exc, hide), verdict)
 
 
 def error_of(outcome: Outcome) -> ErrorReport | None:

@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 from uuid import UUID
@@ -14,13 +16,17 @@ import structlog
 
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.engine.fields import raised
 from holdfast.engine.threads import Threads
+from holdfast.stores.alert import Turn
 
 log = structlog.get_logger("holdfast.alert")
 
 _QUIET_SECONDS = 300.0
 _MOST_GROUPS = 10_000
 _PATIENCE = 5.0
+_MOMENT = 0.01
+_SHOWN = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +45,19 @@ class DeadLetterAlert:
     fingerprint: str
     attempts: int
     max_attempts: int | None = None
+    stack_trace: str = ""
     correlation: Mapping[str, object] = field(default_factory=dict)
     alike: int = 1
+
+    @property
+    def text(self) -> str:
+        """For people: what failed, how many alike, and what to do next."""
+        tries = f"{self.attempts} of {self.max_attempts}" if self.max_attempts else str(self.attempts)
+        many = "a dead letter" if self.alike == 1 else f"{self.alike:,} dead letters alike"
+        return (
+            f"{self.target}: {many}, the latest {self.event_type} from {self.source} at attempt {tries}: "
+            f"{self.error_type}: {self.last_error[:_SHOWN]}\nlook: holdfast dlq show {self.delivery_id}"
+        )
 
     def fields(self) -> dict[str, object]:
         """All of it by the names that log lines use, its correlation ids included."""
@@ -60,6 +77,7 @@ class DeadLetterAlert:
             "max_attempts": self.max_attempts,
             "operation": "dead_letter",
             "retryable": False,
+            **({"stack_trace": self.stack_trace} if self.stack_trace else {}),
         }
 
 
@@ -67,38 +85,91 @@ AlertHook = Callable[[DeadLetterAlert], object]
 """A function of one alert, plain (it runs in a thread) or async."""
 
 
+Ask = Callable[[str, str, int, timedelta], Awaitable[Turn]]
+"""Asks whose turn it is: consumer, fingerprint, how many, how long to be quiet."""
+
+
+class _Group:
+    """Failures that are alike, as this process knows them."""
+
+    __slots__ = ("alike", "asking", "last", "quiet_until")
+
+    def __init__(self, last: DeadLetterAlert) -> None:
+        self.last, self.alike, self.asking, self.quiet_until = last, 0, False, float("-inf")
+
+
 class Alerts:
     """Logs every dead letter once; calls the hooks once per group and quiet period, so that ten thousand
-    failures are not ten thousand alerts. A hook that hangs or raises stops nothing."""
+    failures are not ten thousand alerts, nor ten workers ten. What came while it was quiet is told of afterwards.
 
-    def __init__(self, hooks: tuple[AlertHook, ...] = (), quiet_seconds: float = _QUIET_SECONDS) -> None:
-        self._hooks, self._quiet = hooks, quiet_seconds
-        self._groups: dict[tuple[str, str], tuple[float, int]] = {}
+    `ask` shares the quiet period with other workers and with who comes after a restart; while it cannot be asked, each
+    goes by its own. A hook that hangs or raises stops nothing.
+    """
+
+    def __init__(
+        self,
+        hooks: tuple[AlertHook, ...] = (),
+        quiet_seconds: float = _QUIET_SECONDS,
+        ask: Ask | None = None,
+        called: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._hooks, self._quiet = hooks, timedelta(seconds=quiet_seconds)
+        self._ask, self._called = ask, called
+        self._groups: dict[tuple[str, str], _Group] = {}
         self._calling: set[asyncio.Task[None]] = set()
         self._threads = Threads("holdfast-alert")
+        self.watchers: set[Callable[[DeadLetterAlert], None]] = set()
+        """Told of every dead letter at once, however many are alike; they must not block or raise."""
 
     def dead(self, alert: DeadLetterAlert) -> None:
         """Reports one dead letter. Call it only after the dead letter is durable."""
         log.error("dead letter", **alert.fields())
-        group = (alert.target, alert.fingerprint)
-        called_at, alike = self._groups.get(group, (float("-inf"), 0))
-        alike += 1
-        now = time.monotonic()
-        if now - called_at < self._quiet:
-            self._groups[group] = (called_at, alike)
+        for told in tuple(self.watchers):
+            told(alert)
+        if not self._hooks:
             return
-        if len(self._groups) >= _MOST_GROUPS:
+        key = (alert.target, alert.fingerprint)
+        if key not in self._groups and len(self._groups) >= _MOST_GROUPS:
             self._groups.clear()
-        self._groups[group] = (now, 0)
-        for hook in self._hooks:
-            task = asyncio.get_running_loop().create_task(self._call(hook, replace(alert, alike=alike)))
-            self._calling.add(task)
-            task.add_done_callback(self._calling.discard)
+        group = self._groups.setdefault(key, _Group(alert))
+        group.last = alert
+        group.alike += 1
+        self._look(group)
+
+    def _look(self, group: _Group, *, owed: bool = False) -> None:
+        """Asks for a turn, unless it is quiet, or somebody asks already, or there is nothing to tell."""
+        if group.asking or time.monotonic() < group.quiet_until or not (group.alike or owed):
+            return
+        alike, group.alike, group.asking = group.alike, 0, True
+        self._start(self._tell(group, group.last, alike))
+
+    async def _tell(self, group: _Group, alert: DeadLetterAlert, alike: int) -> None:
+        turn = Turn(True, alike, self._quiet)
+        if self._ask is not None:
+            try:
+                turn = await self._ask(alert.target, alert.fingerprint, alike, self._quiet)
+            except Exception as error:  # noqa: BLE001
+                log.warning("alerts go by this worker's own clock: the others cannot be asked", **raised(error))
+        quiet = turn.quiet.total_seconds()
+        group.asking, group.quiet_until = False, time.monotonic() + quiet
+        # What comes meanwhile, or was counted for the next to tell, must not wait for yet another failure.
+        owed = not turn.tell and alike > 0
+        asyncio.get_running_loop().call_later(quiet + _MOMENT, lambda: self._look(group, owed=owed))
+        if turn.tell and turn.alike:
+            self._called()
+            for hook in self._hooks:
+                self._start(self._call(hook, replace(alert, alike=turn.alike)))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._calling.add(task)
+        task.add_done_callback(self._calling.discard)
 
     async def sent(self) -> None:
         """Waits for hooks that are being called, but not for ever."""
-        if self._calling:
-            await asyncio.wait(self._calling, timeout=_PATIENCE)
+        ends = time.monotonic() + _PATIENCE
+        while self._calling and (left := ends - time.monotonic()) > 0:
+            await asyncio.wait(self._calling, timeout=left)
 
     async def _call(self, hook: AlertHook, alert: DeadLetterAlert) -> None:
         try:
@@ -107,7 +178,7 @@ class Alerts:
             if inspect.isawaitable(answer):
                 await answer
         except Exception as error:  # noqa: BLE001
-            log.warning("alert hook failed", hook=getattr(hook, "__qualname__", repr(hook)), error=repr(error))
+            log.warning("alert hook failed", hook=getattr(hook, "__qualname__", repr(hook)), **raised(error))
 
 
 def sentry_hook(alert: DeadLetterAlert) -> None:
@@ -116,7 +187,7 @@ def sentry_hook(alert: DeadLetterAlert) -> None:
 
     with sentry_sdk.new_scope() as scope:
         scope.fingerprint = [alert.target, alert.fingerprint]
-        scope.set_context("holdfast", alert.fields() | {"alike": alert.alike})
+        scope.set_context("holdfast", alert.fields() | {"alike": alert.alike, "text": alert.text})
         sentry_sdk.capture_message(f"dead letter: {alert.target}: {alert.error_type}", level="error", scope=scope)
 
 
@@ -127,7 +198,7 @@ def webhook_hook(url: str, *, headers: Mapping[str, str] | None = None, timeout:
         raise ConfigurationError("an alert webhook needs an http or https address")
 
     def post(alert: DeadLetterAlert) -> None:
-        body = orjson.dumps({"event": "dead letter", "alike": alert.alike, **alert.fields()})
+        body = orjson.dumps({"event": "dead letter", "text": alert.text, "alike": alert.alike, **alert.fields()})
         request = Request(url, body, {"content-type": "application/json", **(headers or {})})  # noqa: S310
         with urlopen(request, timeout=seconds):  # noqa: S310
             pass

@@ -6,18 +6,21 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import orjson
 import structlog
 
-from holdfast.core.change import Block
+from holdfast.core.change import Block, Deliver
 from holdfast.core.classify import Verdict, VerdictKind
 from holdfast.core.decide import budget
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import ConfigurationError, HoldfastError, StoreUnavailable
 from holdfast.core.outcome import Failed, Outcome, Released, Succeeded
+from holdfast.core.redact import hidden, hide_from_here, scrub
 from holdfast.core.report import report
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.trace_context import TRACEPARENT
 from holdfast.engine.context import Context
 from holdfast.engine.execute import Ended, execute
 from holdfast.engine.fields import fields, raised
@@ -26,7 +29,9 @@ from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.settler import Settler
 from holdfast.engine.surroundings import Probe, Surroundings
 from holdfast.engine.threads import Threads
+from holdfast.engine.tracing import traced
 from holdfast.stores.claim import Claimed
+from holdfast.stores.observe import first_trace
 from holdfast.stores.operate import block_consumer
 from holdfast.stores.settle import Hold, ownership, unlocked
 
@@ -66,12 +71,13 @@ class Attempts:
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs one delivery to its end in this task. Cancelled, it gives the delivery back."""
+        hide_from_here(self._around.redactor().hide(claimed.type, claimed.payload))
         try:
             await self._run(claimed, task)
         except Exception as error:  # noqa: BLE001
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
             log.error("an attempt failed outside its handler", **fields(claimed) | raised(error))
-            self.settle(claimed, Failed(report(error), Verdict.retry()))
+            self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
 
     def settle(self, claimed: Claimed, outcome: Outcome) -> None:
         """Settles a delivery without running it."""
@@ -85,16 +91,30 @@ class Attempts:
     async def _run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         handler = self._around.handlers[claimed.consumer]
         policy = handler.retry if claimed.retry is None else self._policy(claimed)
-        context = Context(claimed, self._worker, self._store.dialect, self._around.publisher, budget(claimed, policy))
+        context = Context(
+            claimed,
+            self._worker,
+            self._store.dialect,
+            self._around.publisher,
+            budget(claimed, policy),
+            keep_run=handler.keep_runs,
+            by_key=handler.by_key,
+        )
         started = time.monotonic()
-        ended = await self._execute(handler, claimed, context, task)
+        trace = None
+        if self._around.tracing.on:
+            run, first = partial(self._execute, handler, claimed, context, task), first_trace(claimed.id)
+            ended, trace = await traced(self._around.tracing, claimed, run, partial(self._store.run, first))
+        else:
+            ended = await self._execute(handler, claimed, context, task)
         elapsed = time.monotonic() - started
-        outcome = await self._found(claimed, ended) if context.completing else ended.outcome
+        outcome = await self._found(claimed, ended, elapsed) if context.completing else ended.outcome
         if outcome is not None and context.already_handled:
             log.info("already handled: its effect was applied before", **fields(claimed))
             outcome = Succeeded()
         if outcome is not None:
-            await self._settle(claimed, handler, policy, outcome, elapsed, context.detail)
+            detail = context.detail if trace is None else {**(context.detail or {}), TRACEPARENT: trace}
+            await self._settle(claimed, handler, policy, outcome, elapsed, detail)
         if ended.thread is not None:
             # Nothing can stop it, so its slot is not free: what runs at once stays bounded.
             await asyncio.wait({ended.thread})
@@ -104,7 +124,7 @@ class Attempts:
             ended = await execute(handler, claimed, context, self._around.rules, self._threads, self._around.window)
         except asyncio.CancelledError as cancelled:
             # Unless the worker did it, the handler let a cancellation of its own escape.
-            ended = Ended(Failed(report(cancelled), Verdict.retry()), cancelled)
+            ended = Ended(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
         if task.cancelling():
             while task.cancelling():
                 task.uncancel()
@@ -124,22 +144,23 @@ class Attempts:
     ) -> None:
         if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:
             outcome = replace(outcome, held=await self._is_well(outcome.verdict.resource or ""))
-        noted = None if detail is None else orjson.dumps(detail).decode()
+        noted = None if detail is None else orjson.dumps(scrub(dict(detail), hidden())).decode()
         change, ack = self._outcomes.settle(claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted)
         if isinstance(change, Block) and not change.held:
             # First the pause, then the release: the other way round somebody would claim it in between.
             await self._block(claimed.consumer, change)
         self._settler.add(ack)
 
-    async def _found(self, claimed: Claimed, ended: Ended) -> Outcome | None:
+    async def _found(self, claimed: Claimed, ended: Ended, elapsed: float) -> Outcome | None:
         """How a delivery stands that its handler completed by itself; none when there is nothing left to settle."""
         match await self._hold(claimed):
             case Hold.SETTLED:
+                self._around.meter.settled(claimed, Deliver.name, elapsed)
                 if ended.error is not None:
-                    known = fields(claimed) | {"error": repr(ended.error)}
-                    log.warning("the handler raised after it had completed", **known)
+                    log.warning("the handler raised after it had completed", **fields(claimed) | raised(ended.error))
                 return None
             case Hold.LOST:
+                self._around.meter.lost(claimed)
                 known = fields(claimed) | {"worker": self._worker}
                 log.warning("lease lost: the handler's transaction was refused", **known)
                 return None
@@ -173,7 +194,7 @@ class Attempts:
             return True
         if resource not in self._probing:
             # One for all that ask at the same time.
-            task = self._probing[resource] = asyncio.create_task(_probed(resource, probe, self._threads))
+            task = self._probing[resource] = asyncio.create_task(probed(resource, probe, self._threads))
             task.add_done_callback(lambda _: self._probing.pop(resource, None))
         return await asyncio.shield(self._probing[resource])
 
@@ -200,11 +221,12 @@ class Attempts:
         return own or self._around.handlers[claimed.consumer].retry
 
 
-async def _probed(resource: str, probe: Probe, threads: Threads) -> bool:
+async def probed(resource: str, probe: Probe, threads: Threads) -> bool:
+    """Whether the probe of a resource succeeds in time."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             answer = probe() if inspect.iscoroutinefunction(probe) else await threads.run(probe)
             return bool(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001
-        log.warning("a resource is out: its probe failed", resource=resource, error=repr(error))
+        log.warning("a resource is out: its probe failed", resource=resource, **raised(error))
         return False

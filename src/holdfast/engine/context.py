@@ -31,8 +31,10 @@ class Context:
     """One delivery as its handler sees it. `attempt` counts runs from 1."""
 
     __slots__ = (
+        "_by_key",
         "_claimed",
         "_dialect",
+        "_keep_run",
         "_max_attempts",
         "_publisher",
         "_worker",
@@ -42,9 +44,21 @@ class Context:
         "headers",
     )
 
+    rebuilding = False
+    """Whether this is a rebuild of a projector: then its handler writes into what is being built."""
+
     def __init__(
-        self, claimed: Claimed, worker: str, dialect: Dialect, publisher: Publisher | None, max_attempts: int
+        self,
+        claimed: Claimed,
+        worker: str,
+        dialect: Dialect,
+        publisher: Publisher | None,
+        max_attempts: int,
+        *,
+        keep_run: bool = False,
+        by_key: bool = False,
     ) -> None:
+        self._keep_run, self._by_key = keep_run, by_key
         self._claimed = claimed
         self._worker = worker
         self._dialect = dialect
@@ -62,6 +76,11 @@ class Context:
     def sync(self) -> "SyncContext":
         """The same methods for a plain function."""
         return SyncContext(self)
+
+    @property
+    def claim(self) -> Claim:
+        """The right to settle this delivery, as long as its fence is the row's."""
+        return Claim(self._claimed.id, self._worker, self._claimed.fence)
 
     @property
     def delivery_id(self) -> UUID:
@@ -154,9 +173,10 @@ class Context:
         return adapter
 
     def _completion(self, key: str | None) -> Operation[None]:
+        if key is None and self._by_key:
+            key = self.key
         handled = None if key is None else (self.consumer, self.source, check_key(key))
-        claim = Claim(self._claimed.id, self._worker, self._claimed.fence)
-        return complete(claim, IDLE_TIMEOUT, handled)
+        return complete(self.claim, IDLE_TIMEOUT, handled, keep_run=self._keep_run)
 
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """Publishes with this delivery's correlation ids; as `Holdfast.publish`."""

@@ -16,7 +16,10 @@ from holdfast.core.classify import Rules
 from holdfast.core.correlation import leave, resume
 from holdfast.core.errors import Signal, StoreUnavailable
 from holdfast.core.event import NewerVersion
+from holdfast.core.message import RAW_TYPE
 from holdfast.core.outcome import Outcome, Snoozed, Succeeded, outcome_of
+from holdfast.core.redact import hidden
+from holdfast.core.report import report
 from holdfast.engine.context import Context
 from holdfast.engine.fields import fields, loggable
 from holdfast.engine.handler import Handler
@@ -77,12 +80,12 @@ async def execute(
     except BaseException as error:  # noqa: BLE001
         # SystemExit too: what means to end a program of its own must not end the worker.
         thread = error.thread if isinstance(error, HandlerTimeout) else None
-        return Ended(outcome_of(error, handler.rules, app_rules), error, thread)
+        return Ended(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
     finally:
         if carried is not None:
             carried.undo()
     if isinstance(result, Signal):
-        return Ended(outcome_of(result, handler.rules, app_rules), result)
+        return Ended(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
     return _SUCCEEDED
 
 
@@ -103,7 +106,14 @@ def _correlate(context: Context) -> _Carried | None:
     if context.headers:
         carried = _Carried(bind_contextvars(**loggable(context.headers)), resume(context.headers))
     # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
-    bind_contextvars(event_id=str(context.message_id), consumer=context.consumer, attempt=context.attempt)
+    bind_contextvars(
+        event_id=str(context.message_id),
+        event_type=context.type,
+        source=context.source,
+        consumer=context.consumer,
+        queue=context.queue,
+        attempt=context.attempt,
+    )
     return carried
 
 
@@ -127,6 +137,9 @@ async def _once(handler: Handler, claimed: Claimed, context: Context, threads: T
 
 
 async def _call(handler: Handler, claimed: Claimed, context: Context, threads: Threads) -> object:
+    if claimed.type == RAW_TYPE and handler.reread is not None:
+        await handler.reread(context, claimed)
+        return None
     positional, named = handler.arguments(claimed)
     if handler.takes_context:
         positional = (context, *positional)
@@ -163,12 +176,13 @@ async def _in_thread(handler: Handler, claimed: Claimed, thread: Thread) -> obje
 
 def _let_run(claimed: Claimed, thread: Thread) -> None:
     """Says aloud that a thread runs on beside whatever becomes of its delivery, and when it has ended."""
-    known = fields(claimed)
+    known, hide = fields(claimed), hidden()
     log.warning("a handler's thread cannot be stopped; it may overlap the next run of its delivery", **known)
 
     def ended(late: Thread) -> None:
         if not late.cancelled():
             error = late.result().error
-            log.warning("a handler's thread ended late; its result changes nothing", **known | {"error": repr(error)})
+            told = {} if error is None else {"error": report(error, hide).message}
+            log.warning("a handler's thread ended late; its result changes nothing", **known | told)
 
     thread.add_done_callback(ended)

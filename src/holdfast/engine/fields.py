@@ -1,6 +1,7 @@
 """What every log line about a delivery carries."""
 
 from holdfast.core.loggable import loggable
+from holdfast.core.redact import hidden
 from holdfast.core.report import report
 from holdfast.stores.claim import Claimed
 
@@ -25,5 +26,5 @@ def fields(claimed: Claimed) -> dict[str, object]:
 
 def raised(error: BaseException) -> dict[str, object]:
     """An error as fields of a log line: bounded text, and no local variables, which may hold payloads and secrets."""
-    told = report(error)
+    told = report(error, hidden())
     return {"error": told.message, "error_type": told.type, "stack_trace": told.trace}

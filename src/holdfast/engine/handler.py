@@ -1,7 +1,7 @@
 """Handlers: a named function, what it takes, and the rules its failures go by."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -25,6 +25,7 @@ class Kind(StrEnum):
     COMMAND = "command"
     PROJECTOR = "projector"
     WEBHOOK = "webhook"
+    RELAY = "relay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,12 @@ class Handler:
     dedupe: timedelta | None = None
     parameters: Mapping[str, Any] | None = None
     required: frozenset[str] = frozenset()
+    reread: Callable[[Context, Claimed], Awaitable[None]] | None = None
+    """Reads a broker's record anew that was kept raw, and completes its delivery."""
+    by_key: bool = False
+    """Whether `ctx.complete` records the message's own key: it may be run without a delivery as well."""
+    reset: Callable[[Any], object] | None = None
+    swap: Callable[[Any], object] | None = None
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -46,6 +46,8 @@ class Lanes:
         self._turn = 0
         self._outdated_at = float("-inf")
         self.refresh_due = 0.0
+        self.idle = False
+        """Whether the store, when it was last asked, had nothing to claim."""
 
     def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
         """Takes over what the store found; looking again is due after a multiple of what it cost."""

@@ -6,7 +6,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from uuid import UUID
 
 import structlog
 
@@ -16,12 +15,14 @@ from holdfast.engine.attempt import Attempts
 from holdfast.engine.fields import fields, raised
 from holdfast.engine.lease import Lease
 from holdfast.engine.options import WorkerOptions, claim_size, instance_id
-from holdfast.engine.outcomes import Outcomes, stray
+from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.periodic import every, first
 from holdfast.engine.pool import Pool, pools
-from holdfast.engine.settler import Ack, Settler
+from holdfast.engine.settler import Settler
+from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Duty, Surroundings
-from holdfast.stores.claim import Claimed, Lane, claim, holdings, lanes, take_over
+from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
+from holdfast.stores.operation import Operation
 from holdfast.stores.query import outlook
 from holdfast.stores.registry import catch_up
 from holdfast.stores.worker import start_worker, stop_worker
@@ -62,12 +63,12 @@ class Life:
         self.id = instance_id()
         self._over = asyncio.Event()
         self._settler = Settler(self._store, self.id, signals.wake.set)
-        self._outcomes = Outcomes(self.id, around.alerts)
+        self._outcomes = Outcomes(self.id, around.alerts, around.meter)
         self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
         self._pools = pools(options)
         self._claimed_at = time.monotonic()
         self._held_back: Counter[str] = Counter()
-        self._unknown: dict[UUID, int] = {}
+        self._strays = Strays(self._store, self.id, self._settler, self._pools)
         self._lease: Lease | None = None
 
     async def announce(self) -> None:
@@ -115,7 +116,7 @@ class Life:
         return [
             asyncio.create_task(self._watch(), name="holdfast-watch"),
             asyncio.create_task(every(lease / 4, self._reap), name="holdfast-reap"),
-            asyncio.create_task(every(lease / 4, self._find_strays), name="holdfast-strays"),
+            asyncio.create_task(every(lease / 4, self._strays.look), name="holdfast-strays"),
             asyncio.create_task(every(1.0, self._catch_up, first=0.0), name="holdfast-catch-up"),
             *(
                 asyncio.create_task(every(duty.interval.total_seconds(), self._duty(duty), first=0.0))
@@ -127,9 +128,10 @@ class Life:
         """Claims for as long as there are slots and work; otherwise waits for a hint or the next poll."""
         pause = _SHORTEST_PAUSE
         while not self._ending:
+            woken = self._signals.wake.is_set()
             self._signals.wake.clear()
             try:
-                wait = await self._round()
+                wait = await self._round(woken)
                 pause = _SHORTEST_PAUSE
             except StoreUnavailable as error:
                 log.warning("claiming waits for the store", worker=self.id, error=str(error))
@@ -143,13 +145,13 @@ class Life:
             if wait:
                 await self._signals.woken(wait)
 
-    async def _round(self) -> float:
+    async def _round(self, woken: bool) -> float:
         """Claims for every pool that has room; returns how many seconds to wait before the next round."""
         if self._options.suspects:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
         if not self._settler.behind and any(
-            [await self._claim(pool, room) for pool in self._pools if (room := pool.room())]
+            [await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())]
         ):
             return 0.0
         poll = self._options.poll.total_seconds()
@@ -157,25 +159,42 @@ class Life:
             return poll
         return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
 
-    async def _claim(self, pool: Pool, room: int) -> int:
+    async def _claim(self, pool: Pool, room: int, woken: bool) -> int:
         started = time.monotonic()
-        if started >= pool.lanes.refresh_due:
-            pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
-        if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
-            pool.lanes.refresh_due = 0.0
-            return 0
-        started = time.monotonic()
-        claims = await self._store.run(
-            claim(order, self.id, self._options.lease, claim_size(room), suspects=self._options.suspects)
-        )
+        if woken and pool.lanes.idle:
+            claims = await self._store.run(self._claim_anew(pool, claim_size(room)))
+        else:
+            if started >= pool.lanes.refresh_due:
+                pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
+            if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
+                pool.lanes.refresh_due, pool.lanes.idle = 0.0, True
+                return 0
+            started = time.monotonic()
+            claims = await self._store.run(
+                claim(order, self.id, self._options.lease, claim_size(room), suspects=self._options.suspects)
+            )
+            pool.lanes.claimed(claims, started, time.monotonic())
         pool.accept(claims)
-        pool.lanes.claimed(claims, started, time.monotonic())
+        self._around.meter.claimed(claims)
+        pool.lanes.idle = not claims
         if not claims:
             pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
         else:
             self._claimed_at = time.monotonic()
         self._start(pool)
         return len(claims)
+
+    def _claim_anew(self, pool: Pool, size: int) -> Operation[list[Claimed]]:
+        """What finds the lanes and claims from them at once: a worker that was idle knows none."""
+        return claim_anew(
+            [name for name in sorted(self._around.handlers) if not self._held_back[name]],
+            self._options.generation,
+            self.id,
+            self._options.lease,
+            size,
+            queues=pool.queues,
+            suspects=self._options.suspects,
+        )
 
     async def _lanes(self, queues: tuple[str, ...] | None) -> list[Lane]:
         consumers = sorted(self._around.handlers)
@@ -241,27 +260,6 @@ class Life:
         for claimed in claims:
             self._attempts.settle(claimed, Released(started=False))
 
-    async def _find_strays(self) -> None:
-        """Gives back what this worker holds without knowing: a claim that committed while its reply was lost.
-
-        Nobody else would: the worker's own lease keeps it alive. A claim that is only just under way is in the
-        store before it is known here, so that a stray is one that is still unknown at the next look.
-        """
-        unknown = await self._held_unknown()
-        strays = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}
-        self._unknown = {id: fence for id, fence in unknown.items() if id not in strays}
-        self._return_strays(strays)
-
-    async def _held_unknown(self) -> dict[UUID, int]:
-        held = await self._store.run(holdings(self.id))
-        known = self._settler.ids().union(*(pool.ids() for pool in self._pools))
-        return {id: fence for id, fence in held.items() if id not in known}
-
-    def _return_strays(self, strays: dict[UUID, int]) -> None:
-        for id, fence in strays.items():
-            log.warning("given back: the reply to its claim was lost", delivery_id=str(id), worker=self.id)
-            self._settler.add(Ack(stray(id, fence)))
-
     async def _reap(self) -> None:
         """Takes over what dead workers left, and decides about it as about any failure."""
         while self._lease is not None and self._lease.trusted and not self._ending:
@@ -297,6 +295,8 @@ class Life:
         limit = self._options.idle_limit.total_seconds()
         next_in = await self._store.run(outlook(sorted(self._around.handlers), queues))
         if next_in is None or next_in.total_seconds() > limit:
+            if self._around.bringing():
+                return poll
             self._signals.end()
             return 0.0
         wait = next_in.total_seconds()
@@ -347,7 +347,7 @@ class Life:
             async with asyncio.timeout(max(1.0, ends - time.monotonic())):
                 if not settled:
                     await self._settler.drained()
-                    self._return_strays(await self._held_unknown())
+                    await self._strays.give_back()
                     await self._settler.drained()
                 await self._end_lease(1.0)
                 await self._store.run(stop_worker(self.id))

@@ -28,6 +28,9 @@ class WorkerOptions:
     suspects: bool = False
     """Run suspects, one at a time, and nothing else: the child process of another worker."""
     cron: bool = True
+    metrics_port: int = 0
+    """Where the worker tells its metrics, for Prometheus; 0: nowhere. A second process takes the next port."""
+    metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         for name, slots in {"concurrency": self.concurrency, **(self.queues or {})}.items():

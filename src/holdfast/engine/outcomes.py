@@ -1,7 +1,7 @@
 """From an outcome to a settlement, and to the log line and alert that follow once it is durable."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -15,6 +15,7 @@ from holdfast.core.report import ErrorReport
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
 from holdfast.engine.fields import fields
+from holdfast.engine.meter import Meter
 from holdfast.engine.settler import Ack
 from holdfast.stores.claim import Claimed
 from holdfast.stores.settle import Settlement
@@ -25,8 +26,8 @@ log = structlog.get_logger("holdfast.worker")
 class Outcomes:
     """Decides, and says so: each line is written only after what it tells of is durable."""
 
-    def __init__(self, worker: str, alerts: Alerts, chance: Callable[[], float] = random.random) -> None:
-        self._worker, self._alerts, self._chance = worker, alerts, chance
+    def __init__(self, worker: str, alerts: Alerts, meter: Meter, chance: Callable[[], float] = random.random) -> None:
+        self._worker, self._alerts, self._meter, self._chance = worker, alerts, meter, chance
 
     def settle(
         self,
@@ -42,7 +43,8 @@ class Outcomes:
         change = decide(claimed, outcome, policy, self._chance())
         lost = partial(self._lost, claimed, outcome)
         if type(change) is Deliver and not keep_run:
-            return change, Ack(Settlement(claimed.id, claimed.fence, change, outcome.name), None, lost)
+            counted = partial(self._meter.settled, claimed, change.name, elapsed)
+            return change, Ack(Settlement(claimed.id, claimed.fence, change, outcome.name), counted, lost)
         error = error_of(outcome)
         expired = isinstance(outcome, LeaseExpired)
         settlement = Settlement(
@@ -67,6 +69,7 @@ class Outcomes:
         policy: RetryPolicy,
         elapsed: float | None,
     ) -> None:
+        self._meter.settled(claimed, change.name, elapsed)
         known = fields(claimed) | {
             "max_attempts": budget(claimed, policy),
             "operation": change.name,
@@ -76,11 +79,13 @@ class Outcomes:
             known["latency_ms"] = round(elapsed * 1000, 1)
         if error is not None:
             known |= {"error": error.message, "error_type": error.type}
+            if error.http_status is not None:
+                known["http_status"] = error.http_status
         match change:
             case Retry(delay):
                 log.warning("will retry", **known | {"retryable": True} | _next_attempt(delay))
             case DeadLetter():
-                self._alerts.dead(_alert(claimed, error, budget(claimed, policy)))
+                self._alerts.dead(_alert(claimed, error, budget(claimed, policy), known))
             case Block(resource, delay, held):
                 log.warning("held back", **known | {"resource": resource, "held": held} | _next_attempt(delay))
             case Park(circuit, delay, until):
@@ -93,6 +98,7 @@ class Outcomes:
                 log.info(change.name, **known)
 
     def _lost(self, claimed: Claimed, outcome: Outcome) -> None:
+        self._meter.lost(claimed)
         known = fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
         log.warning("lease lost: the outcome of this run was refused, its present owner decides", **known)
 
@@ -112,7 +118,9 @@ def _next_attempt(delay: timedelta | None, until: datetime | None = None) -> dic
     return {"next_attempt_in": round((at - now).total_seconds(), 3), "next_attempt_at": at.isoformat()}
 
 
-def _alert(claimed: Claimed, error: ErrorReport | None, max_attempts: int) -> DeadLetterAlert:
+def _alert(
+    claimed: Claimed, error: ErrorReport | None, max_attempts: int, known: Mapping[str, object]
+) -> DeadLetterAlert:
     return DeadLetterAlert(
         event_id=claimed.message_id,
         delivery_id=claimed.id,
@@ -126,5 +134,6 @@ def _alert(claimed: Claimed, error: ErrorReport | None, max_attempts: int) -> De
         fingerprint=error.fingerprint if error else "",
         attempts=claimed.attempts,
         max_attempts=max_attempts,
-        correlation=fields(claimed),
+        stack_trace=error.trace if error else "",
+        correlation=known,
     )

@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import structlog
 
+from holdfast.stores.alert import forget_alert_groups
 from holdfast.stores.idempotency import forget_requests
+from holdfast.stores.plan import forget_plan
 from holdfast.stores.protocol import Store
 from holdfast.stores.prune import FROM_THE_START, ceiling, prune_deliveries
 from holdfast.stores.query import clock
@@ -17,7 +19,7 @@ _FORGET_AFTER = timedelta(days=1)
 
 
 class PruneDuty:
-    """Removes delivered rows older than `keep`, rows of workers long gone, and keys that have expired.
+    """Removes delivered rows and ended plans older than `keep`, rows of workers long gone, and keys that have expired.
 
     Messages and failures stay.
     """
@@ -38,7 +40,10 @@ class PruneDuty:
             cursor = following
         await self._store.run(forget_workers(_FORGET_AFTER))
         await self._store.run(forget_seen())
+        await self._store.run(forget_alert_groups(_FORGET_AFTER))
         while (await self._store.run(forget_requests()))[1]:
+            pass
+        while await self._store.run(forget_plan(self._keep)):
             pass
         if removed:
             log.info("pruned", removed=removed, worker=worker)

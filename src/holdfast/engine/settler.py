@@ -120,7 +120,7 @@ class Settler:
     def _set_aside(self, ack: Ack, error: Exception) -> None:
         """Tries an outcome again later that the store refused, from the second time on with a plainer error text."""
         id = str(ack.settlement.delivery_id)
-        log.error("an outcome could not be stored", delivery_id=id, refusals=ack.refusals + 1, error=repr(error))
+        log.error("an outcome could not be stored", delivery_id=id, refusals=ack.refusals + 1, **raised(error))
         settlement = ack.settlement
         if ack.refusals and settlement.error is not None:
             settlement = settlement._replace(error=_UNSTORABLE)

@@ -6,10 +6,13 @@ from datetime import timedelta
 from typing import Protocol
 
 from holdfast.core.classify import Rules
+from holdfast.core.redact import Redactor
 from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Publisher
 from holdfast.engine.execute import Window
 from holdfast.engine.handler import Handler
+from holdfast.engine.meter import Meter
+from holdfast.engine.tracing import Tracing
 from holdfast.stores.protocol import Store
 
 Probe = Callable[[], Awaitable[bool] | bool]
@@ -38,3 +41,11 @@ class Surroundings:
     publisher: Publisher | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict)
     duties: tuple[Duty, ...] = ()
+    meter: Meter = field(default_factory=Meter)
+    tracing: Tracing = field(default_factory=Tracing)
+    redactor: Callable[[], Redactor] = Redactor
+    """What knows the secrets of messages now; it may learn of more."""
+    bringing: Callable[[], bool] = lambda: False
+    """Whether something beside the worker may still bring work: one that is to end when idle waits for it."""
+    woken: Callable[[], None] = lambda: None
+    """Called in the worker's loop whenever something may have been published."""

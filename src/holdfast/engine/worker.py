@@ -28,6 +28,16 @@ class Worker:
         self._signals = Signals()
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set once it takes no more work."""
+        return self._signals.stop
+
+    @property
+    def hurried(self) -> bool:
+        """Whether it was told not to wait for handlers."""
+        return self._signals.hurry.is_set()
+
     def stop(self) -> None:
         """Takes no more work and drains; called twice, it stops waiting for handlers. Safe in a signal handler."""
         if self._signals.stop.is_set():
@@ -39,12 +49,16 @@ class Worker:
         if self._loop is not None:
             # The loop may have ended.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._signals.wake.set)
+                self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._signals.wake.set()
+        self._around.woken()
 
     async def run(self) -> None:
         """Works until stopped, or until idle if so asked. Outages of the store are waited out."""
         self._loop = asyncio.get_running_loop()
-        changes = asyncio.create_task(self._around.store.changes(self._signals.wake.set), name="holdfast-changes")
+        changes = asyncio.create_task(self._around.store.changes(self._woken), name="holdfast-changes")
         try:
             await self._live()
         finally:

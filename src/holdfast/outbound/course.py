@@ -12,6 +12,7 @@ from holdfast.core.carried import carried_status
 from holdfast.core.classify import Rules, classify
 from holdfast.core.correlation import correlation
 from holdfast.core.loggable import loggable
+from holdfast.core.redact import hidden, redacted
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.text import safe_str, sanitise, type_name
 from holdfast.core.verdict import VerdictKind
@@ -71,7 +72,7 @@ class Course:
         wait, why = self._decided(error, now)
         known = self._known() | {
             "latency_ms": round((now - began) * 1000, 1),
-            "error": sanitise(safe_str(error), _ERROR_LIMIT),
+            "error": redacted(sanitise(safe_str(error), _ERROR_LIMIT), hidden()),
             "error_type": type_name(type(error)),
             "retryable": wait is not None,
         }

@@ -3,6 +3,7 @@
 from holdfast.core.carried import carried_status
 from holdfast.core.circuit import Result
 from holdfast.core.classify import VerdictKind, classify
+from holdfast.core.redact import hidden, redacted
 from holdfast.core.text import safe_str, type_name
 
 
@@ -30,4 +31,4 @@ def result_of(error: BaseException | None) -> Result:
 
 def why_of(error: BaseException) -> str:
     """An exception in one line, for operators."""
-    return f"{type_name(type(error))}: {safe_str(error)}".removesuffix(": ")
+    return f"{type_name(type(error))}: {redacted(safe_str(error)[:1000], hidden())}".removesuffix(": ")

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from holdfast.core.correlation import correlation
 from holdfast.core.errors import ConfigurationError, StoreError, UnsupportedConnection
-from holdfast.core.event import VERSION_HEADER, EventType, event_type, is_typed_dict, validate
+from holdfast.core.event import VERSION_HEADER, EventType, event_type, is_typed_dict, redactions_of, validate
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.payload import MAX_BYTES
+from holdfast.core.payload import MAX_BYTES, encode
+from holdfast.core.redact import Redaction
 from holdfast.produce.commit import after_commit
 from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
 from holdfast.stores.durability import durable, durable_async
@@ -35,10 +37,11 @@ class Producer:
         generation: int = 0,
         max_payload: int = MAX_BYTES,
         committed: Callable[[], None] | None = None,
+        secret: Callable[[tuple[Redaction, ...]], None] = lambda _: None,
     ) -> None:
         self.store, self.source, self.generation = store, source, generation
         self._max_payload = max_payload
-        self._committed = committed
+        self._committed, self._secret = committed, secret
         self._fanout = Fanout()
         self._random = random.SystemRandom()
         self._doubted = False
@@ -59,7 +62,9 @@ class Producer:
 
         `chance` are the 74 random bits of its id, for who makes many and has asked the system for all of them at once.
         """
-        type, body, version = _named(event, payload)
+        type, body, version, secret = _named(event, payload)
+        if secret:
+            self._secret(secret)
         carried: dict[str, object] = dict(correlation())
         if headers:
             carried |= headers
@@ -68,7 +73,7 @@ class Producer:
             if version != 1:
                 carried[VERSION_HEADER] = str(version)
         return new_message(
-            id=uuid7(time.time_ns() // 1_000_000, self._random.getrandbits(74) if chance is None else chance),
+            id=_id(self._random.getrandbits(74) if chance is None else chance),
             type=type,
             source=self.source,
             payload=body,
@@ -85,11 +90,27 @@ class Producer:
         are many, while they are written."""
 
         def make() -> Iterator[NewMessage]:
+            # What is alike in all messages of a type is checked with the first of them.
+            first: dict[tuple[str, int | None], NewMessage] = {}
             for event, chance in zip(events, _chances(len(events)), strict=True):
                 name, payload = event if type(event) is tuple else (event, None)
-                yield self.build(name, payload, headers=headers, chance=chance)
+                named, body, version, _ = _named(name, payload)
+                if (like := first.get((named, version))) is None:
+                    like = first[named, version] = self.build(name, payload, headers=headers, chance=chance)
+                    yield like
+                else:
+                    text = encode(body, max_bytes=self._max_payload)
+                    yield NewMessage(_id(chance), named, like.source, text, None, like.headers, like.generation)
 
-        return list(make()) if at_once or len(events) < STREAMED else Unmade(make)
+        if at_once or len(events) < STREAMED:
+            return list(make())
+        # What is secret must be known before the first of them is written.
+        kinds: set[object] = set(map(type, events))
+        if tuple in kinds:
+            kinds |= {event[0] for event in events if type(event) is tuple}
+        if secret := redactions_of(kinds):
+            self._secret(secret)
+        return Unmade(make)
 
     async def publish(
         self,
@@ -200,6 +221,10 @@ class Producer:
             self._committed()
 
 
+def _id(chance: int) -> UUID:
+    return uuid7(time.time_ns() // 1_000_000, chance)
+
+
 def _chances(number: int) -> Iterator[int]:
     """So many times 74 random bits: the system takes almost as long for ten bytes as for thousands."""
     while number > 0:
@@ -219,21 +244,21 @@ def _made_later() -> Iterator[None]:
             raise
 
 
-def _named(event: object, payload: object) -> tuple[str, object, int | None]:
-    """Type, payload and version; a plain name says its version in a header, if at all."""
+def _named(event: object, payload: object) -> tuple[str, object, int | None, tuple[Redaction, ...]]:
+    """Type, payload, version and what is secret; a plain name says its version in a header, if at all."""
     if isinstance(event, str):
-        return event, {} if payload is None else payload, None
+        return event, {} if payload is None else payload, None, ()
     if isinstance(event, type):
         known = event_type(event)
         if payload is None:
             raise ConfigurationError(
                 f"{known.name} is published without a payload; pass an instance, or the class and one"
             )
-        return known.name, _checked(known, payload), known.version
+        return known.name, _checked(known, payload), known.version, known.redact
     if payload is not None:
         raise ConfigurationError("an event that is an instance is its own payload; pass only one of them")
     known = event_type(type(event))
-    return known.name, event, known.version
+    return known.name, event, known.version, known.redact
 
 
 def _checked(known: EventType, payload: object) -> object:

@@ -78,11 +78,7 @@ def lanes(
 
     Left out: paused queues and consumers, blocked consumers, and generations that a living worker still serves.
     """
-    rows = yield Query(
-        "lanes",
-        {"consumers": list(consumers), "generation": generation, "queues": None if queues is None else list(queues)},
-        slots=_suspicion(suspects),
-    )
+    rows = yield Query("lanes", _serving(consumers, generation, queues), slots=_suspicion(suspects))
     return [Lane(*row) for row in rows]
 
 
@@ -105,6 +101,25 @@ def claim(
 
 
 @operation(single=True)
+def claim_anew(
+    consumers: Sequence[str],
+    generation: int,
+    worker: str,
+    lease: timedelta,
+    limit: int,
+    *,
+    queues: Sequence[str] | None = None,
+    suspects: bool = False,
+) -> Steps[list[Claimed]]:
+    """`claim` from the lanes that `lanes` would find now: one question, for a worker that was idle."""
+    serving = _serving(consumers, generation, queues)
+    rows = yield Query(
+        "claim_anew", {**serving, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
+    )
+    return [_claimed(row) for row in rows]
+
+
+@operation(single=True)
 def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver]]:
     """Takes deliveries whose lease and whose worker's lease are both past; no attempt is counted.
 
@@ -118,6 +133,11 @@ def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver
 def holdings(worker: str) -> Steps[dict[UUID, int]]:
     """What a worker holds according to the store, with its fence."""
     return {as_uuid(id): fence for id, fence in (yield Query("holdings", {"worker": worker}))}
+
+
+def _serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | None) -> dict[str, object]:
+    served = None if queues is None else list(queues)
+    return {"consumers": list(consumers), "generation": generation, "queues": served}
 
 
 def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -7,6 +7,7 @@ each statement by itself is refused.
 
 import contextlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
@@ -152,28 +153,39 @@ class Asyncpg:
 
 def recognise(conn: object) -> Connection | AsyncConnection:
     """The adapter for a caller's connection, or `UnsupportedConnection` that says what would do."""
-    roots = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(conn).__mro__}
-    modules = {module for module, _ in roots}
-    names = {name for _, name in roots}
     if isinstance(conn, str):
         return Django(django_connection(conn))
+    kind: type = type(conn)
+    if adapter := _adapter(kind):
+        return adapter(conn)
+    if "django" in _packages(kind) and hasattr(conn, "vendor"):
+        return Django(conn)
+    names = {cls.__name__ for cls in kind.__mro__}
+    raise UnsupportedConnection(f"{kind.__module__}.{kind.__qualname__}", _instead(_packages(kind), names))
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: type) -> Callable[[Any], Connection | AsyncConnection] | None:
+    # Remembered: a producer asks about the same few classes for every message.
+    modules, names = _packages(kind), {cls.__name__ for cls in kind.__mro__}
     if "sqlite3" in modules and "Connection" in names:
-        return Sqlite3(conn)
+        return Sqlite3
     if "sqlalchemy" in modules:
         if names & {"AsyncSession", "AsyncConnection", "async_scoped_session"}:
-            return AsyncSqlalchemy(conn)
+            return AsyncSqlalchemy
         if names & {"Session", "Connection", "scoped_session"}:
-            return Sqlalchemy(conn)
+            return Sqlalchemy
     if "psycopg" in modules and "AsyncConnection" in names:
-        return AsyncPsycopg(conn)
+        return AsyncPsycopg
     if "psycopg" in modules and "Connection" in names:
-        return Psycopg(conn)
+        return Psycopg
     if "asyncpg" in modules and names & {"Connection", "PoolConnectionProxy"}:
-        return Asyncpg(conn)
-    if "django" in modules and hasattr(conn, "vendor"):
-        return Django(conn)
-    kind = type(conn)
-    raise UnsupportedConnection(f"{kind.__module__}.{kind.__qualname__}", _instead(modules, names))
+        return Asyncpg
+    return None
+
+
+def _packages(kind: type) -> set[str]:
+    return {cls.__module__.partition(".")[0] for cls in kind.__mro__}
 
 
 def _instead(modules: set[str], names: set[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 import orjson
 
@@ -86,6 +87,14 @@ class Record:
     lapsed: bool
 
 
+class Mark(NamedTuple):
+    """Where a page of records ended."""
+
+    expires_at: datetime
+    scope: str
+    key: str
+
+
 @operation(single=True)
 def reserve(held: Held, lease: timedelta, keep: timedelta) -> Steps[Found | None]:
     """Reserves a key that is new, expired, or whose owner's lease ran out; the record as it is now.
@@ -139,7 +148,7 @@ def records(
     key: str | None = None,
     status: Progress | None = None,
     limit: int = 50,
-    before: Record | None = None,
+    before: Record | Mark | None = None,
 ) -> Steps[list[Record]]:
     """A page of records, newest first; pass the last one as `before` for the next."""
     given = {"scope": scope, "key": key, "status": status and status.value}

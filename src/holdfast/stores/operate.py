@@ -8,6 +8,7 @@ from uuid import UUID
 
 import orjson
 
+from holdfast.core.correlation import correlation
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.names import check_name
 from holdfast.core.text import sanitise
@@ -28,7 +29,7 @@ class Replayed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who did what to which item, when and why."""
+    """Who did what to which item, when and why, and in which request."""
 
     id: int
     at: datetime
@@ -38,6 +39,7 @@ class AuditEntry:
     target: str
     reason: str | None
     detail: object
+    request_id: str | None = None
 
 
 @operation
@@ -143,11 +145,16 @@ def audit(limit: int = 50, before: int | None = None, target: tuple[str, str] | 
         values |= {"kind": target[0], "target": target[1]}
     where = ("where_target",) if target is not None else ()
     rows = yield Query("audit", values, slots=(("where", where),), limit=limit)
-    return [_entry(row) for row in rows]
+    return [read_entry(row) for row in rows]
 
 
 def _who(ids: Sequence[UUID], actor: str, reason: str | None) -> dict[str, object]:
-    return {"ids": list(ids), "actor": _actor(actor), "reason": _reason(reason)}
+    return {"ids": list(ids), **who(actor, reason), "request_id": correlation().get("request_id")}
+
+
+def who(actor: str, reason: str | None) -> dict[str, object]:
+    """Who acts and why, as it is stored: an action without an actor is refused."""
+    return {"actor": _actor(actor), "reason": _reason(reason)}
 
 
 def audited(actor: str, action: str, kind: str, target: str, reason: str | None, detail: object = None) -> Query:
@@ -160,6 +167,7 @@ def audited(actor: str, action: str, kind: str, target: str, reason: str | None,
             "target": target,
             "reason": _reason(reason),
             "detail": None if detail is None else orjson.dumps(detail).decode(),
+            "request_id": correlation().get("request_id"),
         },
     )
 
@@ -174,8 +182,8 @@ def _reason(reason: str | None) -> str | None:
     return None if reason is None else sanitise(reason, 2000)
 
 
-def _entry(row: Row) -> AuditEntry:
-    id, at, actor, action, kind, target, reason, detail = row
+def read_entry(row: Row) -> AuditEntry:
+    id, at, actor, action, kind, target, reason, detail, request_id = row
     return AuditEntry(
         id,
         aware_time(at),
@@ -185,4 +193,5 @@ def _entry(row: Row) -> AuditEntry:
         str(target),
         None if reason is None else str(reason),
         None if detail is None else orjson.loads(str(detail)),
+        None if request_id is None else str(request_id),
     )

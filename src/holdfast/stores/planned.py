@@ -55,6 +55,7 @@ class Chosen(NamedTuple):
     generation: int
     fence: int
     discarded: bool
+    group: str | None = None
 
 
 class Wanted(NamedTuple):
@@ -88,8 +89,8 @@ def choose(wanted: Filter, limit: int, after: UUID | None = None) -> Steps[list[
         where, values = (*where, "where_after"), {**values, "after": after}
     rows = yield Query("choose_deliveries", values, slots=(("where", where),), limit=limit)
     return [
-        Chosen(as_uuid(id), consumer, type, Status(status), generation, fence, bool(discarded))
-        for id, consumer, type, status, generation, fence, discarded in rows
+        Chosen(as_uuid(id), consumer, type, Status(status), generation, fence, bool(discarded), group)
+        for id, consumer, type, status, generation, fence, discarded, group in rows
     ]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.migration import SchemaStatus
@@ -33,6 +33,13 @@ class Store(Protocol):
 
     def run_sync(self, operation: Operation[T]) -> T:
         """`run`, blocking."""
+        ...
+
+    def transaction(self, lock_timeout: timedelta) -> AbstractContextManager[Any]:
+        """A blocking connection of the store's own in an open transaction, which is committed at the end of the block.
+
+        For code that brings statements of its own; it cannot commit. `LockTimeout` when a lock cannot be had.
+        """
         ...
 
     async def changes(self, wake: Callable[[], None]) -> None:

@@ -199,6 +199,8 @@ def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newe
 def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
     rows = [tuple(_value(m, column, subscriptions.epoch) for column in names) for m in messages]
     deliveries = [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
+    if name == "publish" and len(rows) == len(deliveries) == 1:
+        return Query("publish_one", dict(zip((*names, *_DELIVERY), (*rows[0], *deliveries[0]), strict=True)))
     batches = {"messages": columns(names, rows), "deliveries": columns(_DELIVERY, deliveries)}
     return Query(name, batches=batches)
 

@@ -51,12 +51,14 @@ class Filter:
 
     `type` is a type, or a prefix such as `order.*`. `group` is an error fingerprint. `since` and `until` look at
     when a delivery ended, or else when it was made.
-    `dead` asks for dead letters: failed and not discarded.
+    `dead` asks for dead letters: failed and not discarded. `replayed` asks for what was a dead letter and was replayed,
+    however it stands now.
     """
 
     ids: tuple[UUID, ...] | None = None
     statuses: tuple[Status, ...] = ()
     dead: bool = False
+    replayed: bool = False
     discarded: bool | None = None
     consumers: tuple[str, ...] = ()
     queue: str | None = None
@@ -128,8 +130,8 @@ def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> S
     where, values = conditions(wanted)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
-    rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=_page(limit))
-    return [_listed(row) for row in rows]
+    rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=page_size(limit))
+    return [read_listed(row) for row in rows]
 
 
 @operation(reads=True)
@@ -137,7 +139,7 @@ def deliveries_of(message_id: UUID) -> Steps[list[Listed]]:
     """All deliveries of one message, by consumer."""
     low, high = delivery_range(message_id)
     rows = yield Query("message_deliveries", {"message_id": message_id, "low": low, "high": high})
-    return [_listed(row) for row in rows]
+    return [read_listed(row) for row in rows]
 
 
 @operation(reads=True)
@@ -158,7 +160,7 @@ def messages(
     if type is not None and type.endswith(".*"):
         values["type_prefix"] = type[:-1]
         where = tuple("where_type_below" if name == "where_message_type" else name for name in where)
-    rows = yield Query("list_messages", values, slots=(("where", where),), limit=_page(limit))
+    rows = yield Query("list_messages", values, slots=(("where", where),), limit=page_size(limit))
     return [read_message(row) for row in rows]
 
 
@@ -173,7 +175,7 @@ def runs(delivery_id: UUID) -> Steps[list[Run]]:
 def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all."""
     slots = (("where", ("where_consumers",) if consumers else ()),)
-    rows = yield Query("failure_groups", {"consumers": list(consumers)}, slots=slots, limit=_page(limit))
+    rows = yield Query("failure_groups", {"consumers": list(consumers)}, slots=slots, limit=page_size(limit))
     return [
         FailureGroup(
             mark, consumer, kind, size, optional_time(first), optional_time(last), low, high, as_uuid(id), error
@@ -223,7 +225,8 @@ def _run(row: Row) -> Run:
     )
 
 
-def _page(limit: int) -> int:
+def page_size(limit: int) -> int:
+    """The limit, if a page may be that long."""
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
     return limit
@@ -244,6 +247,8 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
         # A literal status, here and below, so that a partial index serves.
         add("where_failed")
         add("where_not_discarded")
+    if wanted.replayed:
+        add("where_replayed")
     if len(wanted.statuses) == 1:
         add(f"where_{wanted.statuses[0].value}")
     elif wanted.statuses:
@@ -265,7 +270,7 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
     return tuple(where), values
 
 
-def _listed(row: Sequence[object]) -> Listed:
+def read_listed(row: Sequence[object]) -> Listed:
     *columns, type, source, key = row
     return Listed(_delivery(columns), str(type), str(source), None if key is None else str(key))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import UUID
 
-from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, ReservationLost, StoreBusy
+from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, RebuildLost, ReservationLost, StoreBusy
 from holdfast.stores.operation import Query
 
 _LEASE_LOST = ("HF001", "holdfast: lease lost")
@@ -22,6 +22,8 @@ def meaning(error: Exception, query: Query) -> HoldfastError | None:
             return StoreBusy(cause=name)
         if query.name == "complete" and _says(link, *_LEASE_LOST):
             return LeaseLost(UUID(str(values["delivery_id"])), int(str(values["fence"])))
+        if query.name == "rebuild_checkpoint" and _says(link, *_LEASE_LOST):
+            return RebuildLost(str(values["name"]))
         if query.name == "record_handled" and _says(link, *_ALREADY_HANDLED):
             return AlreadyHandled(str(values["consumer"]), str(values["key"]))
         if query.name == "complete_request" and _says(link, *_RESERVATION_LOST):

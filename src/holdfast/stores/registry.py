@@ -1,6 +1,6 @@
 """The registry: which consumers there are, what they subscribe to, and catching up so that they miss nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,10 +11,12 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
+from holdfast.core.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 from holdfast.stores.publish import FANNED_OUT
+from holdfast.stores.redaction import declare
 
 _BATCH = 1000
 _DEFAULT = RetryPolicy.exponential()
@@ -68,12 +70,18 @@ class Consumer:
 
 @operation
 def register(
-    declarations: Sequence[Declaration], subscriptions: Sequence[Subscription], generation: int
+    declarations: Sequence[Declaration],
+    subscriptions: Sequence[Subscription],
+    generation: int,
+    secret: Collection[Redaction] = (),
 ) -> Steps[bool]:
-    """Declares consumers and their subscriptions; true when something changed. Running it again changes nothing.
+    """Declares consumers, their subscriptions and what is secret; true when a consumer or subscription changed.
 
-    Publishers that are in flight do not know a new subscription; `catch_up` gives it what they wrote.
+    Running it again changes nothing. Publishers that are in flight do not know a new subscription; `catch_up` gives it
+    what they wrote.
     """
+    if secret:
+        yield from declare(secret).start()
     if not _differences(declarations, subscriptions, *(yield from _registry())):
         return False
     yield Query("lock_registry")

@@ -13,7 +13,7 @@ from holdfast.core.text import safe_str, sanitise
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Columns, Operation, Query, Steps, columns, operation
 
-_SETTLEMENT = (
+SETTLEMENT = (
     "delivery_id",
     "fence",
     "status",
@@ -80,7 +80,7 @@ def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]
         rows = yield Query("settle_delivered", {"worker": worker}, {"settlements": claims})
         settled.update(ids if len(rows) == len(ids) else (as_uuid(row[0]) for row in rows))
     if rest:
-        batch = {"settlements": columns(_SETTLEMENT, [_row(s) for s in rest])}
+        batch = {"settlements": columns(SETTLEMENT, [settlement_row(s) for s in rest])}
         settled.update(as_uuid(row[0]) for row in (yield Query("settle", {"worker": worker}, batch)))
     return frozenset(settled)
 
@@ -103,7 +103,9 @@ def unlocked(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
 
 
 @operation
-def complete(claim: Claim, idle_timeout: timedelta, handled: tuple[str, str, str] | None = None) -> Steps[None]:
+def complete(
+    claim: Claim, idle_timeout: timedelta, handled: tuple[str, str, str] | None = None, *, keep_run: bool = False
+) -> Steps[None]:
     """Marks a claim delivered in the caller's transaction (and a foreign (consumer, source, key) handled).
 
     When the lease is lost, or the key was handled, the database raises and undoes the whole transaction.
@@ -121,6 +123,9 @@ def complete(claim: Claim, idle_timeout: timedelta, handled: tuple[str, str, str
             "idle_timeout_ms": round(idle_timeout.total_seconds() * 1000),
         },
     )
+    if keep_run:
+        values = {"delivery_id": claim.delivery_id, "fence": claim.fence, "worker": claim.worker}
+        yield Query("record_run", values)
 
 
 def _hold(fence: object, owner: object, claim: Claim) -> Hold:
@@ -131,7 +136,8 @@ def _hold(fence: object, owner: object, claim: Claim) -> Hold:
     return Hold.SETTLED if owner is None else Hold.LOST
 
 
-def _row(s: Settlement) -> tuple[object, ...]:
+def settlement_row(s: Settlement) -> tuple[object, ...]:
+    """An outcome as the columns of `SETTLEMENT`."""
     change = s.change
     delay, until = _when(change)
     error = s.error

@@ -32,6 +32,7 @@ _OPERATIONS = {
     "publish": "publish",
     "publish_keyed": "publish",
     "stop_worker": "stop",
+    "move_position": "mark",
 }
 HANDLER_POINTS = ("effect.started", "effect.uncommitted", "effect.completed", "effect.committed", "sink.written")
 """Points that the programs' own handlers come to: before and inside the effect's transaction, and after it."""

@@ -106,6 +106,15 @@ class PostgresStore:
                 time.sleep(_pause(tries_left))
         raise AssertionError("unreachable")
 
+    @contextlib.contextmanager
+    def transaction(self, lock_timeout: timedelta) -> Iterator[psycopg.Connection]:
+        try:
+            with self._translated(), self._pool.connection() as connection, connection.transaction():
+                connection.execute(f"set local lock_timeout = {round(lock_timeout.total_seconds() * 1000)}".encode())
+                yield connection
+        except psycopg.errors.LockNotAvailable as error:
+            raise LockTimeout(f"a table of {self.name}", lock_timeout) from error
+
     async def changes(self, wake: Callable[[], None]) -> None:
         """LISTEN first, then look: after every reconnect `wake` is called once, because a hint may have been missed."""
         pause = 0.1
@@ -134,7 +143,8 @@ class PostgresStore:
             return
         self._hinted_at = now
         with contextlib.suppress(psycopg.Error, StoreUnavailable), self._pool.connection() as connection:
-            connection.execute("select pg_notify(%s, '')", (self.channel,))
+            # Not worth waiting for the disk: with the server the listeners are gone too, and look when they are back.
+            connection.execute(f'begin; set local synchronous_commit = off; notify "{self.channel}"; commit'.encode())
 
     def engine_lock(self) -> contextlib.AbstractContextManager[None]:
         """Any number of engines may run."""

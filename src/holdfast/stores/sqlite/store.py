@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import fcntl
 import os
 import sqlite3
@@ -63,11 +64,23 @@ class SqliteStore:
         self._after_fork()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "holdfast-sqlite")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self.run_sync, operation)
+        # In the caller's context: what it does is audited with the ids of its request.
+        call = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, self.run_sync, operation)
 
     def run_sync(self, operation: Operation[T]) -> T:
         with self._transaction(immediate=not operation.reads) as connection:
             return drive(operation, OnConnection(self.dialect, Sqlite3(connection)))
+
+    @contextlib.contextmanager
+    def transaction(self, lock_timeout: timedelta) -> Iterator[sqlite3.Connection]:
+        with self._transaction(immediate=True) as connection:
+            # `commit` and `executescript` would end it half-way.
+            connection.set_authorizer(_no_transactions)
+            try:
+                yield connection
+            finally:
+                connection.set_authorizer(None)
 
     async def changes(self, wake: Callable[[], None]) -> None:
         """SQLite counts the commits of other connections; looking at the counter costs microseconds."""
@@ -271,6 +284,10 @@ def _statements(text: str) -> Iterator[str]:
             pending = ""
     if pending.strip() and not all(line.startswith("--") or not line.strip() for line in pending.splitlines()):
         yield pending
+
+
+def _no_transactions(action: int, *_: object) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 def _milliseconds(duration: timedelta) -> int:

@@ -10,6 +10,13 @@ d.suspect
 
 -- name: lanes
 -- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+{lane}
+select l.queue, l.consumer, l.generation, l.priority
+from lane l
+{runnable}
+order by l.priority, l.queue, l.consumer, l.generation
+
+-- fragment: lane
 with recursive lane as (
   (select d.queue, d.consumer, d.generation, d.priority from {hf}delivery d
    where d.status = 'pending' and {suspicion}
@@ -21,15 +28,11 @@ with recursive lane as (
     where d.status = 'pending' and {suspicion}
       and (d.queue, d.consumer, d.generation, d.priority) > (l.queue, l.consumer, l.generation, l.priority)
     order by d.queue, d.consumer, d.generation, d.priority limit 1) n)
-select l.queue, l.consumer, l.generation, l.priority
-from lane l
-{runnable}
-order by l.priority, l.queue, l.consumer, l.generation
 
 -- fragment: runnable
 left join {hf}queue q on q.name = l.queue
 left join {hf}consumer c on c.name = l.consumer
-where q.paused_at is null and c.paused_at is null
+where q.paused_at is null and c.paused_at is null and {unheld}
   and (c.blocked_until is null or c.blocked_until <= now())
   and (:queues::text[] is null or l.queue = any (:queues::text[]))
   and l.consumer = any (:consumers::text[])
@@ -51,14 +54,42 @@ with c as materialized (
       and d.queue = l.queue and d.consumer = l.consumer and d.generation = l.generation and d.priority = l.priority
       and (d.run_at, d.id) >= (l.floor_at, l.floor_id) and d.run_at <= now()
     order by d.run_at, d.id limit {limit} for update skip locked) d
+  where {unheld}
   limit {limit}),
 u as (
   update {hf}delivery d
-  set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claimed_at = now(),
-      lease_until = now() + :lease::interval, locked_by = :worker::text
+  {taken}
   where d.id = any (array(select c.id from c))
   returning d.*)
 select {claimed} from u join {hf}message m on m.id = u.message_id
+
+-- name: claim_anew
+-- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
+{lane},
+found as materialized (
+  select l.queue, l.consumer, l.generation, l.priority from lane l
+  {runnable}
+  order by l.priority, l.queue, l.consumer, l.generation),
+c as materialized (
+  select d.id
+  from found l
+  cross join lateral (
+    select d.id from {hf}delivery d
+    where d.status = 'pending' and {suspicion}
+      and d.queue = l.queue and d.consumer = l.consumer and d.generation = l.generation and d.priority = l.priority
+      and d.run_at <= now()
+    order by d.run_at, d.id limit {limit} for update skip locked) d
+  limit {limit}),
+u as (
+  update {hf}delivery d
+  {taken}
+  where d.id = any (array(select c.id from c))
+  returning d.*)
+select {claimed} from u join {hf}message m on m.id = u.message_id
+
+-- fragment: taken
+set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claimed_at = now(),
+    lease_until = now() + :lease::interval, locked_by = :worker::text
 
 -- name: take_over
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.

@@ -1,7 +1,8 @@
 -- name: replay
 -- Puts failed deliveries back to pending in place, with history and audit; returns what was replayed.
 select r.delivery_id, r.delivery_consumer, r.to_generation, r.new_fence
-from {hf}replay(:ids::uuid[], :generation::bigint, :actor::text, :reason::text, :rerun::boolean) r
+from (select set_config('holdfast.request_id', coalesce(:request_id::text, ''), true)) acting
+cross join lateral {hf}replay(:ids::uuid[], :generation::bigint, :actor::text, :reason::text, :rerun::boolean) r
 
 -- name: live_generation
 -- The generation a replay would give this consumer's deliveries.
@@ -14,8 +15,8 @@ with u as (
   where d.id = any (:ids::uuid[]) and d.status = 'failed' and d.discarded_at is null
   returning d.id),
 a as (
-  insert into {hf}audit (actor, action, kind, target, reason)
-  select :actor::text, 'discard', 'delivery', u.id::text, :reason::text from u)
+  insert into {hf}audit (actor, action, kind, target, reason, request_id)
+  select :actor::text, 'discard', 'delivery', u.id::text, :reason::text, :request_id::text from u)
 select u.id from u
 
 -- name: cancel
@@ -27,8 +28,8 @@ with u as (
   where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
   returning d.id),
 a as (
-  insert into {hf}audit (actor, action, kind, target, reason)
-  select :actor::text, 'cancel', 'delivery', u.id::text, :reason::text from u)
+  insert into {hf}audit (actor, action, kind, target, reason, request_id)
+  select :actor::text, 'cancel', 'delivery', u.id::text, :reason::text, :request_id::text from u)
 select u.id from u
 
 -- name: pause_queue
@@ -61,12 +62,13 @@ where name = :name::text and blocked_until is not null returning name
 
 -- name: write_audit
 -- Records who did what to which item, and why.
-insert into {hf}audit (actor, action, kind, target, reason, detail)
-values (:actor::text, :action::text, :kind::text, :target::text, :reason::text, :detail::text::jsonb)
+insert into {hf}audit (actor, action, kind, target, reason, detail, request_id)
+values (:actor::text, :action::text, :kind::text, :target::text, :reason::text, :detail::text::jsonb,
+        :request_id::text)
 
 -- name: audit
 -- The newest audit entries below a cursor.
-select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail::text
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail::text, a.request_id
 from {hf}audit a where a.id < :before::bigint {where}
 order by a.id desc limit {limit}
 

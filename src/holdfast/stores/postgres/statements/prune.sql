@@ -44,7 +44,8 @@ select d.id from d order by d.id
 select m.id from {hf}message m where m.id >= :cursor::uuid order by m.id limit 1 offset {limit}
 
 -- name: prune_messages
--- Removes the old messages of a batch that no delivery needs, with what was handled of them; only when asked.
+-- Removes the old messages of a batch that no delivery and no relay needs, with what was handled of them; only when
+-- asked.
 -- The offset keeps the lookup of deliveries a lookup: as a join it would read the whole table.
 with old as materialized (
   select m.id, m.source, m.key from {hf}message m
@@ -58,6 +59,7 @@ with old as materialized (
     and not exists (
       select 1 from {hf}subscription s
       where s.retired_at is null and (s.mark_tx, s.mark_position) < (m.tx, m.position))
+    and {relayed}
   for update of m skip locked),
 h as (
   delete from {hf}handled h using old where h.source = old.source and h.key = old.key),

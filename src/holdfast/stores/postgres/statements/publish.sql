@@ -24,6 +24,20 @@ addressed as (
          d (id, message_id, consumer, queue, priority, generation, max_attempts, delay, run_at, retry))
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
+-- name: publish_one
+-- Stores one message without a key and its only delivery; returns the newest subscription epoch. Of plain values the
+-- server keeps one plan, of arrays it makes one each time.
+with stored as (
+  insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+  values (:id::uuid, :type::text, :source::text, :payload::text::jsonb, :headers::text::jsonb, :generation::bigint,
+          coalesce(:occurred_at::timestamptz, now()), :sub_epoch::bigint)),
+addressed as (
+  insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+  values (:delivery_id::uuid, :message_id::uuid, :consumer::text, :queue::text, :priority::smallint,
+          :delivery_generation::bigint, :max_attempts::integer,
+          coalesce(:run_at::timestamptz, now() + :delay::interval, now()), :retry::text::jsonb))
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
 -- name: load_messages
 -- Takes in messages without a key that happen now.
 copy {hf}message (id, type, source, payload, headers, generation, sub_epoch) from stdin

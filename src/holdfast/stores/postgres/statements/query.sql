@@ -39,6 +39,8 @@ and d.status = 'failed'
 and d.status = 'failed' and d.discarded_at is not null
 -- fragment: where_not_discarded
 and d.discarded_at is null
+-- fragment: where_replayed
+and d.failure_history is not null
 -- fragment: where_consumers
 and d.consumer = any (:consumers::text[])
 -- fragment: where_queue
@@ -67,7 +69,13 @@ and m.type = :type::text
 -- fragment: where_message_source
 and m.source = :source::text
 -- fragment: where_message_key
-and m.key = :key::text
+and m.key = :key::text and m.source in (
+  with recursive known (source) as (
+    select min(s.source) from {hf}message s where s.key is not null
+    union all
+    select (select min(n.source) from {hf}message n where n.key is not null and n.source > known.source)
+    from known where known.source is not null)
+  select known.source from known where known.source is not null)
 -- fragment: where_message_id
 and m.id = :message_id::uuid
 
@@ -77,21 +85,29 @@ select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, 
 from {hf}run r where r.delivery_id = :delivery_id::uuid order by r.fence
 
 -- name: failure_groups
--- Dead letters that failed alike: how many, for whom, since when, with one example.
--- The example is found as text, for want of max(uuid): sorting every error to pick one would take a group's size in
--- memory.
-select g.fingerprint, g.consumer, g.error_type, g.size, g.first_failed_at, g.last_failed_at, g.first_generation,
-       g.last_generation, g.example, e.last_error
+-- Dead letters that failed alike: how many, for whom, since when, with the newest as an example.
+-- They are counted from an index alone, and only the examples are read. An example is chosen by its id as text: in the
+-- order of ids as such the planner would look for it among all dead letters.
+select g.fingerprint, g.consumer, e.error_type, g.size, g.first_failed_at, g.last_failed_at, g.first_generation,
+       g.last_generation, e.id, e.last_error
 from (
-  select d.fingerprint, d.consumer, max(d.error_type) as error_type, count(*) as size,
-         min(d.first_failed_at) as first_failed_at, max(d.completed_at) as last_failed_at,
-         min(d.generation) as first_generation, max(d.generation) as last_generation,
-         max(d.id::text collate "C")::uuid as example
+  select d.fingerprint, d.consumer, count(*) as size, min(d.first_failed_at) as first_failed_at,
+         max(d.completed_at) as last_failed_at, min(d.generation) as first_generation,
+         max(d.generation) as last_generation
   from {hf}delivery d
   where d.status = 'failed' and d.discarded_at is null {where}
   group by d.fingerprint, d.consumer
   order by count(*) desc, d.fingerprint, d.consumer limit {limit}) g
-join {hf}delivery e on e.id = g.example
+cross join lateral (
+  select m.* from (
+    select d.id, d.error_type, d.last_error from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and d.fingerprint = g.fingerprint
+      and d.consumer = g.consumer and d.completed_at = g.last_failed_at
+    union all
+    select d.id, d.error_type, d.last_error from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and g.fingerprint is null and d.fingerprint is null
+      and d.consumer = g.consumer and d.completed_at = g.last_failed_at) m
+  order by m.id::text collate "C" desc limit 1) e
 order by g.size desc, g.fingerprint, g.consumer
 
 -- name: counts
@@ -120,6 +136,7 @@ select min(o.at), now() from (
   left join {hf}queue q on q.name = d.queue
   left join {hf}consumer c on c.name = d.consumer
   where d.status = 'pending' and d.consumer = any (:consumers::text[]) and q.paused_at is null and c.paused_at is null
+    and d.consumer <> all (array(select p.name from {hf}projector p where p.held_until > now()))
     and (:queues::text[] is null or d.queue = any (:queues::text[]))
   union all
   select greatest(d.lease_until, w.alive_until) from {hf}delivery d

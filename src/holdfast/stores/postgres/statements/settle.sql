@@ -33,10 +33,12 @@ u as (
   from s
   where d.id = s.delivery_id and d.fence = s.fence and coalesce(d.locked_by, '') = :worker::text
   returning d.id, d.fence, d.attempts + s.returned as attempt, s.outcome, s.error_type, s.error, s.trace, s.elapsed,
-            s.keep_run, s.detail),
+            s.keep_run, s.detail, d.consumer),
 r as (
-  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
-  select u.id, u.fence, u.attempt, u.outcome, u.error_type, u.error, u.trace, :worker::text, now() - u.elapsed, u.detail
+  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
+                      consumer)
+  select u.id, u.fence, u.attempt, u.outcome, u.error_type, u.error, u.trace, :worker::text, now() - u.elapsed, u.detail,
+         u.consumer
   from u where u.keep_run)
 select u.id from u
 

@@ -13,6 +13,7 @@ i as (update {hf}idempotency
       set reserved_at = reserved_at - :by::interval, lease_until = lease_until - :by::interval,
           completed_at = completed_at - :by::interval, expires_at = expires_at - :by::interval),
 l as (update {hf}idempotency_lease set lease_until = lease_until - :by::interval),
+a as (update {hf}alert set told_at = told_at - :by::interval),
 k as (update {hf}seen set expires_at = expires_at - :by::interval),
 e as (update {hf}endpoint
       set previous_until = previous_until - :by::interval, created_at = created_at - :by::interval,

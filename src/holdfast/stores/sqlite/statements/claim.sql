@@ -11,6 +11,13 @@ d.suspect
 -- name: lanes
 -- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
 -- Four probes in place of one comparison of rows, of which SQLite would use the first column alone.
+{lane}
+select l.queue, l.consumer, l.generation, l.priority
+from head join {hf}delivery l on l.rowid = head.row
+{runnable}
+order by l.priority, l.queue, l.consumer, l.generation
+
+-- fragment: lane
 with recursive head(row) as (
   select (select d.rowid from {hf}delivery d where d.status = 'pending' and {suspicion}
           order by d.queue, d.consumer, d.generation, d.priority limit 1)
@@ -31,15 +38,11 @@ with recursive head(row) as (
      where d.status = 'pending' and {suspicion} and d.queue > l.queue
      order by d.queue, d.consumer, d.generation, d.priority limit 1))
   from head join {hf}delivery l on l.rowid = head.row)
-select l.queue, l.consumer, l.generation, l.priority
-from head join {hf}delivery l on l.rowid = head.row
-{runnable}
-order by l.priority, l.queue, l.consumer, l.generation
 
 -- fragment: runnable
 left join {hf}queue q on q.name = l.queue
 left join {hf}consumer c on c.name = l.consumer
-where q.paused_at is null and c.paused_at is null
+where q.paused_at is null and c.paused_at is null and {unheld}
   and (c.blocked_until is null or c.blocked_until <= {now})
   and (:queues is null or l.queue in (select value from json_each(:queues)))
   and l.consumer in (select value from json_each(:consumers))
@@ -53,17 +56,44 @@ where q.paused_at is null and c.paused_at is null
 -- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence.
 -- each: lanes
 update {hf}delivery
-set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, claimed_at = {now},
-    lease_until = {now} + :lease, locked_by = :worker
+{taken}
 where id in (
   select d.id from {hf}delivery d
   where d.status = 'pending' and {suspicion}
     and d.queue = :queue and d.consumer = :consumer and d.generation = :generation and d.priority = :priority
     and d.run_at <= {now}
+    and :consumer not in (select p.name from {hf}projector p where p.held_until > {now})
   order by d.run_at, d.id limit :limit)
 returning id;
 -- all: returned
 select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value join {hf}message m on m.id = u.message_id
+
+-- name: claim_anew
+-- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
+-- once
+update {hf}delivery
+{taken}
+where id in (
+  {lane},
+  found as (
+    select l.queue, l.consumer, l.generation, l.priority
+    from head join {hf}delivery l on l.rowid = head.row
+    {runnable})
+  select t.id from found l cross join {hf}delivery t
+  where t.rowid in (
+    select d.rowid from {hf}delivery d
+    where d.status = 'pending' and {suspicion}
+      and d.queue = l.queue and d.consumer = l.consumer and d.generation = l.generation and d.priority = l.priority
+      and d.run_at <= {now}
+    order by d.run_at, d.id limit :limit)
+  order by l.priority, l.queue, l.consumer, l.generation, t.run_at, t.id limit :limit)
+returning id;
+-- all: returned
+select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value join {hf}message m on m.id = u.message_id
+
+-- fragment: taken
+set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, claimed_at = {now},
+    lease_until = {now} + :lease, locked_by = :worker
 
 -- name: take_over
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.

@@ -18,8 +18,8 @@ where d.id in (select value from json_each(:ids))
 where c.unique_key is null or c.nth = 1
 order by c.id;
 -- each: returned
-insert into {hf}audit (actor, action, kind, target, reason, detail)
-values (:actor, 'replay', 'delivery', :id, :reason, :cycle);
+insert into {hf}audit (actor, action, kind, target, reason, detail, request_id)
+values (:actor, 'replay', 'delivery', :id, :reason, :cycle, :request_id);
 update {hf}delivery
 set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1,
     generation = coalesce(:generation, (
@@ -49,7 +49,8 @@ update {hf}delivery set discarded_at = {now}, fence = fence + 1
 where id in (select value from json_each(:ids)) and status = 'failed' and discarded_at is null
 returning id;
 -- each: returned
-insert into {hf}audit (actor, action, kind, target, reason) values (:actor, 'discard', 'delivery', :id, :reason)
+insert into {hf}audit (actor, action, kind, target, reason, request_id)
+values (:actor, 'discard', 'delivery', :id, :reason, :request_id)
 
 -- name: cancel
 -- Cancels deliveries that are not done; the fence rises, so one in flight cannot finish any more.
@@ -60,7 +61,8 @@ set status = 'failed', completed_at = {now}, discarded_at = {now}, fence = fence
 where id in (select value from json_each(:ids)) and status in ('pending', 'in_flight')
 returning id;
 -- each: returned
-insert into {hf}audit (actor, action, kind, target, reason) values (:actor, 'cancel', 'delivery', :id, :reason)
+insert into {hf}audit (actor, action, kind, target, reason, request_id)
+values (:actor, 'cancel', 'delivery', :id, :reason, :request_id)
 
 -- name: pause_queue
 -- Leaves a queue's lanes out of every claim until it is resumed.
@@ -91,12 +93,12 @@ where name = :name and blocked_until is not null returning name
 
 -- name: write_audit
 -- Records who did what to which item, and why.
-insert into {hf}audit (actor, action, kind, target, reason, detail)
-values (:actor, :action, :kind, :target, :reason, :detail)
+insert into {hf}audit (actor, action, kind, target, reason, detail, request_id)
+values (:actor, :action, :kind, :target, :reason, :detail, :request_id)
 
 -- name: audit
 -- The newest audit entries below a cursor.
-select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail, a.request_id
 from {hf}audit a where a.id < :before {where}
 order by a.id desc limit :limit
 

@@ -1,6 +1,6 @@
 -- name: choose_deliveries
 -- The deliveries a plan would act on, oldest first: only what a preview shows and a later check compares.
-select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null
+select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null, d.fingerprint
 from {hf}delivery d join {hf}message m on m.id = d.message_id
 where true {where}
 order by d.id limit :limit
@@ -48,6 +48,7 @@ where m.id < :ceiling and m.occurred_at < {now} - :older_than
       and ({done}) is not true {unless})
   and not exists (
     select 1 from {hf}subscription s where s.retired_at is null and s.mark_position < m.position)
+  and {relayed}
 
 -- fragment: unless_set_aside
 and ({set_aside}) is not true

@@ -31,7 +31,8 @@ update {hf}consumer set pruned_to = max(coalesce(pruned_to, ''), :message_id) wh
 select m.id from {hf}message m where m.id >= :cursor order by m.id limit 1 offset :limit
 
 -- name: prune_messages
--- Removes the old messages of a batch that no delivery needs, with what was handled of them; only when asked.
+-- Removes the old messages of a batch that no delivery and no relay needs, with what was handled of them; only when
+-- asked.
 -- once
 delete from {hf}message as m
 where m.id >= :cursor and m.id < :ceiling and m.occurred_at < {now} - :older_than
@@ -41,6 +42,7 @@ where m.id >= :cursor and m.id < :ceiling and m.occurred_at < {now} - :older_tha
                                           and substr(m.id, 1, 18) || '-bfff-ffffffffffff')
   and not exists (
     select 1 from {hf}subscription s where s.retired_at is null and s.mark_position < m.position)
+  and {relayed}
 returning id, source, key;
 -- each: returned
 delete from {hf}handled where source = :source and key = :key

@@ -17,6 +17,18 @@ values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_gener
 -- once
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
+-- name: publish_one
+-- Stores one message without a key and its only delivery; returns the newest subscription epoch.
+-- once
+insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+values (:id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch);
+-- once
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
+        coalesce(:run_at, {now} + :delay, {now}), :retry);
+-- once
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
 -- name: load_messages
 -- Takes in messages without a key that happen now.
 insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch, occurred_at)

@@ -39,6 +39,8 @@ and d.status = 'failed'
 and d.status = 'failed' and d.discarded_at is not null
 -- fragment: where_not_discarded
 and d.discarded_at is null
+-- fragment: where_replayed
+and d.failure_history is not null
 -- fragment: where_consumers
 and d.consumer in (select value from json_each(:consumers))
 -- fragment: where_queue
@@ -67,7 +69,13 @@ and m.type = :type
 -- fragment: where_message_source
 and m.source = :source
 -- fragment: where_message_key
-and m.key = :key
+and m.key = :key and m.source in (
+  with recursive known (source) as (
+    select min(s.source) from {hf}message s where s.key is not null
+    union all
+    select (select min(n.source) from {hf}message n where n.key is not null and n.source > known.source)
+    from known where known.source is not null)
+  select known.source from known where known.source is not null)
 -- fragment: where_message_id
 and m.id = :message_id
 
@@ -77,15 +85,23 @@ select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, 
 from {hf}run r where r.delivery_id = :delivery_id order by r.fence
 
 -- name: failure_groups
--- Dead letters that failed alike: how many, for whom, since when, with one example.
-select g.*, e.last_error
-from (select d.fingerprint, d.consumer, max(d.error_type), count(*) as size, min(d.first_failed_at),
-             max(d.completed_at), min(d.generation), max(d.generation), max(d.id) as example
+-- Dead letters that failed alike: how many, for whom, since when, with the newest as an example.
+-- They are counted in the order of an index. The plus keeps SQLite from looking through a whole group in the order of ids.
+select g.fingerprint, g.consumer, e.error_type, g.size, g.first_failed_at, g.last_failed_at, g.first_generation,
+       g.last_generation, e.id, e.last_error
+from (select d.fingerprint, d.consumer, count(*) as size, min(d.first_failed_at) as first_failed_at,
+             max(d.completed_at) as last_failed_at, min(d.generation) as first_generation,
+             max(d.generation) as last_generation
       from {hf}delivery d
       where d.status = 'failed' and d.discarded_at is null {where}
-      group by d.fingerprint, d.consumer) g
-join {hf}delivery e on e.id = g.example
-order by g.size desc, g.fingerprint, g.consumer limit :limit
+      group by d.fingerprint, d.consumer
+      order by count(*) desc, d.fingerprint, d.consumer limit :limit) g
+cross join {hf}delivery e
+where e.id = (
+  select max(+d.id) from {hf}delivery d
+  where d.status = 'failed' and d.discarded_at is null and d.fingerprint is g.fingerprint
+    and d.consumer = g.consumer and d.completed_at = g.last_failed_at)
+order by g.size desc, g.fingerprint, g.consumer
 
 -- name: counts
 -- How much waits, runs and has failed, per queue and consumer, from partial indexes alone.
@@ -114,6 +130,7 @@ select min(o.at), {now} from (
   left join {hf}consumer c on c.name = d.consumer
   where d.status = 'pending' and d.consumer in (select value from json_each(:consumers))
     and q.paused_at is null and c.paused_at is null
+    and d.consumer not in (select p.name from {hf}projector p where p.held_until > {now})
     and (:queues is null or d.queue in (select value from json_each(:queues)))
   union all
   select max(d.lease_until, coalesce(w.alive_until, d.lease_until)) from {hf}delivery d

@@ -23,10 +23,12 @@ set status = :status, attempts = attempts - :returned, holds = holds + :held,
     lease_until = null, locked_by = null
 where id = :delivery_id and fence = :fence and locked_by = :worker
 returning id, fence, attempts + :returned as attempt, :outcome as outcome, :error_type as error_type,
-          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run, :detail as detail;
+          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run, :detail as detail, consumer;
 -- each: returned
-insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
-select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed, :detail where :keep_run
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
+                     consumer)
+select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed, :detail, :consumer
+where :keep_run
 
 -- name: ownership
 -- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.

@@ -1,0 +1,163 @@
+"""The meter: what this process claimed, ran and settled, counted where it happens and read by whoever asks."""
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast.core.metric import Distribution, Family, MetricKind, Sample
+from holdfast.stores.claim import Claimed
+
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+OTHERS = "(others)"
+"""Stands for every queue and consumer beyond the first ones: a tenant's endpoint each must not flood a monitor."""
+
+_MOST_SERIES = 500
+_MOST_HELD = 100_000
+
+Observer = Callable[[str, str, str, float | None, float | None], None]
+"""Told of each settled run: queue, consumer, operation, seconds it ran, seconds from claim to durable."""
+
+
+class _Sizes:
+    """Observations, gathered."""
+
+    __slots__ = ("counts", "sum")
+
+    def __init__(self) -> None:
+        self.counts, self.sum = [0] * (len(BOUNDS) + 1), 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+    def read(self) -> Distribution:
+        return Distribution(BOUNDS, tuple(self.counts), self.sum)
+
+
+class _Series:
+    """What is counted of one consumer in one queue."""
+
+    __slots__ = ("claims", "lost", "operations", "run", "held")  # noqa: RUF023
+
+    def __init__(self) -> None:
+        self.claims = self.lost = 0
+        self.operations: dict[str, int] = {}
+        self.run, self.held = _Sizes(), _Sizes()
+
+
+class Meter:
+    """Counts what a worker does. Counts only rise while the process lives; what was not durable is not counted."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str], _Series] = {}
+        # By the claim itself: hashing a UUID for each delivery costs more than all else here.
+        self._begun: dict[int, float] = {}
+        self._published = 0
+        self._alerts = 0
+        self._lock = threading.Lock()
+        self._observers: list[Observer] = []
+
+    def observe(self, observer: Observer) -> None:
+        """Tells `observer` of every settled run, too."""
+        self._observers.append(observer)
+
+    def claimed(self, claims: Sequence[Claimed]) -> None:
+        """These were claimed just now."""
+        now = time.monotonic()
+        if len(self._begun) > _MOST_HELD:
+            self._begun.clear()
+        self._begun.update(dict.fromkeys(map(id, claims), now))
+        for (queue, consumer), count in Counter([(claim.queue, claim.consumer) for claim in claims]).items():
+            self._of(queue, consumer).claims += count
+
+    def settled(self, claimed: Claimed, operation: str, elapsed: float | None) -> None:
+        """What became of a run is durable."""
+        series = self._series.get((claimed.queue, claimed.consumer)) or self._of(claimed.queue, claimed.consumer)
+        series.operations[operation] = series.operations.get(operation, 0) + 1
+        if elapsed is not None:
+            series.run.add(elapsed)
+        held, begun = None, self._begun.pop(id(claimed), None)
+        if begun is not None:
+            series.held.add(held := time.monotonic() - begun)
+        if self._observers:
+            for observer in self._observers:
+                observer(claimed.queue, claimed.consumer, operation, elapsed, held)
+
+    def lost(self, claimed: Claimed) -> None:
+        """What became of a run was refused: somebody else owns it by now."""
+        self._begun.pop(id(claimed), None)
+        self._of(claimed.queue, claimed.consumer).lost += 1
+
+    def published(self, count: int) -> None:
+        """So many messages were written; their transaction may still roll back. Safe from any thread."""
+        with self._lock:
+            self._published += count
+
+    def alerted(self) -> None:
+        """Somebody was called about a group of failures."""
+        self._alerts += 1
+
+    def families(self) -> list[Family]:
+        """All counts as they are now. Safe from any thread."""
+        series = sorted(self._series.copy().items())
+
+        def each(read: Callable[[_Series], Iterable[tuple[dict[str, str], float | Distribution]]]) -> list[Sample]:
+            return [
+                Sample({"queue": queue, "consumer": consumer, **labels}, value)
+                for (queue, consumer), one in series
+                for labels, value in read(one)
+            ]
+
+        return [
+            Family(
+                "holdfast_claims_total",
+                MetricKind.COUNTER,
+                "Deliveries this process claimed.",
+                each(lambda one: [({}, one.claims)]),
+            ),
+            Family(
+                "holdfast_runs_total",
+                MetricKind.COUNTER,
+                "Runs of handlers whose outcome is stored, by what became of them.",
+                each(lambda one: [({"operation": name}, count) for name, count in sorted(one.operations.items())]),
+            ),
+            Family(
+                "holdfast_lost_total",
+                MetricKind.COUNTER,
+                "Runs whose outcome was refused, because their lease was lost.",
+                each(lambda one: [({}, one.lost)]),
+            ),
+            Family(
+                "holdfast_run_seconds",
+                MetricKind.HISTOGRAM,
+                "How long handlers ran.",
+                each(lambda one: [({}, one.run.read())]),
+            ),
+            Family(
+                "holdfast_claim_to_done_seconds",
+                MetricKind.HISTOGRAM,
+                "How long it took from the claim until the outcome was stored.",
+                each(lambda one: [({}, one.held.read())]),
+            ),
+            Family(
+                "holdfast_published_total",
+                MetricKind.COUNTER,
+                "Messages this process published.",
+                [Sample({}, self._published)],
+            ),
+            Family(
+                "holdfast_alerts_total",
+                MetricKind.COUNTER,
+                "Times somebody was alerted to a group of dead letters.",
+                [Sample({}, self._alerts)],
+            ),
+        ]
+
+    def _of(self, queue: str, consumer: str) -> _Series:
+        found = self._series.get((queue, consumer))
+        if found is None:
+            key = (queue, consumer) if len(self._series) < _MOST_SERIES else (OTHERS, OTHERS)
+            found = self._series.setdefault(key, _Series())
+        return found

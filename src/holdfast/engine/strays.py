@@ -1,0 +1,49 @@
+"""Strays: what a worker holds without knowing, because a claim committed while its reply was lost.
+
+Nobody else would give it back: the worker's own lease keeps it alive.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import structlog
+
+from holdfast.engine.outcomes import stray
+from holdfast.engine.pool import Pool
+from holdfast.engine.settler import Ack, Settler
+from holdfast.stores.claim import holdings
+from holdfast.stores.protocol import Store
+
+log = structlog.get_logger("holdfast.worker")
+
+
+class Strays:
+    """Finds the strays of one life of a worker and gives them back."""
+
+    def __init__(self, store: Store, worker: str, settler: Settler, pools: Sequence[Pool]) -> None:
+        self._store, self._worker, self._settler, self._pools = store, worker, settler, pools
+        self._unknown: dict[UUID, int] = {}
+
+    async def look(self) -> None:
+        """Gives back what was unknown at the last look and still is.
+
+        A claim that is only just under way is in the store before it is known here.
+        """
+        unknown = await self._held_unknown()
+        strays = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}
+        self._unknown = {id: fence for id, fence in unknown.items() if id not in strays}
+        self._return(strays)
+
+    async def give_back(self) -> None:
+        """Gives back all that is unknown. Right only when no claim is under way any more."""
+        self._return(await self._held_unknown())
+
+    async def _held_unknown(self) -> dict[UUID, int]:
+        held = await self._store.run(holdings(self._worker))
+        known = self._settler.ids().union(*(pool.ids() for pool in self._pools))
+        return {id: fence for id, fence in held.items() if id not in known}
+
+    def _return(self, strays: dict[UUID, int]) -> None:
+        for id, fence in strays.items():
+            log.warning("given back: the reply to its claim was lost", delivery_id=str(id), worker=self._worker)
+            self._settler.add(Ack(stray(id, fence)))

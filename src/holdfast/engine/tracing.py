@@ -1,0 +1,193 @@
+"""Traces for OpenTelemetry: one from the request through the message to its handlers, whoever runs them and when.
+
+Nothing is imported and nothing is done until the process itself has configured OpenTelemetry.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from structlog.contextvars import bound_contextvars
+
+from holdfast._version import __version__
+from holdfast.core.outcome import Failed, Outcome
+from holdfast.core.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
+from holdfast.engine.execute import Ended
+from holdfast.stores.claim import Claimed
+from holdfast.stores.publish import Messages, Unmade
+
+_IDLE = ("ProxyTracerProvider", "NoOpTracerProvider")
+_SYSTEM = {"messaging.system": "holdfast"}
+
+
+class Tracing:
+    """How an app takes part in traces. `provider` is OpenTelemetry's global one unless given.
+
+    A handler's span is a child of the span that published its message; with `links` it begins a trace of its own that
+    refers to it, which suits messages that wait for days. Retries and replays refer to the first attempt.
+    """
+
+    def __init__(self, *, links: bool = False, enabled: bool = True, provider: Any = None) -> None:
+        self._links, self._enabled, self._provider = links, enabled, provider
+        self._tracer: Any = None
+
+    @property
+    def on(self) -> bool:
+        """Whether spans are made: somebody in this process has configured OpenTelemetry."""
+        return self._tracer is not None or (self._enabled and self._look())
+
+    def _look(self) -> bool:
+        provider = self._provider
+        if provider is None:
+            # Who has configured it has imported it.
+            api = sys.modules.get("opentelemetry.trace")
+            provider = None if api is None else api.get_tracer_provider()
+            if provider is None or type(provider).__name__ in _IDLE:
+                return False
+        self._tracer = provider.get_tracer("holdfast", __version__)
+        return True
+
+    @contextmanager
+    def publishing(self, messages: Messages) -> Iterator[Messages]:
+        """A span around the writing of messages, which carry it on."""
+        if not self.on:
+            yield messages
+            return
+        from opentelemetry.trace import SpanKind
+
+        with self._tracer.start_as_current_span(
+            f"publish {_named(messages)}", kind=SpanKind.PRODUCER, attributes=_published(messages)
+        ) as span:
+            yield _carrying(messages, _injected(span))
+
+    @contextmanager
+    def consuming(self, claimed: Claimed, first: str | None) -> Iterator["Consumed"]:
+        """A span around a run. `first` is the traceparent of the first attempt, if this is another."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link, SpanKind, get_current_span
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        headers = claimed.correlation
+        context = TraceContextTextMapPropagator().extract(
+            {name: headers[name] for name in (TRACEPARENT, TRACESTATE) if name in headers}, Context()
+        )
+        links = []
+        if self._links and (publisher := get_current_span(context).get_span_context()).is_valid:
+            links.append(Link(publisher, {"holdfast.link": "publisher"}))
+            context = Context()
+        if first is not None:
+            earlier = TraceContextTextMapPropagator().extract({TRACEPARENT: first}, Context())
+            why = "replay" if claimed.attempts == 1 else "retry"
+            links.append(Link(get_current_span(earlier).get_span_context(), {"holdfast.link": why}))
+        with self._tracer.start_as_current_span(
+            f"process {claimed.type}",
+            context=context,
+            kind=SpanKind.CONSUMER,
+            attributes=_consumed(claimed),
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            yield Consumed(span)
+
+
+class Consumed:
+    """The span of one run."""
+
+    def __init__(self, span: Any) -> None:
+        self._span = span
+        self.traceparent = _injected(span).get(TRACEPARENT)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Says how the run ended; the error as it is recorded, which shows no secrets."""
+        from opentelemetry.trace import StatusCode
+
+        self._span.set_attribute("holdfast.outcome", outcome.name)
+        if isinstance(outcome, Failed):
+            error = outcome.error
+            self._span.set_attribute("error.type", error.type)
+            told = {"exception.type": error.type, "exception.message": error.message}
+            self._span.add_event("exception", {**told, "exception.stacktrace": error.trace})
+            self._span.set_status(StatusCode.ERROR, error.type)
+
+
+async def traced(
+    tracing: Tracing,
+    claimed: Claimed,
+    run: Callable[[], Awaitable[Ended]],
+    first: Callable[[], Awaitable[str | None]] | None = None,
+) -> tuple[Ended, str | None]:
+    """Runs a delivery within its span, if there are spans; returns the span's traceparent with how it ended.
+
+    `first` finds the first attempt's; it is asked only where there may have been one.
+    """
+    if not tracing.on:
+        return await run(), None
+    earlier = await first() if first is not None and claimed.fence > 1 else None
+    with tracing.consuming(claimed, earlier) as span:
+        trace = read_traceparent(span.traceparent)
+        with bound_contextvars(**({} if trace is None else {"trace_id": trace.trace_id})):
+            ended = await run()
+        span.ended(ended.outcome)
+        return ended, span.traceparent
+
+
+def _named(messages: Messages) -> str:
+    types = set() if isinstance(messages, Unmade) else {message.type for message in messages}
+    return types.pop() if len(types) == 1 else "batch"
+
+
+def _published(messages: Messages) -> dict[str, Any]:
+    known = {**_SYSTEM, "messaging.operation.name": "publish", "messaging.operation.type": "send"}
+    if isinstance(messages, Unmade):
+        return known
+    if len(messages) != 1:
+        return {**known, "messaging.batch.message_count": len(messages)}
+    (message,) = messages
+    return {
+        **known,
+        "messaging.destination.name": message.type,
+        "messaging.message.id": str(message.id),
+        "holdfast.source": message.source,
+    }
+
+
+def _consumed(claimed: Claimed) -> dict[str, Any]:
+    known: dict[str, Any] = {
+        **_SYSTEM,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": claimed.type,
+        "messaging.consumer.group.name": claimed.consumer,
+        "messaging.message.id": str(claimed.message_id),
+        "holdfast.delivery_id": str(claimed.id),
+        "holdfast.queue": claimed.queue,
+        "holdfast.source": claimed.source,
+        "holdfast.attempt": claimed.attempts,
+    }
+    if request := claimed.correlation.get("request_id"):
+        known["messaging.message.conversation_id"] = request
+    return known
+
+
+def _injected(span: Any) -> dict[str, str]:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span, Context()))
+    return carrier
+
+
+def _carrying(messages: Messages, trace: Mapping[str, str]) -> Messages:
+    """The messages with this trace in their headers, in place of the one they came with."""
+    if isinstance(messages, Unmade):
+        make = messages.make
+        return Unmade(lambda: (message._replace(headers=_headers(message.headers, trace)) for message in make()))
+    return [message._replace(headers=_headers(message.headers, trace)) for message in messages]
+
+
+def _headers(headers: Mapping[str, str], trace: Mapping[str, str]) -> dict[str, str]:
+    return {**{name: value for name, value in headers.items() if name not in (TRACEPARENT, TRACESTATE)}, **trace}

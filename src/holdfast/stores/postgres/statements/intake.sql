@@ -1,0 +1,60 @@
+-- name: settle_new
+-- Writes the outcome of a run that came before its delivery was stored; the same transaction has stored that.
+with u as (
+  update {hf}delivery d
+  set status = :status::text, attempts = 1 - :returned::integer, holds = :held::integer,
+      run_at = case when :status::text = 'pending'
+                    then coalesce(:until::timestamptz, now() + :delay::interval, d.run_at) else d.run_at end,
+      claimed_at = now(), completed_at = case when :status::text = 'failed' then now() end,
+      discarded_at = case when :discarded::boolean then now() end,
+      last_error = :error::text, error_type = :error_type::text, fingerprint = :fingerprint::text,
+      first_failed_at = case when :failure::boolean then now() end
+  where d.id = :delivery_id::uuid and d.status = 'pending' and d.fence = 0
+  returning d.id),
+r as (
+  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
+  select u.id, 0, 1, :outcome::text, :error_type::text, :error::text, :trace::text, :worker::text,
+         now() - coalesce(:elapsed::interval, interval '0'), :detail::text
+  from u where :keep_run::boolean)
+select u.id from u
+
+-- name: was_handled
+-- Whether a consumer has handled a key in a transaction of its own.
+select 1 from {hf}handled h where h.source = :source::text and h.key = :key::text and h.consumer = :consumer::text
+
+-- name: forget_handled
+-- Removes a batch of what these consumers handled long ago, oldest first.
+delete from {hf}handled f
+using (
+  select h.source, h.key, h.consumer from {hf}handled h
+  where h.handled_at < now() - :older_than::interval and h.consumer = any (:consumers::text[])
+  order by h.handled_at limit {limit}) old
+where f.source = old.source and f.key = old.key and f.consumer = old.consumer
+returning f.key
+
+-- name: readiness
+-- Whether a consumer or its queue is paused or blocked, and how much of its work waits, counted up to a limit.
+select exists (select 1 from {hf}consumer c
+               where c.name = :consumer::text and (c.paused_at is not null or c.blocked_until > now()))
+         or exists (select 1 from {hf}queue q where q.name = :queue::text and q.paused_at is not null),
+       (select count(*) from (select 1 from {hf}delivery d
+                              where d.queue = :queue::text and d.consumer = :consumer::text and d.status = 'pending'
+                                and not d.suspect
+                              limit {limit}) waiting)
+
+-- name: report_intake
+-- Records how an intake stands now.
+insert into {hf}intake (consumer, source, direct, waiting, unacknowledged, problem)
+values (:consumer::text, :source::text, :direct::boolean, :waiting::bigint, :unacknowledged::bigint, :problem::text)
+on conflict (consumer) do update
+set source = excluded.source, direct = excluded.direct, waiting = excluded.waiting,
+    unacknowledged = excluded.unacknowledged, problem = excluded.problem, reported_at = now()
+
+-- name: intakes
+-- How every intake stood when it was last reported.
+select i.consumer, i.source, i.direct, i.waiting, i.unacknowledged, i.problem, i.reported_at
+from {hf}intake i order by i.consumer
+
+-- name: forget_intake
+-- Forgets how the intakes of a consumer that is gone for good stood; returns their sources.
+delete from {hf}intake where consumer = :consumer::text returning source

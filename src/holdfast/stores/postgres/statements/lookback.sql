@@ -1,0 +1,27 @@
+-- name: far_delivery
+-- The delivery that lies a stretch below a place, by an index in the order of ids.
+select d.id from {hf}delivery d where true {where} order by d.id desc limit 1 offset {limit}
+
+-- name: far_message
+-- The message that lies a stretch below a place.
+select m.id from {hf}message m where true {where} order by m.id desc limit 1 offset {limit}
+
+-- name: unfinished_deliveries
+-- Some of the deliveries in these states, from partial indexes alone, in no order.
+select d.id from {hf}delivery d where d.status = 'pending' and not d.suspect and 'pending' = any (:statuses::text[])
+union all
+select d.id from {hf}delivery d where d.status = 'pending' and d.suspect and 'pending' = any (:statuses::text[])
+union all
+select d.id from {hf}delivery d where d.status = 'in_flight' and 'in_flight' = any (:statuses::text[])
+limit {limit}
+
+-- fragment: where_from
+and d.id >= :lowest::uuid
+-- fragment: where_message_from
+and m.id >= :lowest::uuid
+-- fragment: where_type_looked_up
+and (select t.type from {hf}message t where t.id = d.message_id) = :type::text
+-- fragment: where_type_below_looked_up
+and starts_with((select t.type from {hf}message t where t.id = d.message_id), :type_prefix::text)
+-- fragment: where_consumers_looked_up
+and d.consumer = any (:consumers::text[])

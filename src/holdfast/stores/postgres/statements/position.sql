@@ -1,0 +1,52 @@
+-- fragment: relayed
+not exists (
+      select 1 from {hf}position p
+      where p.kind = 'relay'
+        and pg_visible_in_snapshot(m.tx, nullif(split_part(p.cursor, ';', 1), '')::pg_snapshot) is not true)
+
+-- name: position
+-- Whether a position exists.
+select 1 from {hf}position where kind = :kind::text and name = :name::text
+
+-- name: make_position
+-- A position nobody has moved yet.
+insert into {hf}position (kind, name, cursor) values (:kind::text, :name::text, :cursor::text)
+on conflict (kind, name) do nothing
+
+-- name: take_position
+-- A new owner, unless another's lease holds; the fence rises, so that the one before moves nothing any more.
+update {hf}position
+set owner = :owner::text, fence = fence + 1, lease_until = clock_timestamp() + :lease::interval,
+    detail = coalesce(:detail::text, detail)
+where kind = :kind::text and name = :name::text
+  and (owner is null or owner = :owner::text or lease_until < clock_timestamp())
+returning fence, cursor
+
+-- name: move_position
+-- How far the owner has come, if it still is the owner; without a cursor its lease alone goes on.
+update {hf}position
+set cursor = coalesce(:cursor::text, cursor), passed = passed + :passed::bigint, lease_until = clock_timestamp() + :lease::interval,
+    updated_at = case when :cursor::text <> cursor then now() else updated_at end
+where kind = :kind::text and name = :name::text and fence = :fence::bigint and owner = :owner::text
+returning fence
+
+-- name: release_position
+-- Nobody's, for the next who wants it.
+update {hf}position set owner = null, lease_until = null
+where kind = :kind::text and name = :name::text and fence = :fence::bigint and owner = :owner::text
+
+-- name: positions
+-- Every position of a kind and the time now.
+select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, clock_timestamp()
+from {hf}position where kind = :kind::text order by name
+
+-- name: is_paused
+-- Whether an operator holds a consumer up, or its queue.
+select 1 from {hf}consumer c left join {hf}queue q on q.name = c.queue
+where c.name = :name::text and (c.paused_at is not null or q.paused_at is not null)
+
+-- name: forget_position
+-- Takes a position away that nobody holds.
+delete from {hf}position
+where kind = :kind::text and name = :name::text and (owner is null or lease_until < clock_timestamp())
+returning name

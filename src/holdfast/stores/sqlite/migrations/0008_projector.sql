@@ -1,0 +1,36 @@
+-- Projectors: consumers whose result can be built anew from the event store. While `held_until` is ahead, nobody claims
+-- their deliveries; it is a rebuild's own hold and leaves an operator's pause alone. Every claim reads this table, so
+-- what changes with each event of a rebuild, its cursor, is in the table of positions.
+create table {hf}projector (
+  name          text primary key references {hf}consumer (name),
+  registered_at integer not null default ({now}),
+  held_until    integer,
+  state         text check (state in ('running', 'stopped', 'done')),
+  online        integer,
+  asked_by      text,
+  reason        text,
+  total         integer,
+  applied       integer,
+  error         text,
+  started_at    integer,
+  ended_at      integer
+);
+
+-- Whose run it was, so that the last one of a consumer is found without a search.
+alter table {hf}run add column consumer text;
+create index {hf}run_consumer on {hf}run (consumer, completed_at) where consumer is not null;
+
+-- Inserting here moves a rebuild's cursor in the transaction that applied the event, or undoes that transaction: from
+-- one place to the next, once.
+create view {hf}rebuild_checkpoint as
+  select name, fence, cursor as before, cursor as reached, lease_until as lease from {hf}position;
+create trigger {hf}rebuild_checkpoint_insert instead of insert on {hf}rebuild_checkpoint
+begin
+  select raise(rollback, 'holdfast: lease lost')
+  where not exists (
+    select 1 from {hf}position p
+    where p.kind = 'rebuild' and p.name = new.name and p.fence = new.fence and p.cursor = new.before);
+  update {hf}position
+  set cursor = new.reached, passed = passed + 1, lease_until = {now} + new.lease, updated_at = {now}
+  where kind = 'rebuild' and name = new.name;
+end;

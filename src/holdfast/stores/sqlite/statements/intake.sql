@@ -1,0 +1,56 @@
+-- name: settle_new
+-- Writes the outcome of a run that came before its delivery was stored; the same transaction has stored that.
+-- once
+update {hf}delivery
+set status = :status, attempts = 1 - :returned, holds = :held,
+    run_at = case when :status = 'pending' then coalesce(:until, {now} + :delay, run_at) else run_at end,
+    claimed_at = {now}, completed_at = case when :status = 'failed' then {now} end,
+    discarded_at = case when :discarded then {now} end,
+    last_error = :error, error_type = :error_type, fingerprint = :fingerprint,
+    first_failed_at = case when :failure then {now} end
+where id = :delivery_id and status = 'pending' and fence = 0
+returning id;
+-- each: returned
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
+select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coalesce(:elapsed, 0), :detail
+where :keep_run
+
+-- name: was_handled
+-- Whether a consumer has handled a key in a transaction of its own.
+select 1 from {hf}handled h where h.source = :source and h.key = :key and h.consumer = :consumer
+
+-- name: forget_handled
+-- Removes a batch of what these consumers handled long ago, oldest first.
+delete from {hf}handled
+where (source, key, consumer) in (
+  select h.source, h.key, h.consumer from {hf}handled h
+  where h.handled_at < {now} - :older_than and h.consumer in (select value from json_each(:consumers))
+  order by h.handled_at limit :limit)
+returning key
+
+-- name: readiness
+-- Whether a consumer or its queue is paused or blocked, and how much of its work waits, counted up to a limit.
+select exists (select 1 from {hf}consumer c
+               where c.name = :consumer and (c.paused_at is not null or c.blocked_until > {now}))
+         or exists (select 1 from {hf}queue q where q.name = :queue and q.paused_at is not null),
+       (select count(*) from (select 1 from {hf}delivery d
+                              where d.queue = :queue and d.consumer = :consumer and d.status = 'pending'
+                                and not d.suspect
+                              limit :limit))
+
+-- name: report_intake
+-- Records how an intake stands now.
+insert into {hf}intake (consumer, source, direct, waiting, unacknowledged, problem)
+values (:consumer, :source, :direct, :waiting, :unacknowledged, :problem)
+on conflict (consumer) do update
+set source = excluded.source, direct = excluded.direct, waiting = excluded.waiting,
+    unacknowledged = excluded.unacknowledged, problem = excluded.problem, reported_at = {now}
+
+-- name: intakes
+-- How every intake stood when it was last reported.
+select i.consumer, i.source, i.direct, i.waiting, i.unacknowledged, i.problem, i.reported_at
+from {hf}intake i order by i.consumer
+
+-- name: forget_intake
+-- Forgets how the intakes of a consumer that is gone for good stood; returns their sources.
+delete from {hf}intake where consumer = :consumer returning source

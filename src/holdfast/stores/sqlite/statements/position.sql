@@ -1,0 +1,48 @@
+-- fragment: relayed
+not exists (
+    select 1 from {hf}position p where p.kind = 'relay' and m.position > cast(substr(p.cursor, 3) as integer))
+
+-- name: position
+-- Whether a position exists.
+select 1 from {hf}position where kind = :kind and name = :name
+
+-- name: make_position
+-- A position nobody has moved yet.
+insert into {hf}position (kind, name, cursor) values (:kind, :name, :cursor)
+on conflict (kind, name) do nothing
+
+-- name: take_position
+-- A new owner, unless another's lease holds; the fence rises, so that the one before moves nothing any more.
+update {hf}position
+set owner = :owner, fence = fence + 1, lease_until = {now} + :lease, detail = coalesce(:detail, detail)
+where kind = :kind and name = :name and (owner is null or owner = :owner or lease_until < {now})
+returning fence, cursor
+
+-- name: move_position
+-- How far the owner has come, if it still is the owner; without a cursor its lease alone goes on.
+update {hf}position
+set cursor = coalesce(:cursor, cursor), passed = passed + :passed, lease_until = {now} + :lease,
+    updated_at = case when :cursor <> cursor then {now} else updated_at end
+where kind = :kind and name = :name and fence = :fence and owner = :owner
+returning fence
+
+-- name: release_position
+-- Nobody's, for the next who wants it.
+update {hf}position set owner = null, lease_until = null
+where kind = :kind and name = :name and fence = :fence and owner = :owner
+
+-- name: positions
+-- Every position of a kind and the time now.
+select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, {now}
+from {hf}position where kind = :kind order by name
+
+-- name: is_paused
+-- Whether an operator holds a consumer up, or its queue.
+select 1 from {hf}consumer c left join {hf}queue q on q.name = c.queue
+where c.name = :name and (c.paused_at is not null or q.paused_at is not null)
+
+-- name: forget_position
+-- Takes a position away that nobody holds.
+delete from {hf}position
+where kind = :kind and name = :name and (owner is null or lease_until < {now})
+returning name

@@ -1,0 +1,156 @@
+-- fragment: unheld
+l.consumer not in (select p.name from {hf}projector p where p.held_until > {now})
+
+-- name: projectors
+-- Every projector with how its last rebuild stands; the hold and the lease as they are now.
+select p.name, p.held_until > {now}, p.state, p.online, p.asked_by, p.reason, p.total, coalesce(p.applied, r.passed),
+       p.error, p.started_at, p.ended_at, r.updated_at, r.lease_until > {now}
+from {hf}projector p left join {hf}position r on r.kind = 'rebuild' and r.name = p.name
+order by p.name
+
+-- name: declare_projector
+-- Makes a projector known.
+insert into {hf}projector (name) values (:name) on conflict (name) do nothing
+
+-- name: projector_progress
+-- The place of the oldest event that a projector has still to run, among the oldest by their ids.
+select min(m.position)
+from (select u.id from ({unfinished}) u order by u.id limit :limit) o
+join {hf}delivery d on d.id = o.id join {hf}message m on m.id = d.message_id
+
+-- name: newest_position
+-- The place of the newest event.
+select m.position from {hf}message m order by m.position desc limit 1
+
+-- name: last_run
+-- The last run of a consumer that was recorded.
+select r.delivery_id, r.attempt, r.outcome, r.error_type, r.error, r.started_at, r.completed_at
+from {hf}run r where r.consumer = :name order by r.completed_at desc limit 1
+
+-- name: restart_rebuild
+-- Sets a rebuild's cursor back to the beginning.
+update {hf}position set cursor = :cursor, passed = 0
+where kind = 'rebuild' and name = :name and fence = :fence
+returning name
+
+-- name: note_rebuild
+-- A rebuild that is under way, and who asked for it.
+update {hf}projector
+set state = 'running', online = :online, asked_by = :actor, reason = :reason, total = :total, applied = null,
+    error = null, started_at = {now}, ended_at = null
+where name = :name
+
+-- name: rebuild_checkpoint
+-- Moves a rebuild's cursor in the caller's transaction, or raises and rolls it back.
+insert into {hf}rebuild_checkpoint (name, fence, before, reached, lease)
+values (:name, :fence, :before, :reached, :lease)
+
+-- name: rebuild_cursor
+-- How far a rebuild has come under this fence.
+select r.cursor, r.passed from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence
+
+-- name: hold_projector
+-- Keeps everybody from claiming a projector's deliveries for so long.
+update {hf}projector set held_until = {now} + :hold
+where name = :name and exists (
+  select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
+returning name
+
+-- name: prolong_hold
+-- Prolongs a hold that has not lapsed; no row means that somebody may have claimed meanwhile.
+update {hf}projector set held_until = {now} + :hold
+where name = :name and held_until > {now} and exists (
+  select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
+returning name
+
+-- name: release_projector
+-- Lets a projector's deliveries be claimed again.
+update {hf}projector set held_until = null
+where name = :name and exists (
+  select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
+
+-- name: running_of
+-- How many deliveries of a consumer somebody runs who is alive.
+select count(*) from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
+where d.status = 'in_flight' and d.consumer = :name
+  and (d.lease_until >= {now} or coalesce(w.alive_until >= {now}, 0))
+
+-- fragment: unfinished
+select d.id from {hf}delivery d where d.status = 'pending' and not d.suspect and d.consumer = :name
+    union all
+    select d.id from {hf}delivery d where d.status = 'pending' and d.suspect and d.consumer = :name
+    union all
+    select d.id from {hf}delivery d where d.status = 'in_flight' and d.consumer = :name
+
+-- name: lock_unfinished
+-- Nothing to wait for: one writes at a time.
+select count(*) from ({unfinished})
+
+-- name: hold_stands
+-- Whether a projector has been held without a gap, by this rebuild.
+select 1 from {hf}projector p
+where p.name = :name and p.held_until > {now} and exists (
+  select 1 from {hf}position r where r.kind = 'rebuild' and r.name = p.name and r.fence = :fence)
+
+-- fragment: rebuilt
+m.position <= :reached
+
+-- name: lowest_mark
+-- How far the subscriptions of a consumer have all seen the log of messages.
+select '0', s.mark_position from {hf}subscription s
+where s.consumer = :name and s.retired_at is null
+order by s.mark_position limit 1
+
+-- name: unknown_to_rebuild
+-- Messages that a rebuild applied and whose delivery is still to be made, because their publisher did not know of it.
+select distinct m.id, m.generation, c.queue, c.priority, c.generation
+from {hf}subscription s
+join {hf}consumer c on c.name = s.consumer
+join {hf}message m on m.position > s.mark_position and m.sub_epoch < s.since_epoch
+where s.consumer = :name and s.retired_at is null and {rebuilt} and m.position > :mark_position
+  and (s.pattern = m.type or s.pattern = '*'
+       or (substr(s.pattern, -2) = '.*'
+           and substr(m.type, 1, length(s.pattern) - 1) = substr(s.pattern, 1, length(s.pattern) - 1)))
+
+-- name: dead_before_rebuild
+-- Dead letters whose message a rebuild applied.
+select d.id from {hf}delivery d join {hf}message m on m.id = d.message_id
+where d.consumer = :name and d.status = 'failed' and d.discarded_at is null and {rebuilt}
+order by d.id
+
+-- name: mark_rebuilt
+-- Done, because a rebuild applied their message; the fence rises, so that whoever was at it cannot finish.
+-- once
+update {hf}delivery
+set status = 'delivered', completed_at = {now}, fence = fence + 1, suspect = 0, expiries = 0, holds = 0,
+    lease_until = null, locked_by = null
+where id in (
+  select d.id from ({unfinished}) u join {hf}delivery d on d.id = u.id join {hf}message m on m.id = d.message_id
+  where {rebuilt});
+select changes()
+
+-- name: end_rebuild
+-- Ends a rebuild whose hold never lapsed; no row means that it did. Within the transaction nobody can claim here.
+update {hf}projector
+set state = 'done', held_until = null, applied = :applied, ended_at = {now}
+where name = :name and held_until is not null and exists (
+  select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
+returning name
+
+-- name: stop_rebuild
+-- A rebuild that came to nothing for now; one that builds beside the live result holds nobody up any longer.
+update {hf}projector
+set state = 'stopped', error = :error, applied = :applied, ended_at = {now},
+    held_until = case when online then null else held_until end
+where name = :name and state = 'running' and exists (
+  select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
+
+-- name: discarded_among
+-- Those of these deliveries that were set aside for good.
+select d.id from {hf}delivery d where d.id in (select value from json_each(:ids)) and d.discarded_at is not null
+
+-- name: record_run
+-- The record of a run that completed in its handler's own transaction, written by that transaction.
+insert or ignore into {hf}run (delivery_id, fence, attempt, outcome, worker, started_at, consumer)
+select d.id, d.fence, d.attempts, 'succeeded', :worker, d.claimed_at, d.consumer
+from {hf}delivery d where d.id = :delivery_id and d.fence = :fence
