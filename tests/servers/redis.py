@@ -16,12 +16,13 @@ _START_SECONDS = 10.0
 
 
 class RedisServer:
-    """Redis 6.2 with everything in memory. `kill` and `start` keep the port."""
+    """Redis 6.2 with everything in memory, or written to disk before it answers. `kill` and `start` keep the port."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
         self.port = free_port()
+        self._durable = durable
         self._directory: Path | None = None
-        self._process: ServerProcess | None = None
+        self.process: ServerProcess | None = None
 
     @property
     def url(self) -> str:
@@ -54,15 +55,16 @@ class RedisServer:
             "127.0.0.1",
             "--save",
             "",
+            *(("--appendonly", "yes", "--appendfsync", "always") if self._durable else ()),
         ]
         log = self._directory / "log"
-        self._process = ServerProcess(command, directory=self._directory, log=log)
+        self.process = ServerProcess(command, directory=self._directory, log=log)
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
             except OSError:
-                if time.monotonic() > deadline or not self._process.alive:
+                if time.monotonic() > deadline or not self.process.alive:
                     raise RuntimeError(f"Redis did not start:\n{log.read_text(errors='replace')}") from None
                 time.sleep(0.02)
             else:
@@ -70,13 +72,13 @@ class RedisServer:
 
     def stop(self) -> None:
         """Ends the server in good order."""
-        if self._process is not None:
-            self._process.signal(signal.SIGTERM)
-            self._process.wait(10)
-            self._process = None
+        if self.process is not None:
+            self.process.signal(signal.SIGTERM)
+            self.process.wait(10)
+            self.process = None
 
     def kill(self) -> None:
         """SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
+        if self.process is not None:
+            self.process.kill()
+            self.process = None

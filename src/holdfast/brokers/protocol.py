@@ -18,7 +18,8 @@ class Record:
 
     `stream` names the topic, stream, subject or queue; `id` is the record's own in it and the same whenever it is
     handed over again, None where the broker gives none. `receipt` is the adapter's alone: what it needs to
-    acknowledge. `handed_over` counts how often the broker did, as far as it says.
+    acknowledge. `handed_over` counts how often the broker did, as far as it says. `lost` says why there is no content
+    any more, where the broker still knows of the record but has dropped what it held.
     """
 
     stream: str
@@ -29,6 +30,7 @@ class Record:
     at: datetime | None = None
     handed_over: int = 1
     receipt: object = None
+    lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

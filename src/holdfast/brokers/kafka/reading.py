@@ -1,0 +1,346 @@
+"""Reading a Kafka topic as one of a group: offsets are committed contiguously, of partitions that are owned now.
+
+The client's calls block, so two threads make them: one polls, and hears of rebalances and commits with that; the other
+asks how far the group is. While nothing is fetched, for however long a handler takes, the first polls on with its partitions
+paused. So the group keeps us, and back-pressure needs no more than not to fetch.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+from confluent_kafka import (
+    OFFSET_END,
+    OFFSET_INVALID,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from holdfast.brokers.kafka.thread import CallThread
+from holdfast.brokers.offsets import Handed, Offsets
+from holdfast.brokers.protocol import Lag, Record
+from holdfast.core.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from holdfast.brokers.kafka.place import Topic
+
+log = structlog.get_logger("holdfast.brokers")
+
+_T = TypeVar("_T")
+_SLICE = 0.1
+"""Seconds that one poll blocks; commits and closing wait no longer."""
+_TICK = 0.5
+"""Seconds without a fetch after which we poll with our partitions paused."""
+_LAG_SECONDS = 2.0
+"""For each answer about the lag: commits wait behind it."""
+# The group is changing hands. What was not committed is on revocation, or is read again by the next owner.
+_CHANGING = frozenset(
+    {
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
+
+
+@asynccontextmanager
+async def opened(topic: "Topic", consumer: str) -> AsyncIterator["Reading"]:
+    """A member of the topic's group. On leaving, what is done is committed and the rest falls to the others."""
+    reading = Reading(topic, consumer)
+    try:
+        await reading.start()
+        yield reading
+    finally:
+        # Also when we are cancelled: a member that nobody polls for would keep its partitions from the others.
+        await asyncio.shield(reading.close())
+
+
+class Reading:
+    """One consumer. The lock guards what the polling thread shares with the event loop."""
+
+    def __init__(self, topic: "Topic", consumer: str) -> None:
+        self._topic = topic
+        self._polling = CallThread("holdfast-kafka-poll")
+        self._asking = CallThread("holdfast-kafka-ask")
+        self._lock = threading.Lock()
+        self._offsets: dict[int, Offsets] = {}
+        self._ready: deque[Record] = deque()
+        self._failed: BrokerUnavailable | None = None
+        self._doubtful = self._paused = self._closing = False
+        self._fetching = self._unanswered = 0
+        self._answered_at = 0.0
+        self._fetched_at = time.monotonic()
+        self._keeper: asyncio.Task[None] | None = None
+        self._consumer = topic.client(
+            Consumer,
+            {
+                "group.id": topic.group,
+                "client.id": consumer,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # Reported to us, so that records which are gone do not go unnoticed.
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "partition.assignment.strategy": "cooperative-sticky",
+                "error_cb": self._hears,
+                "on_commit": self._answered,
+            },
+        )
+
+    async def start(self) -> None:
+        await self._in(self._polling, self._subscribe)
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        await self._asking.call(self._offsets.copy)  # whatever was asked before is answered
+        try:
+            # Revokes, and with that commits, whatever is owned.
+            await asyncio.wait_for(self._polling.call(self._consumer.close), self._topic.timeout)
+        except TimeoutError:
+            log.warning("a broker that stalls keeps us from leaving the group in good order", source=self._topic.name)
+        self._polling.end()
+        self._asking.end()
+
+    async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
+        self._fetching += 1
+        try:
+            # Into `_ready` first: a caller who stops waiting loses nothing.
+            await self._in(self._polling, self._fill, limit, wait)
+        finally:
+            self._fetching -= 1
+            self._fetched_at = time.monotonic()
+        if self._failed is not None:
+            raise self._failed
+        with self._lock:
+            return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    async def ack(self, records: Sequence[Record]) -> None:
+        """Sends the commit and does not wait: a fetch raises if no answer comes, and what is lost so comes again."""
+        with self._lock:
+            for handed in _handed(records):
+                if (offsets := self._offsets.get(handed.partition)) is not None:
+                    offsets.settle(handed)
+        if not self._closing:  # leaving the group commits it
+            self._polling.tell(self._commit)
+
+    async def release(self, records: Sequence[Record]) -> None:
+        """Gives back; what came after in the same partition is handed over again too, once more or for the first time."""
+        if not self._closing:  # nothing is ours any more
+            await self._in(self._polling, self._give_back, list(_handed(records)))
+
+    async def extend(self, records: Sequence[Record]) -> None:
+        """Nothing to do: we poll for as long as the subscription is open."""
+
+    async def lag(self) -> Lag:
+        return await self._in(self._asking, self._lag)
+
+    async def _in(self, thread: CallThread, call: Callable[..., _T], *args: object) -> _T:
+        try:
+            return await thread.call(call, *args)
+        except KafkaException as error:
+            raise BrokerUnavailable(self._topic.name, error.args[0].str()) from error
+
+    async def _keep(self) -> None:
+        """Polls while nobody fetches, commits what a change of hands had held up, and finds out about a stall."""
+        while True:
+            await asyncio.sleep(_TICK)
+            try:
+                if not self._fetching and time.monotonic() - self._fetched_at >= _TICK:
+                    await self._in(self._polling, self._stay)
+            except BrokerUnavailable as error:
+                self._failed = error  # for the next fetch to raise
+            self._polling.tell(self._commit)
+            if self._unanswered and time.monotonic() - self._answered_at > self._topic.timeout:
+                cause = f"no answer to a commit within {self._topic.timeout:g} s"
+                self._failed = BrokerUnavailable(self._topic.name, cause)
+
+    # In the polling thread, also when the client calls back: what it commits is owned for as long as that takes.
+
+    def _subscribe(self) -> None:
+        self._look()
+        self._consumer.subscribe([self._topic.topic], on_assign=self._win, on_revoke=self._give_up, on_lost=self._lose)
+
+    def _look(self) -> None:
+        """Raises if neither broker nor topic is there."""
+        found = self._consumer.list_topics(self._topic.topic, timeout=self._topic.timeout).topics[self._topic.topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+
+    def _fill(self, limit: int, wait: float) -> None:
+        if self._paused:
+            self._paused = False
+            self._consumer.resume(self._consumer.assignment())
+        deadline = time.monotonic() + wait
+        while not (self._ready or self._closing or self._failed):
+            left = deadline - time.monotonic()
+            message = self._consumer.poll(max(0.0, min(left, _SLICE)))
+            while message is not None:
+                self._take(message)
+                message = self._consumer.poll(0) if len(self._ready) < limit else None
+            self._commit()
+            if self._doubtful and not self._ready:
+                self._look()
+                self._doubtful = False
+            if left <= 0:
+                return
+
+    def _stay(self) -> None:
+        self._paused = True
+        self._consumer.pause(self._consumer.assignment())  # each time: some may be new
+        if (message := self._consumer.poll(0)) is not None:
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        partition, offset, error = message.partition(), message.offset(), message.error()
+        assert partition is not None
+        if error is None:
+            assert offset is not None
+            with self._lock:
+                if (offsets := self._offsets.get(partition)) is not None:
+                    self._ready.append(_record(message, offsets.hand(offset)))
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            self._reset(partition, offset)
+        elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            log.warning("the group gave our partitions away: polling had stopped", source=self._topic.name)
+        else:
+            self._failed = BrokerUnavailable(self._topic.name, error.str())
+
+    def _reset(self, partition: int, wanted: int | None) -> None:
+        """Decides where to read on: the group has no offset yet, or its offset is not there."""
+        low, high = self._consumer.get_watermark_offsets(self._at(partition), timeout=self._topic.timeout)
+        known = {"source": self._topic.name, "partition": partition, "wanted": wanted, "first": low, "end": high}
+        if wanted is None and self._topic.start == "now":
+            self._send([self._at(partition, high)])
+            low = high
+        elif wanted is not None and wanted < low:
+            log.error("records were deleted before they were read", lost=low - wanted, **known)
+        elif wanted is not None:
+            log.error("the partition ends before the group's offset: records are lost, or the topic is new", **known)
+        self._restart(partition, low)
+
+    def _restart(self, partition: int, offset: int) -> None:
+        # Not a seek, which is refused after an error and before the first fetch.
+        self._consumer.incremental_unassign([self._at(partition)])
+        self._consumer.incremental_assign([self._at(partition, offset)])
+
+    def _give_back(self, several: Sequence[Handed]) -> None:
+        lowest: dict[int, int] = {}
+        with self._lock:
+            for handed in several:
+                if (offsets := self._offsets.get(handed.partition)) is not None and handed in offsets:
+                    lowest[handed.partition] = min(handed.offset, lowest.get(handed.partition, handed.offset))
+            for partition, offset in lowest.items():
+                self._offsets[partition].rewind(offset)
+            self._forget(lowest)
+        for partition, offset in lowest.items():
+            self._restart(partition, offset)
+
+    def _win(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._lock:
+            self._offsets.update({at.partition: Offsets(at.partition) for at in partitions})
+
+    def _give_up(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit()  # which librdkafka waits for before it gives anything up
+        self._lose(self._consumer, partitions)
+
+    def _lose(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        with self._lock:  # from here on no commit is sent for these
+            for at in partitions:
+                self._offsets.pop(at.partition, None)
+            self._forget({at.partition for at in partitions})
+
+    def _forget(self, partitions: Iterable[int]) -> None:
+        """Drops what the caller was not given yet."""
+        gone = set(partitions)
+        kept = zip(self._ready, _handed(self._ready), strict=True)
+        self._ready = deque(record for record, handed in kept if handed.partition not in gone)
+
+    def _hears(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._failed = BrokerUnavailable(self._topic.name, error.str())
+        elif error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+            self._doubtful = True
+
+    def _commit(self) -> None:
+        with self._lock:
+            due = {partition: offsets.due() for partition, offsets in self._offsets.items()}
+            moved = [self._at(partition, offset) for partition, offset in due.items() if offset is not None]
+            for at in moved:
+                self._offsets[at.partition].committed(at.offset)
+        if moved:
+            self._send(moved)
+
+    def _send(self, moved: list[TopicPartition]) -> None:
+        # Without the lock: the client may have to wait until a call to `_answered` ends.
+        if not self._unanswered:
+            self._answered_at = time.monotonic()
+        self._unanswered += 1
+        self._consumer.commit(offsets=moved, asynchronous=True)
+
+    def _answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._unanswered -= 1
+        self._answered_at = time.monotonic()
+        with self._lock:
+            for at in partitions:
+                wrong = at.error or error
+                if wrong is not None and at.partition in self._offsets:
+                    self._offsets[at.partition].committed(None)  # so it is due again
+                    if wrong.code() not in _CHANGING:
+                        self._failed = BrokerUnavailable(self._topic.name, wrong.str())
+
+    # In the asking thread.
+
+    def _lag(self) -> Lag:
+        found = self._consumer.list_topics(self._topic.topic, timeout=_LAG_SECONDS).topics[self._topic.topic]
+        partitions = [self._at(partition, OFFSET_END) for partition in found.partitions]
+        ends = {at.partition: at.offset for at in self._consumer.offsets_for_times(partitions, timeout=_LAG_SECONDS)}
+        behind = 0
+        for at in self._consumer.committed(partitions, timeout=_LAG_SECONDS):
+            behind += max(0, ends[at.partition] - max(0, at.offset))
+        with self._lock:
+            held = sum(len(offsets) for offsets in self._offsets.values()) - len(self._ready)
+        return Lag(waiting=max(0, behind - held), unacknowledged=held)
+
+    def _at(self, partition: int, offset: int = OFFSET_INVALID) -> TopicPartition:
+        return TopicPartition(self._topic.topic, partition, offset)
+
+
+def _handed(records: Iterable[Record]) -> Iterator[Handed]:
+    for record in records:
+        assert isinstance(record.receipt, Handed)
+        yield record.receipt
+
+
+def _record(message: Message, handed: Handed) -> Record:
+    key, (kind, milliseconds) = message.key(), message.timestamp()
+    known = kind != TIMESTAMP_NOT_AVAILABLE
+    id = f"{handed.partition}-{handed.offset}"
+    return Record(
+        stream=message.topic() or "",
+        # With its time, a record of a topic that was made anew is not taken for the one before it.
+        id=f"{id}-{milliseconds}" if known else id,
+        body=message.value() or b"",
+        headers={name: _text(value) for name, value in dict(message.headers() or ()).items()},
+        key=None if key is None else _text(key),
+        at=datetime.fromtimestamp(milliseconds / 1000, UTC) if known else None,
+        receipt=handed,
+    )
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value or ""

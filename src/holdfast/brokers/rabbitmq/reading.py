@@ -1,0 +1,133 @@
+"""Reading a queue: records are pushed to us, as many as the prefetch allows, and acknowledged one by one."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from aiormq import Channel
+from aiormq.abc import DeliveredMessage
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError
+
+from holdfast.brokers.protocol import Lag, Record
+from holdfast.brokers.rabbitmq.line import Line
+from holdfast.brokers.rabbitmq.sending import KEY
+
+_COUNT = "x-delivery-count"
+# A channel that has ended has nothing to settle; the next fetch says that it has.
+_ENDED = (AMQPError, ChannelInvalidStateError, OSError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Receipt:
+    """A tag means something in the channel it came through only; another counts from one again."""
+
+    reading: "Reading"
+    tag: int
+
+
+class Reading:
+    """One consumer in one channel. Once either ends, every tag is void and the queue hands its records to others."""
+
+    def __init__(self, line: Line, queue: str, *, prefetch: int, patience: float) -> None:
+        self._line, self._queue = line, queue
+        self._prefetch, self._patience = prefetch, patience
+        self._arrived: deque[Record] = deque()
+        self._held: set[int] = set()
+        self._stirred = asyncio.Event()
+        self._channel: Channel | None = None
+        self._consumer: str | None = None
+
+    async def start(self) -> None:
+        self._channel = await self._line.channel()
+        self._channel.closing.add_done_callback(lambda _: self._stirred.set())
+        with self._line.told():
+            await self._channel.basic_qos(prefetch_count=self._prefetch, timeout=self._line.timeout)
+            told = await self._channel.basic_consume(
+                self._queue,
+                self._arrive,
+                arguments={"x-consumer-timeout": round(self._patience * 1000)},
+                timeout=self._line.timeout,
+            )
+        self._consumer = told.consumer_tag
+
+    async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
+        if not self._arrived:
+            self._stirred.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), wait)
+        self._check()
+        return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
+
+    async def ack(self, records: Sequence[Record]) -> None:
+        with suppress(*_ENDED):
+            for tag in self._tags(records):
+                await self._open.basic_ack(tag, wait=False)
+
+    async def release(self, records: Sequence[Record]) -> None:
+        with suppress(*_ENDED):
+            for tag in self._tags(records):
+                await self._open.basic_nack(tag, requeue=True, wait=False)
+
+    async def extend(self, records: Sequence[Record]) -> None:
+        """Nothing to do: RabbitMQ counts from the hand-over, and was told our patience with the subscription."""
+
+    async def lag(self) -> Lag:
+        with self._line.told():
+            return Lag(waiting=await self._line.declare(self._queue, passive=True), unacknowledged=len(self._held))
+
+    @property
+    def _open(self) -> Channel:
+        assert self._channel is not None, "start() comes first"
+        return self._channel
+
+    async def _arrive(self, message: DeliveredMessage) -> None:
+        tag = message.delivery_tag
+        assert tag is not None
+        self._held.add(tag)
+        self._arrived.append(_record(self._queue, message, _Receipt(self, tag)))
+        self._stirred.set()
+
+    def _check(self) -> None:
+        """Raises once nothing can come any more: the channel was closed, or the queue deleted, which only ends us."""
+        if self._open.is_closed:
+            closing = self._open.closing
+            why = closing.exception() if closing.done() and not closing.cancelled() else None
+            raise self._line.unavailable(why)
+        if self._consumer not in self._open.consumers:
+            raise self._line.unavailable(LookupError("the queue was deleted, or its node is away"))
+
+    def _tags(self, records: Sequence[Record]) -> Iterator[int]:
+        # A tag that is told twice, or to another channel, would settle another record or end the channel.
+        for record in records:
+            receipt = record.receipt
+            if isinstance(receipt, _Receipt) and receipt.reading is self and receipt.tag in self._held:
+                self._held.discard(receipt.tag)
+                yield receipt.tag
+
+
+def _record(queue: str, message: DeliveredMessage, receipt: _Receipt) -> Record:
+    properties = message.header.properties
+    headers = {name: _text(value) for name, value in (properties.headers or {}).items()}
+    if properties.content_type:
+        headers["content-type"] = properties.content_type
+    return Record(
+        stream=queue,
+        id=properties.message_id or None,
+        body=message.body,
+        headers=headers,
+        key=headers.get(KEY),
+        at=properties.timestamp,
+        handed_over=_count(properties.headers or {}, again=bool(message.redelivered)),
+        receipt=receipt,
+    )
+
+
+def _count(headers: Mapping[str, object], *, again: bool) -> int:
+    counted = headers.get(_COUNT)  # of quorum queues
+    return counted + 1 if isinstance(counted, int) else 2 if again else 1
+
+
+def _text(value: object) -> str:
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)

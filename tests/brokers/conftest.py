@@ -1,0 +1,35 @@
+"""Databases for programs that are fed by a broker, and an app in the test's own loop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.engine.conftest import (
+    dsn,
+    hf,
+    log,
+    make_app,
+    postgres16_dsn,
+    postgres18_dsn,
+    sqlite_dsn,
+)
+from tests.engine.programs import place as places
+from tests.engine.programs.place import Place
+from tests.servers.postgres import PostgresServer
+
+__all__ = ["dsn", "hf", "log", "make_app", "postgres16_dsn", "postgres18_dsn", "sqlite_dsn"]
+
+
+@pytest.fixture
+def sqlite_place(tmp_path: Path) -> Iterator[Place]:
+    """SQLite, for one worker at a time."""
+    with places.sqlite_place(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def postgres_place(tmp_path: Path, postgres18: PostgresServer) -> Iterator[Place]:
+    """PostgreSQL, for as many workers as one likes."""
+    with places.postgres_place(postgres18, tmp_path) as place:
+        yield place

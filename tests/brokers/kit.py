@@ -1,0 +1,155 @@
+"""What every broker must survive. A test module gives a `Broker` and a database, and calls these.
+
+`survives` is the acceptance: records come in while workers are killed at random and the broker is restarted; afterwards
+nothing is lost, every effect is there once, and the broker's own client says that nothing is left. `each_step` kills
+a worker at every step between the fetch and the acknowledgement.
+"""
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import orjson
+
+from tests.brokers.programs.till import CONSUMERS, TABLE
+from tests.engine.programs.place import Place, Process, until
+
+PATIENCE = 60.0
+STEPS = (
+    "stored.fetched",
+    "publish.uncommitted",
+    "stored.acknowledged",
+    "stored.unacknowledged",
+    "straight.fetched",
+    "straight.uncommitted",
+    "straight.acknowledged",
+    "straight.committed",
+)
+"""Where a worker is killed: before the commit, between it and the acknowledgement, and after that."""
+
+
+class Broker(Protocol):
+    """A real broker under test, as its own client sees it."""
+
+    @property
+    def source(self) -> str:
+        """`module:function` of a function (stream, group) that makes a source; it runs in other processes."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What other processes need to reach it."""
+        ...
+
+    def prepare(self, stream: str, groups: Sequence[str]) -> None:
+        """Makes what must be there before records are put: streams, queues, groups."""
+        ...
+
+    def put(self, stream: str, bodies: Sequence[bytes]) -> None:
+        """Puts records with the broker's own client, and returns when they are confirmed; through a restart, too."""
+        ...
+
+    def unsettled(self, stream: str, group: str) -> int:
+        """How many records a group has not been handed yet or has not acknowledged, by the broker's own tools."""
+        ...
+
+    def restart(self) -> None:
+        """Ends the server, or one node of it, hard, and starts it again; what it had confirmed is there afterwards."""
+        ...
+
+
+def till(place: Place, broker: Broker, stream: str, crash: str = "") -> Process:
+    """Starts a worker of the till, which dies at a named point if one is given."""
+    return place.program(
+        *("holdfast", "worker", "--app", "tests.brokers.programs.till:hf"),
+        *("--lease", "2s", "--grace", "5s"),
+        environment={
+            **broker.environment,
+            "HOLDFAST_TEST_SOURCE": broker.source,
+            "HOLDFAST_TEST_STREAM": stream,
+            "HOLDFAST_TEST_CRASH": crash,
+        },
+    )
+
+
+def open_till(place: Place, broker: Broker, stream: str) -> None:
+    place.sql(TABLE)
+    broker.prepare(stream, CONSUMERS)
+
+
+def bodies(numbers: Sequence[int]) -> list[bytes]:
+    return [orjson.dumps({"n": n}) for n in numbers]
+
+
+def survives(
+    place: Place,
+    broker: Broker,
+    stream: str,
+    *,
+    records: int,
+    workers: int,
+    kills: int = 5,
+    seed: int = 7,
+    restarts: int = 1,
+    patience: float = PATIENCE,
+) -> None:
+    """Nothing is lost and no effect is there twice, however many workers and brokers die meanwhile.
+
+    On SQLite one worker runs at a time.
+    """
+    chance = random.Random(seed)
+    open_till(place, broker, stream)
+    running = [till(place, broker, stream) for _ in range(workers)]
+    restart_at = set(chance.sample(range(1, kills), restarts))
+    for portion in range(kills):
+        broker.put(stream, bodies(range(portion * records // kills, (portion + 1) * records // kills)))
+        if portion in restart_at:
+            broker.restart()
+        time.sleep(chance.uniform(0.1, 0.5))
+        # One that is still starting would only be killed for nothing.
+        victim = chance.randrange(workers)
+        until(lambda: "worker started" in running[victim].log, "no worker starts", patience, place.logs)  # noqa: B023
+        time.sleep(chance.uniform(0.0, 0.3))
+        running[victim].kill_family()
+        running[victim] = till(place, broker, stream)
+    settled(place, broker, stream, records, patience)
+
+
+def each_step(place: Place, broker: Broker, stream: str, steps: Sequence[str] = STEPS, *, each: int = 5) -> None:
+    """A worker dies at each of these steps, one after the other; then one lives."""
+    open_till(place, broker, stream)
+    records = 0
+    for step in steps:
+        broker.put(stream, bodies(range(records, records + each)))
+        records += each
+        worker = till(place, broker, stream, step)
+        place.reached(f"crashed.{step}", PATIENCE)
+        worker.ended()
+    till(place, broker, stream)
+    settled(place, broker, stream, records)
+
+
+def settled(place: Place, broker: Broker, stream: str, records: int, patience: float = PATIENCE) -> None:
+    """Waits until both consumers have had every effect, and sees that each is there once and nothing is left."""
+    for consumer in CONSUMERS:
+        until(
+            lambda: place.one("select count(distinct n) from effect where consumer = ?", consumer) == records,  # noqa: B023
+            f"{consumer} lost records",
+            patience,
+            lambda: f"{effects(place)}\n{place.statuses()}\n{place.logs()}",
+        )
+        until(
+            lambda: broker.unsettled(stream, consumer) == 0,  # noqa: B023
+            f"something of {consumer} is left at the broker",
+            patience,
+            lambda: f"{broker.unsettled(stream, consumer)}\n{place.logs()}",  # noqa: B023
+        )
+    place.drained(patience)
+    assert place.sql("select consumer, n, count(*) from effect group by consumer, n having count(*) > 1") == []
+    failed = place.sql("select consumer, last_error, attempts from {hf}delivery where status = 'failed'")
+    assert not failed, failed[:5]
+
+
+def effects(place: Place) -> dict[str, int]:
+    return dict(place.sql("select consumer, count(distinct n) from effect group by consumer"))

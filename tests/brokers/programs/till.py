@@ -1,0 +1,102 @@
+"""A till that is fed by a broker: one consumer through the inbox, one straight from the stream, each with an effect.
+
+`HOLDFAST_TEST_SOURCE` names the function that makes the source of a stream for a group, as `module:function`.
+"""
+
+import importlib
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import Context, Holdfast, RetryPolicy
+from holdfast.brokers.protocol import Lag, Record, Source, Subscription
+from tests.engine.programs import crash
+from tests.engine.programs.shop import spelled, transaction
+
+# Doubles must show: the effect has no unique constraint.
+TABLE = "create table if not exists effect (consumer text not null, n bigint not null)"
+CONSUMERS = ("stored", "straight")
+
+
+class Pointed:
+    """A subscription with a place to die at before and after each acknowledgement."""
+
+    def __init__(self, inner: Subscription, name: str) -> None:
+        self._inner, self._name = inner, name
+
+    async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
+        records = await self._inner.fetch(limit, wait)
+        if records:
+            crash.point(f"{self._name}.fetched")
+        return records
+
+    async def ack(self, records: Sequence[Record]) -> None:
+        crash.point(f"{self._name}.unacknowledged")
+        await self._inner.ack(records)
+        crash.point(f"{self._name}.acknowledged")
+
+    async def release(self, records: Sequence[Record]) -> None:
+        await self._inner.release(records)
+
+    async def extend(self, records: Sequence[Record]) -> None:
+        await self._inner.extend(records)
+
+    async def lag(self) -> Lag:
+        return await self._inner.lag()
+
+
+@dataclass(frozen=True)
+class PointedSource:
+    inner: Source
+    consumer: str
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    @property
+    def patience(self) -> float:
+        return self.inner.patience
+
+    def open(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
+        return self._opened(consumer)
+
+    @asynccontextmanager
+    async def _opened(self, consumer: str) -> AsyncIterator[Subscription]:
+        async with self.inner.open(consumer) as subscription:
+            yield Pointed(subscription, self.consumer)
+
+    async def doubts(self) -> list[str]:
+        return await self.inner.doubts()
+
+
+def build(dsn: str, source: Any, stream: str) -> Holdfast:
+    """The till on one database, fed from one stream."""
+    hf = Holdfast(dsn)
+    often = RetryPolicy.exponential(attempts=60, base=0.05, cap=0.5)
+
+    def pay(ctx: Context, payment: dict[str, Any]) -> None:
+        with transaction(dsn) as db:
+            values = (ctx.consumer, payment["n"])
+            db.execute(spelled(dsn, "insert into effect (consumer, n) values (?, ?)"), values)
+            crash.point(f"{ctx.consumer}.uncommitted")
+            ctx.sync.complete(conn=db)
+        crash.point(f"{ctx.consumer}.committed")
+
+    for name in CONSUMERS:
+        place = PointedSource(source(stream, name), name)
+        direct = name == "straight"
+        hf.consumer("payment.settled", name=name, source=place, direct=direct, retry=often)(pay)
+    return hf
+
+
+if "HOLDFAST_TEST_SOURCE" in os.environ:
+    # The crash points are installed: the shop has done it.
+    _module, _, _function = os.environ["HOLDFAST_TEST_SOURCE"].partition(":")
+    hf = build(
+        os.environ["HOLDFAST_DSN"],
+        getattr(importlib.import_module(_module), _function),
+        os.environ["HOLDFAST_TEST_STREAM"],
+    )

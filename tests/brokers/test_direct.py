@@ -1,0 +1,252 @@
+"""A handler straight from the stream: acknowledged after success, durable retry or durable dead letter, never before."""
+
+import asyncio
+import sqlite3
+import time
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Context, Holdfast, RetryPolicy, Snooze, TerminalError
+from holdfast.app.streams import ForgetDuty
+from holdfast.core.delivery import Status
+from holdfast.stores.intake import record_handled
+from holdfast.stores.query import Filter, messages
+from tests.brokers.redis_place import Stream, redis_server, stream
+from tests.engine.running import Log, all_of, drain, eventually, happens, only, query, run_records, said, working
+
+__all__ = ["redis_server", "stream"]
+
+SQLITE = pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+
+
+def straight(hf: Holdfast, stream: Stream, **options: Any) -> Any:
+    source = options.pop("source", None) or stream.source()
+    return hf.consumer("payment.settled", name="straight", source=source, direct=True, **options)
+
+
+@SQLITE
+async def test_a_success_is_acknowledged_and_leaves_nothing_in_the_store(hf: Holdfast, stream: Stream) -> None:
+    got: list[Any] = []
+
+    @straight(hf, stream)
+    def handle(ctx: Context, payment: dict[str, int]) -> None:
+        got.append((payment["n"], ctx.attempt, ctx.source))
+
+    for n in range(10):
+        stream.put({"n": n})
+    await drain(hf)
+    assert sorted(got) == [(n, 1, f"redis:{stream.name}") for n in range(10)]
+    assert stream.pending() == stream.left() == 0
+    assert await all_of(hf) == []
+    assert await hf.store.run(messages()) == []
+
+
+async def test_a_failure_is_stored_with_its_attempt_and_run_then_acknowledged_and_retried(
+    hf: Holdfast, stream: Stream
+) -> None:
+    seen: list[tuple[int, Any]] = []
+
+    @straight(hf, stream, retry=RetryPolicy.fixed(0.05, attempts=3))
+    async def handle(ctx: Context, payment: dict[str, int]) -> None:
+        seen.append((ctx.attempt, ctx.message_id))
+        if ctx.attempt < 3:
+            raise ConnectionError("the bank is closed")
+
+    stream.put({"n": 1}, request_id="r-1")
+    await drain(hf)
+    found = await only(hf)
+    assert (found.status, found.attempts) == (Status.DELIVERED, 3)
+    assert [attempt for attempt, _ in seen] == [1, 2, 3]
+    assert {id for _, id in seen} == {found.message_id}
+    assert [(run.attempt, run.outcome) for run in await run_records(hf)] == [(1, "failed"), (2, "failed")]
+    assert stream.pending() == 0
+
+
+@pytest.mark.parametrize(
+    ("signal", "status", "attempts"),
+    [(TerminalError("no such account"), Status.FAILED, 1), (Snooze(300), Status.PENDING, 0)],
+    ids=["dead", "snoozed"],
+)
+async def test_what_a_handler_signals_is_durable_before_the_acknowledgement(
+    hf: Holdfast, stream: Stream, log: Log, signal: Exception, status: Status, attempts: int
+) -> None:
+    @straight(hf, stream)
+    async def handle(payment: dict[str, int]) -> None:
+        raise signal
+
+    stream.put({"n": 1})
+    await drain(hf)
+    found = await only(hf)
+    assert (found.status, found.attempts) == (status, attempts)
+    assert stream.pending() == 0
+    assert [line["dlq_id"] for line in said(log, "dead letter")] == [str(found.id)] * (status is Status.FAILED)
+
+
+@SQLITE
+async def test_what_completed_in_its_own_transaction_is_not_done_again(hf: Holdfast, stream: Stream, log: Log) -> None:
+    path = hf.dsn.removeprefix("sqlite:///")
+    broken = True
+
+    @straight(hf, stream)
+    def handle(ctx: Context, payment: dict[str, int]) -> None:
+        with sqlite3.connect(path, timeout=10) as db:
+            db.execute("create table if not exists effect (n integer)")
+            db.execute("insert into effect values (?)", (payment["n"],))
+            ctx.sync.complete(conn=db)
+            if broken and payment["n"] == 2:
+                db.rollback()
+        db.close()
+        if payment["n"] == 3:
+            raise ConnectionError("after the commit")
+
+    for n in range(5):
+        stream.put({"n": n})
+    await drain(hf, idle_limit=timedelta(0))
+    (held,) = await all_of(hf)
+    assert held.error_type == "holdfast.engine.attempt.RolledBack"
+    # The group was deleted and everything is read once more: what failed is known, too.
+    stream.client.xgroup_setid(stream.name, "shop", "0")
+    await drain(hf, idle_limit=timedelta(0))
+    assert len(said(log, "duplicate skipped")) == 5
+    broken = False
+    await drain(hf)
+    assert [found.status for found in await all_of(hf)] == [Status.DELIVERED]
+    assert sorted(await query(hf, "select n from effect")) == [(0,), (1,), (2,), (3,), (4,)]
+
+
+@SQLITE
+async def test_a_thread_that_goes_on_after_its_time_out_and_the_retry_do_it_once(hf: Holdfast, stream: Stream) -> None:
+    path, runs = hf.dsn.removeprefix("sqlite:///"), []
+
+    @straight(hf, stream, timeout="150ms", retry=RetryPolicy.fixed(0.01, attempts=3))
+    def handle(ctx: Context, payment: dict[str, int]) -> None:
+        runs.append(ctx.attempt)
+        if ctx.attempt == 1:
+            time.sleep(0.8)
+        with sqlite3.connect(path, timeout=10) as db:
+            db.execute("create table if not exists effect (n integer)")
+            db.execute("insert into effect values (?)", (payment["n"],))
+            ctx.sync.complete(conn=db)
+        db.close()
+
+    stream.put({"n": 1})
+    await drain(hf)
+    assert runs == [1, 2]
+    assert await query(hf, "select n from effect") == [(1,)]
+
+
+@SQLITE
+async def test_a_handler_longer_than_the_brokers_patience_keeps_its_record(hf: Holdfast, stream: Stream) -> None:
+    source, runs = stream.source(patience="1s"), []
+
+    # One at a time: while it runs, nothing is fetched that would show that it lives.
+    @straight(hf, stream, source=source, concurrency=1)
+    async def handle(payment: dict[str, int]) -> None:
+        runs.append(payment["n"])
+        await asyncio.sleep(2.5)
+
+    stream.put({"n": 1})
+    async with working(hf):
+        await eventually(lambda: runs)
+        async with source.open("rival") as rival:
+            while stream.pending():
+                assert await rival.fetch(10, 0.05) == []
+    assert runs == [1]
+
+
+@SQLITE
+async def test_what_is_cut_off_at_the_end_is_given_back_at_once(hf: Holdfast, stream: Stream) -> None:
+    started, ids = asyncio.Event(), []
+
+    @straight(hf, stream, source=stream.source(patience="1h"))
+    async def handle(ctx: Context, payment: dict[str, int]) -> None:
+        ids.append(ctx.message_id)
+        started.set()
+        if len(ids) == 1:
+            await asyncio.sleep(3600)
+
+    stream.put({"n": 1})
+    async with working(hf, grace=timedelta(seconds=0.2)):
+        await happens(started)
+    assert stream.pending() == 1
+    await drain(hf)
+    assert stream.pending() == 0
+    first, second = ids
+    assert first == second
+
+
+@SQLITE
+async def test_a_paused_consumer_runs_nothing_and_no_more_run_at_once_than_asked(hf: Holdfast, stream: Stream) -> None:
+    running, most, done = 0, 0, []
+
+    @straight(hf, stream, concurrency=3)
+    async def handle(payment: dict[str, int]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.02)
+        running -= 1
+        done.append(payment["n"])
+
+    await hf._prepare(None)
+    await hf.ops.pause_consumer("straight", actor="ada", reason="a look")
+    for n in range(12):
+        stream.put({"n": n})
+    await drain(hf)
+    assert done == []
+    await hf.ops.resume_consumer("straight", actor="ada", reason="seen")
+    await drain(hf)
+    assert sorted(done) == list(range(12))
+    assert most == 3
+
+
+@SQLITE
+async def test_a_consumer_deleted_in_mid_handler_loses_nothing(hf: Holdfast, stream: Stream) -> None:
+    started, go, done = asyncio.Event(), asyncio.Event(), []
+
+    @straight(hf, stream)
+    async def handle(payment: dict[str, int]) -> None:
+        started.set()
+        await go.wait()
+        done.append(payment["n"])
+
+    stream.put({"n": 1})
+    async with working(hf):
+        await happens(started)
+        for one in stream.client.xinfo_consumers(stream.name, "shop"):
+            stream.client.xgroup_delconsumer(stream.name, "shop", one["name"])
+        go.set()
+        stream.put({"n": 2})
+        await eventually(lambda: done == [1, 2])
+        await eventually(lambda: stream.pending() == 0)
+
+
+async def test_what_was_handled_long_ago_is_forgotten(hf: Holdfast, stream: Stream) -> None:
+    @straight(hf, stream)
+    async def handle(payment: dict[str, int]) -> None: ...
+
+    await hf._prepare(None)
+    for consumer, key in [("straight", "old"), ("straight", "new"), ("another", "old")]:
+        await hf.store.run(record_handled(consumer, "redis:payments", [key], UUID(int=1)))
+    long_ago = {"sqlite": "handled_at - 60000", "postgres": "handled_at - interval '1 minute'"}[hf.store.dialect.name]
+    await query(hf, f"update {{hf}}handled set handled_at = {long_ago} where key = 'old'")
+    await ForgetDuty(hf, timedelta(seconds=30)).perform("me")
+    assert sorted(await query(hf, "select consumer, key from {hf}handled")) == [("another", "old"), ("straight", "new")]
+
+
+@SQLITE
+async def test_one_unreadable_record_is_kept_raw_here_too(hf: Holdfast, stream: Stream) -> None:
+    done: list[int] = []
+
+    @straight(hf, stream)
+    async def handle(payment: dict[str, int]) -> None:
+        done.append(payment["n"])
+
+    stream.put(b"{")
+    stream.put({"n": 1})
+    await drain(hf)
+    assert done == [1]
+    assert len(await hf.ops.deliveries(Filter(dead=True))) == 1

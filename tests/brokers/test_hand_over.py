@@ -1,0 +1,197 @@
+"""Brokers that hand records over again, lose connections and fail to acknowledge: a script plays one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from holdfast.brokers.intake import Intake
+from holdfast.brokers.protocol import Lag, Record, Subscription
+from holdfast.core.errors import BrokerUnavailable
+from tests.engine.running import Log, eventually, said
+
+Script = list[list[Record] | Exception]
+
+
+def record(id: str | None, receipt: object = None) -> Record:
+    return Record(stream="payments", id=id, body=b"{}", receipt=receipt)
+
+
+class Scripted:
+    """A source whose every connection hands over what its script says, then nothing."""
+
+    name, patience = "script:payments/shop", 0.3
+
+    def __init__(self, *scripts: Script, acks: Sequence[Exception | None] = ()) -> None:
+        self._scripts, self._acks = list(scripts), list(acks)
+        self.opened = self.asked = 0
+        self.settled: list[tuple[str, int, object]] = []
+
+    def open(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
+        return self._opened()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[Subscription]:
+        self.opened += 1
+        yield _Connection(self, self.opened, self._scripts.pop(0) if self._scripts else [])
+
+    async def doubts(self) -> list[str]:
+        return []
+
+    def settle(self, how: str, connection: int, records: Sequence[Record]) -> None:
+        if how == "ack" and self._acks and (error := self._acks.pop(0)) is not None:
+            raise error
+        self.settled += [(how, connection, one.receipt) for one in records]
+
+
+class _Connection:
+    def __init__(self, source: Scripted, number: int, script: Script) -> None:
+        self._source, self._number, self._script = source, number, script
+
+    async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
+        self._source.asked += 1
+        if not self._script:
+            await asyncio.sleep(wait)
+            return []
+        following = self._script.pop(0)
+        if isinstance(following, Exception):
+            raise following
+        return following
+
+    async def ack(self, records: Sequence[Record]) -> None:
+        self._source.settle("ack", self._number, records)
+
+    async def release(self, records: Sequence[Record]) -> None:
+        self._source.settle("release", self._number, records)
+
+    async def extend(self, records: Sequence[Record]) -> None:
+        self._source.settle("extend", self._number, records)
+
+    async def lag(self) -> Lag:
+        return Lag(waiting=0)
+
+
+class Slow:
+    """Takes records one at a time, and is done with them when told."""
+
+    batch, bound, closed = 1, 10, False
+
+    def __init__(self) -> None:
+        self.taken: list[str | None] = []
+        self.go = asyncio.Event()
+        self.fails = 0
+
+    async def ready(self) -> bool:
+        return True
+
+    async def take(self, records: Sequence[Record]) -> None:
+        self.taken += [one.id for one in records]
+        await self.go.wait()
+        if self.fails:
+            self.fails -= 1
+            raise RuntimeError("nobody foresaw this")
+
+
+@asynccontextmanager
+async def fed(source: Scripted, taker: Slow) -> AsyncIterator[Intake]:
+    async def report(lag: Lag | None, problem: str | None) -> None: ...
+
+    stop = asyncio.Event()
+    intake = Intake(source, "settle", taker, report, grace=0.1, hasty=True)
+    task = asyncio.create_task(intake.run(stop))
+    try:
+        yield intake
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 20)
+
+
+def out() -> BrokerUnavailable:
+    return BrokerUnavailable("script", "gone")
+
+
+async def test_what_is_handed_over_again_while_it_is_under_way_is_not_taken_twice(log: Log) -> None:
+    source = Scripted([[record("1", "first")], out()], [[record("1", "second")]])
+    taker = Slow()
+    async with fed(source, taker):
+        await eventually(lambda: ("extend", 2, "second") in source.settled)
+        taker.go.set()
+        await eventually(lambda: ("ack", 2, "second") in source.settled)
+    assert taker.taken == ["1"]
+    # A receipt is worth something to the connection that gave it, and to no other.
+    assert [one for one in source.settled if one[0] == "ack"] == [("ack", 2, "second")]
+    assert len(said(log, "a broker is out; it is tried again until it is back")) == 1
+    assert len(said(log, "the broker is back")) == 1
+
+
+async def test_records_without_an_id_are_never_taken_for_one(log: Log) -> None:
+    source = Scripted([[record(None, "a"), record(None, "b")]])
+    taker = Slow()
+    async with fed(source, taker):
+        taker.go.set()
+        await eventually(lambda: len(source.settled) == 2)
+    assert taker.taken == [None, None]
+
+
+async def test_an_acknowledgement_that_fails_opens_anew_and_is_not_the_end(log: Log) -> None:
+    source = Scripted([[record("1", "first")]], [[record("1", "again")]], acks=[out()])
+    taker = Slow()
+    taker.go.set()
+    async with fed(source, taker):
+        await eventually(lambda: ("ack", 2, "again") in source.settled)
+    # What was done is not done again: a handler may have run straight from the stream.
+    assert taker.taken == ["1"]
+
+
+async def test_what_ends_on_a_connection_that_is_gone_is_not_acknowledged_on_another(log: Log) -> None:
+    source = Scripted([[record("1", "first")], out()], [[], [], [], [record("1", "again")]])
+    taker = Slow()
+    async with fed(source, taker):
+        await eventually(lambda: source.opened == 2)
+        taker.go.set()
+        await eventually(lambda: ("ack", 2, "again") in source.settled)
+    assert [one for one in source.settled if one[0] == "ack"] == [("ack", 2, "again")]
+    assert taker.taken == ["1"]
+    assert source.opened == 2
+
+
+async def test_what_could_not_be_taken_is_given_back_not_acknowledged(log: Log) -> None:
+    source = Scripted([[record("1", "first")]])
+    taker = Slow()
+    taker.fails = 1
+    taker.go.set()
+    async with fed(source, taker):
+        await eventually(lambda: any(how == "release" for how, *_ in source.settled))
+    assert ("release", 1, "first") in source.settled
+    assert not [one for one in source.settled if one[0] == "ack"]
+
+
+async def test_an_error_nobody_foresaw_is_waited_out_as_an_outage_is(log: Log) -> None:
+    source = Scripted([ValueError("a driver's own")], [[record("1", "first")]])
+    taker = Slow()
+    taker.go.set()
+    async with fed(source, taker):
+        await eventually(lambda: ("ack", 2, "first") in source.settled)
+    assert said(log, "an intake failed")
+
+
+async def test_a_worker_that_is_to_end_when_idle_waits_for_a_broker_only_so_long(log: Log) -> None:
+    scripts: list[Script] = [[out()] for _ in range(50)]
+    async with fed(Scripted(*scripts), Slow()) as intake:
+        await eventually(lambda: said(log, "a broker is out; it is tried again until it is back"))
+        assert not intake.idle(60.0)
+        assert intake.idle(0.0)
+
+
+async def test_nothing_more_is_fetched_than_may_be_under_way(log: Log) -> None:
+    source = Scripted([[record(str(n), n) for n in range(4)]])
+    taker = Slow()
+    taker.bound = 4
+    async with fed(source, taker) as intake:
+        await eventually(lambda: len(taker.taken) == 4)
+        asked = source.asked
+        await asyncio.sleep(0.3)
+        assert source.asked == asked
+        assert not intake.idle(60.0)
+        taker.go.set()
+        await eventually(lambda: source.asked > asked)
+        await eventually(lambda: intake.idle(60.0))

@@ -1,0 +1,353 @@
+"""Records become messages once, through the inbox: unreadable ones are kept, outages are waited out, nothing is lost."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, TerminalError, event
+from holdfast.app import copies
+from holdfast.brokers import inbox, redis
+from holdfast.core.delivery import Status
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import RAW_TYPE
+from holdfast.stores.intake import intakes
+from holdfast.stores.query import Filter, messages
+from tests.brokers.redis_place import Stream, redis_server, stream
+from tests.engine.conftest import MakeApp
+from tests.engine.running import Log, all_of, drain, eventually, only, query, said, working
+from tests.servers.postgres import PostgresServer
+from tests.servers.tables import migrated
+
+__all__ = ["redis_server", "stream"]
+
+SQLITE = pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+
+
+@event("payment.settled")
+@dataclass
+class PaymentSettled:
+    n: int
+
+
+def collect(hf: Holdfast, stream: Stream, name: str = "settle", **options: Any) -> list[int]:
+    """Declares a consumer that keeps what it gets."""
+    got: list[int] = []
+
+    @hf.consumer(PaymentSettled, name=name, source=options.pop("source", None) or stream.source(), **options)
+    async def settle(payment: PaymentSettled) -> None:
+        got.append(payment.n)
+
+    return got
+
+
+async def test_every_record_is_stored_with_its_delivery_run_and_acknowledged(hf: Holdfast, stream: Stream) -> None:
+    got = collect(hf, stream)
+    ids = [stream.put({"n": n}, request_id=f"r-{n}") for n in range(20)]
+    await drain(hf)
+    assert sorted(got) == list(range(20))
+    assert stream.pending() == 0
+    assert stream.left() == 0
+    found = await hf.store.run(messages(type="payment.settled", limit=100))
+    assert {one.key for one in found} == set(ids)
+    assert {one.source for one in found} == {f"redis:{stream.name}"}
+    assert {one.headers["request_id"] for one in found} == {f"r-{n}" for n in range(20)}
+
+
+@SQLITE
+async def test_a_cloud_event_that_comes_twice_is_one_message(hf: Holdfast, stream: Stream, log: Log) -> None:
+    seen: list[Any] = []
+
+    @hf.consumer(PaymentSettled, source=stream.source())
+    async def settle(ctx: Context, payment: PaymentSettled) -> None:
+        seen.append((payment.n, ctx.key, ctx.headers["request_id"]))
+
+    for _ in range(3):
+        stream.put_event("e-1", {"n": 7}, requestid="r-7")
+    stream.put_event("e-2", {"n": 8}, type="payment.refused")
+    await drain(hf)
+    assert seen == [(7, "/bank#e-1", "r-7")]
+    assert stream.pending() == stream.left() == 0
+
+
+@SQLITE
+async def test_consumers_of_one_stream_share_its_messages(hf: Holdfast, stream: Stream) -> None:
+    first, second = collect(hf, stream, "first"), collect(hf, stream, "second", source=stream.source("other"))
+    stream.put({"n": 1})
+    await drain(hf)
+    assert first == second == [1]
+    assert len(await hf.store.run(messages(type="payment.settled"))) == 1
+
+
+async def test_an_unreadable_record_is_kept_raw_and_the_stream_goes_on(hf: Holdfast, stream: Stream, log: Log) -> None:
+    got = collect(hf, stream)
+    bad = stream.put(b"\xff no json", request_id="r-1")
+    stream.put(b'{"n": "\\u0000"}')
+    stream.put(b"{", **{"content-type": "application/cloudevents+json"})
+    stream.put({"n": 1})
+    await drain(hf)
+    assert got == [1]
+    assert stream.pending() == 0
+    dead = await hf.ops.deliveries(Filter(dead=True))
+    assert [one.type for one in dead] == [RAW_TYPE] * 3
+    detail = await hf.ops.delivery(dead[-1].delivery.id)
+    assert detail.message is not None
+    assert (detail.message.source, detail.message.key) == (f"redis:{stream.name}", f"raw:{bad}")
+    assert '"/yBubyBqc29u"' in detail.message.payload
+    assert detail.message.headers == {"request_id": "r-1"}
+    delivery = detail.listed.delivery
+    assert (delivery.attempts, delivery.status) == (1, Status.FAILED)
+    assert delivery.completed_at is not None
+    assert delivery.first_failed_at is not None
+    assert delivery.error_type == "holdfast.core.errors.UnreadableRecord"
+    assert bad in (delivery.last_error or "")
+    assert [run.outcome for run in detail.runs] == ["failed"]
+    assert {line["dlq_id"] for line in said(log, "dead letter")} == {str(one.delivery.id) for one in dead}
+
+
+@SQLITE
+async def test_a_payload_of_the_wrong_shape_dies_as_any_other(hf: Holdfast, stream: Stream) -> None:
+    collect(hf, stream)
+    stream.put({"m": 1})
+    await drain(hf)
+    assert (await only(hf)).error_type == "pydantic_core._pydantic_core.ValidationError"
+    assert stream.pending() == 0
+
+
+async def test_replaying_a_raw_record_reads_it_anew_and_stores_its_message(make_app: MakeApp, stream: Stream) -> None:
+    old, new = make_app(max_payload=10), make_app()
+    collect(old, stream)
+    got = collect(new, stream)
+    stream.put({"n": 100_000_000})
+    await drain(old)
+    (dead,) = await new.ops.deliveries(Filter(dead=True))
+    await new.ops.replay([dead.delivery.id], actor="ada", reason="the limit is raised")
+    await drain(old)
+    (dead,) = await new.ops.deliveries(Filter(dead=True))
+    await new.ops.replay([dead.delivery.id], actor="ada", reason="with the right worker")
+    await drain(new)
+    assert got == [100_000_000]
+    assert [found.status for found in await all_of(new)] == [Status.DELIVERED] * 2
+    assert await new.ops.deliveries(Filter(dead=True)) == []
+    (replayed,) = await new.ops.deliveries(Filter(replayed=True))
+    assert (replayed.type, len(replayed.delivery.failure_history)) == (RAW_TYPE, 2)
+    # The record itself comes again: it is known by now.
+    stream.client.xgroup_setid(stream.name, "shop", "0")
+    await drain(new)
+    assert got == [100_000_000]
+
+
+@SQLITE
+async def test_dead_letters_are_listed_as_waiting_replayed_or_discarded(hf: Holdfast, stream: Stream) -> None:
+    collect(hf, stream)
+    for _ in range(3):
+        stream.put(b"{")
+    await drain(hf)
+    third, second, first = [one.delivery.id for one in await hf.ops.deliveries(Filter(dead=True))]
+    await hf.ops.discard([first], actor="ada", reason="a test of theirs")
+    await hf.ops.replay([second], actor="ada", reason="once more")
+    await drain(hf)
+    states = {
+        "waiting": Filter(dead=True),
+        "replayed": Filter(replayed=True),
+        "discarded": Filter(statuses=(Status.FAILED,), discarded=True),
+    }
+    found = {name: [one.delivery.id for one in await hf.ops.deliveries(asked)] for name, asked in states.items()}
+    assert found == {"waiting": [third, second], "replayed": [second], "discarded": [first]}
+
+
+@SQLITE
+async def test_an_id_that_names_another_content_is_kept_raw_not_taken_for_the_same(
+    hf: Holdfast, stream: Stream
+) -> None:
+    got = collect(hf, stream)
+    for n in (1, 2, 2, 3):
+        # A stream that is deleted and made again, by somebody who counts ids himself.
+        stream.client.delete(stream.name)
+        stream.put({"n": n}, id="5-1")
+        stream.put({"n": n * 10}, id=f"6-{n}")
+        await drain(hf)
+    assert got == [1, 10, 20, 30]
+    dead = await hf.ops.deliveries(Filter(dead=True))
+    assert [one.type for one in dead] == [RAW_TYPE] * 2
+    assert "another content" in (dead[0].delivery.last_error or "")
+
+
+@SQLITE
+async def test_a_record_that_lost_its_content_is_named_as_a_dead_letter(hf: Holdfast, stream: Stream, log: Log) -> None:
+    got = collect(hf, stream, source=stream.source(patience="200ms"))
+    lost = stream.put({"n": 1})
+    stream.client.xgroup_create(stream.name, "shop", id="0")
+    stream.client.xreadgroup("shop", "somebody", {stream.name: ">"})
+    stream.client.xtrim(stream.name, maxlen=0)
+    stream.put({"n": 2})
+    await asyncio.sleep(0.25)
+    async with working(hf):
+        (dead,) = await eventually(lambda: hf.ops.deliveries(Filter(dead=True)))
+        await eventually(lambda: got == [2])
+        await eventually(lambda: stream.pending() == 0)
+    assert lost in (dead.delivery.last_error or "")
+    assert "trimmed" in (dead.delivery.last_error or "")
+    assert [line["record"] for line in said(log, "a record is lost")] == [lost]
+
+
+@SQLITE
+async def test_a_dead_letter_that_cannot_be_written_is_not_acknowledged(hf: Holdfast, stream: Stream, log: Log) -> None:
+    got = collect(hf, stream)
+    async with working(hf):
+        await eventually(lambda: stream.client.exists(stream.name))
+        await query(
+            hf,
+            "create trigger no_raw before insert on {hf}message when new.type = 'holdfast.raw' "
+            "begin select raise(fail, 'no room'); end",
+        )
+        stream.put(b"{")
+        await eventually(lambda: said(log, "records could not be taken in; they are not acknowledged"))
+        assert stream.pending() == 1
+        await query(hf, "drop trigger no_raw")
+        await eventually(lambda: hf.ops.deliveries(Filter(dead=True)))
+        await eventually(lambda: stream.pending() == 0)
+        stream.put({"n": 1})
+        await eventually(lambda: got == [1])
+
+
+async def test_an_outage_of_the_store_blocks_and_it_goes_on_by_itself(stream: Stream, log: Log) -> None:
+    with PostgresServer(18, durable=True) as server:
+        hf = Holdfast(migrated(server, "outage"))
+        got = collect(hf, stream)
+        async with working(hf):
+            stream.put({"n": 0})
+            await eventually(lambda: got == [0])
+            await eventually(lambda: stream.pending() == 0)
+            await asyncio.to_thread(server.kill)
+            for n in range(1, 30):
+                stream.put({"n": n} if n % 7 else b"{")
+            await eventually(lambda: said(log, "an intake waits for the store; nothing is acknowledged"))
+            assert stream.pending() + stream.left() == 29
+            await asyncio.to_thread(server.start)
+            await eventually(lambda: len(got) == 26)
+            await eventually(lambda: stream.pending() + stream.left() == 0)
+            assert len(await hf.ops.deliveries(Filter(dead=True))) == 4
+        assert len(said(log, "an intake waits for the store; nothing is acknowledged")) == 1
+        assert not said(log, "records could not be taken in; they are not acknowledged")
+        await hf.close()
+
+
+@SQLITE
+async def test_a_deleted_group_and_a_deleted_stream_are_made_again(hf: Holdfast, stream: Stream, log: Log) -> None:
+    got = collect(hf, stream)
+    async with working(hf):
+        stream.put({"n": 1})
+        await eventually(lambda: got == [1])
+        stream.client.xgroup_destroy(stream.name, "shop")
+        stream.put({"n": 2})
+        await eventually(lambda: got == [1, 2])
+        stream.client.delete(stream.name)
+        await asyncio.sleep(0.05)
+        stream.put({"n": 3})
+        await eventually(lambda: got == [1, 2, 3])
+        await eventually(lambda: stream.pending() == 0)
+    assert len(await all_of(hf)) == 3
+    assert said(log, "the group or its stream was deleted; it is made again, and reads from the start")
+
+
+@SQLITE
+async def test_no_more_is_fetched_while_too_much_waits(
+    hf: Holdfast, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_WAITING", 20)
+    monkeypatch.setattr(inbox, "_LOOK_RECORDS", 5)
+    monkeypatch.setattr(inbox.Inbox, "bound", 10)
+    got = collect(hf, stream)
+    await hf._prepare(None)
+    await hf.ops.pause_consumer("settle", actor="ada", reason="a look")
+    for n in range(100):
+        stream.put({"n": n})
+    async with working(hf):
+        await eventually(lambda: stream.pending() == 0 and stream.left() == 80)
+        await asyncio.sleep(0.3)
+        assert len(await all_of(hf)) == 20
+        await hf.ops.resume_consumer("settle", actor="ada", reason="seen")
+        await eventually(lambda: len(got) == 100)
+
+
+@SQLITE
+async def test_how_far_a_source_is_behind_is_kept_for_operators(hf: Holdfast, stream: Stream) -> None:
+    collect(hf, stream)
+    await hf._prepare(None)
+    async with working(hf):
+        await eventually(lambda: hf.store.run(intakes()))
+    (known,) = (await hf.ops.stats()).sources
+    assert (known.consumer, known.source) == ("settle", f"redis:{stream.name}/shop")
+    assert (known.waiting, known.unacknowledged, known.problem) == (0, 0, None)
+
+
+@SQLITE
+async def test_a_copy_of_each_dead_letter_goes_to_a_stream_of_its_own(hf: Holdfast, stream: Stream, log: Log) -> None:
+    target = redis.stream(f"{stream.name}.dead", url=stream.url)
+
+    @hf.consumer(PaymentSettled, source=stream.source(), dead_letters=target)
+    async def settle(payment: PaymentSettled) -> None:
+        raise TerminalError("no such account")
+
+    stream.put(b"\xff", request_id="r-1")
+    stream.put({"n": 1})
+    await drain(hf)
+    copies = [fields for _, fields in stream.client.xrange(f"{stream.name}.dead")]
+    raw, died = sorted(copies, key=lambda fields: fields[b"body"] != b"\xff")
+    assert (raw[b"request_id"], raw[b"dead-letter-error-type"]) == (b"r-1", b"holdfast.core.errors.UnreadableRecord")
+    assert b'"data":{"n":1}' in died[b"body"]
+    assert died[b"dead-letter-error"] == b"no such account"
+    dead = {str(one.delivery.id).encode() for one in await hf.ops.deliveries(Filter(dead=True))}
+    assert {fields[b"dead-letter-id"] for fields in copies} == dead
+
+
+@SQLITE
+async def test_a_copy_that_cannot_be_sent_is_given_up_and_the_store_has_it(
+    hf: Holdfast, stream: Stream, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_SHORTEST_PAUSE", 0.01)
+    collect(hf, stream, dead_letters=redis.stream("dead", url="redis://127.0.0.1:1/0"))
+    stream.put(b"{")
+    await drain(hf)
+    assert len(await hf.ops.deliveries(Filter(dead=True))) == 1
+    assert said(log, "a copy of a dead letter is given up; it waits in the store")
+    assert stream.pending() == 0
+
+
+@SQLITE
+async def test_a_record_without_a_type_needs_a_consumer_of_one_type(hf: Holdfast, stream: Stream) -> None:
+    types: list[str] = []
+
+    @hf.consumer("payment.*", source=stream.source())
+    async def every(ctx: Context, payment: dict[str, Any]) -> None:
+        types.append(ctx.type)
+
+    stream.put({"n": 1})
+    stream.put_event("e-1", {"n": 1}, type="payment.refused")
+    await drain(hf)
+    assert types == ["payment.refused"]
+    (dead,) = await hf.ops.deliveries(Filter(dead=True))
+    assert "does not say its type" in (dead.delivery.last_error or "")
+
+
+@SQLITE
+async def test_a_source_that_cannot_be_opened_ends_the_worker_with_what_to_do(
+    hf: Holdfast, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOLDFAST_REDIS", raising=False)
+    collect(hf, stream, source=replace(stream.source(), url=None))
+    with pytest.raises(ConfigurationError, match="HOLDFAST_REDIS"):
+        await asyncio.wait_for(hf.work(), 20)
+
+
+def test_what_makes_no_sense_is_refused_when_it_is_declared(stream: Stream) -> None:
+    hf = Holdfast("sqlite:///nowhere.db")
+    for options, words in [
+        ({"source": "redis:payments"}, "give a place at a broker"),
+        ({"source": stream.source(), "start": "now"}, "give it start='now'"),
+        ({"source": stream.source(), "concurrency": 0}, "concurrency is 0"),
+    ]:
+        with pytest.raises(ConfigurationError, match=words):
+            hf.consumer(PaymentSettled, name="settle", **options)(lambda payment: None)  # type: ignore[arg-type]

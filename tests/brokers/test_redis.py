@@ -1,0 +1,176 @@
+"""The Redis adapter against a real server: hand-over, take-over, sending, and settings that lose data."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+import redis as client
+
+from holdfast.brokers import cloudevents, redis
+from holdfast.brokers.protocol import Outgoing
+from holdfast.core.errors import BrokerUnavailable, ConfigurationError
+from holdfast.core.message import Message
+from tests.brokers.redis_place import Stream, redis_server, stream
+from tests.servers.redis import RedisServer
+
+__all__ = ["redis_server", "stream"]
+
+
+@pytest.fixture
+def small_server() -> Iterator[RedisServer]:
+    """A server of its own, whose settings may be changed."""
+    with RedisServer() as server:
+        yield server
+
+
+async def test_what_a_dead_consumer_held_is_taken_over_once_it_is_late(stream: Stream) -> None:
+    source = stream.source(patience="300ms")
+    ids = [stream.put({"n": n}) for n in range(3)]
+    async with source.open("settle") as dead:
+        assert [record.id for record in await dead.fetch(10, 0.1)] == ids
+        async with source.open("settle") as alive:
+            assert await alive.fetch(10, 0.05) == []
+            await asyncio.sleep(0.35)
+            taken = await alive.fetch(2, 0.05)
+            assert [(record.id, record.handed_over) for record in taken] == [(ids[0], 2), (ids[1], 2)]
+            await alive.ack(taken)
+            # One that was stalled does not take back what another works on.
+            (last,) = await alive.fetch(10, 0.5)
+            await dead.extend([last])
+            assert (
+                stream.client.xpending_range(stream.name, "shop", "-", "+", 9)[0]["consumer"] == alive.instance.encode()
+            )
+            await alive.ack([last])
+    assert stream.pending() == 0
+
+
+async def test_what_its_owner_acknowledges_in_mid_take_over_is_not_taken_for_lost(stream: Stream) -> None:
+    source = stream.source(patience="100ms")
+    ids = [stream.put({"n": n}) for n in range(2)]
+    async with source.open("settle") as slow, source.open("settle") as other:
+        held = await slow.fetch(10, 0.1)
+        await slow.ack(held[:1])
+        # What a take-over does after it has been given the ids.
+        assert [(record.id, record.lost) for record in await other._read(ids)] == [(ids[1], None)]
+
+
+async def test_a_consumers_name_goes_with_it_but_not_while_it_holds_something(stream: Stream) -> None:
+    source = stream.source()
+    stream.put({"n": 1})
+    async with source.open("settle") as first:
+        await first.fetch(1, 0.1)
+    async with source.open("settle"):
+        pass
+    (left,) = stream.client.xinfo_consumers(stream.name, "shop")
+    assert left["pending"] == 1
+
+
+async def test_what_is_waiting_and_what_is_unacknowledged_is_told_apart(stream: Stream) -> None:
+    for n in range(5):
+        stream.put({"n": n})
+    async with stream.source().open("settle") as subscription:
+        await subscription.fetch(2, 0.1)
+        lag = await subscription.lag()
+    assert (lag.waiting, lag.unacknowledged) == (3, 2)
+
+
+async def test_a_group_may_begin_with_what_comes_now(stream: Stream) -> None:
+    stream.put({"n": 1})
+    async with stream.source(start="now").open("settle") as subscription:
+        later = stream.put({"n": 2})
+        assert [record.id for record in await subscription.fetch(10, 0.1)] == [later]
+
+
+async def test_what_is_sent_arrives_as_it_was(stream: Stream) -> None:
+    message = Message(
+        id=UUID("01890000-0000-7000-8000-000000000001"),
+        type="order.placed",
+        source="shop",
+        key="order:1",
+        payload='{"n":1}',
+        headers={"request_id": "r-1"},
+        generation=0,
+        occurred_at=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    async with redis.stream(stream.name, url=stream.url).open() as sender:
+        assert await sender.send([cloudevents.encode(message), cloudevents.encode(message)]) == [None, None]
+    async with stream.source().open("settle") as subscription:
+        first, second = await subscription.fetch(10, 0.1)
+    found = cloudevents.decode(first)
+    assert found is not None
+    assert (found.id, found.type, found.data) == (str(message.id), "order.placed", {"n": 1})
+    assert (first.key, found.headers) == ("order:1", {"request_id": "r-1"})
+    assert first.id != second.id
+    assert first.at is not None
+
+
+async def test_a_full_redis_refuses_what_is_sent_and_goes_on_handing_over(small_server: RedisServer) -> None:
+    place = redis.stream("payments", group="shop", url=small_server.url)
+    with client.Redis.from_url(small_server.url) as direct:
+        direct.xadd("payments", {"body": b"{}"})
+        async with place.open("settle") as subscription, place.open() as sender:
+            direct.config_set("maxmemory", 1)
+            message = Outgoing(id="1", type="t", key=None, body=b"{}", headers={})
+            with pytest.raises(BrokerUnavailable, match="maxmemory"):
+                await sender.send([message])
+            records = await subscription.fetch(10, 0.1)
+            await subscription.ack(records)
+            assert len(records) == 1
+            direct.config_set("maxmemory", 0)
+            assert await sender.send([message]) == [None]
+
+
+async def test_a_server_that_stands_still_is_an_outage_and_no_more(
+    small_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis, "_ANSWER_SECONDS", 0.4)
+    place = redis.stream("payments", group="shop", url=small_server.url)
+    assert small_server.process is not None
+    async with place.open("settle") as subscription:
+        small_server.process.signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(BrokerUnavailable):
+                await asyncio.wait_for(subscription.fetch(10, 1.0), 10)
+        finally:
+            small_server.process.signal(signal.SIGCONT)
+    async with place.open("settle") as subscription:
+        assert await subscription.fetch(10, 0.05) == []
+
+
+async def test_settings_that_lose_acknowledged_records_are_named(
+    redis_server: RedisServer, small_server: RedisServer
+) -> None:
+    assert await redis.stream("payments", url=redis_server.url).doubts() == []
+    with client.Redis.from_url(small_server.url) as direct:
+        direct.config_set("maxmemory", "100mb")
+        direct.config_set("maxmemory-policy", "allkeys-lru")
+        off, evicts = await redis.stream("payments", url=small_server.url).doubts()
+        assert "appendonly yes" in off
+        assert "noeviction" in evicts
+        direct.config_set("appendonly", "yes")
+        assert "set it to always" in (await redis.stream("payments", url=small_server.url).doubts())[0]
+
+
+async def test_a_server_that_is_gone_is_one_error_without_its_password() -> None:
+    place = redis.stream("payments", group="shop", url="redis://:hunter2@127.0.0.1:1/0")
+    assert "hunter2" not in repr(place) + place.name
+    for opened in (place.open("settle"), place.open()):
+        with pytest.raises(BrokerUnavailable) as caught:
+            async with opened:
+                pass
+        assert "hunter2" not in str(caught.value)
+
+
+async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_REDIS", raising=False)
+    with pytest.raises(ConfigurationError, match="group="):
+        redis.stream("payments").open("settle")
+    with pytest.raises(ConfigurationError, match="HOLDFAST_REDIS"):
+        async with redis.stream("payments").open():
+            pass
+    for options in ({"start": "later"}, {"patience": "1ms"}):
+        with pytest.raises(ConfigurationError):
+            redis.stream("payments", **options)  # type: ignore[arg-type]
