@@ -1,0 +1,45 @@
+"""A rebuild gives what the live projector would have, and nobody sees it half done."""
+
+import asyncio
+from typing import Any
+
+from holdfast import Holdfast
+from holdfast.projections.rebuild import Progress
+from tests.engine.running import drain, working
+from tests.projections.ledger import expected, order, result
+
+ONLINE = ("totals", "latest")
+
+
+async def publish(hf: Holdfast, numbers: range, *, pause: float = 0.0) -> list[tuple[str, dict[str, Any]]]:
+    """Publishes events, some alone and some together."""
+    events = [order(n) for n in numbers]
+    for start in range(0, len(events), 5):
+        await hf.publish_many(events[start : start + 5], conn=None)
+        await asyncio.sleep(pause)
+    return events
+
+
+async def test_a_rebuild_under_traffic_equals_the_live_result_row_by_row(hf: Holdfast) -> None:
+    events = await publish(hf, range(200))
+    async with working(hf, concurrency=3):
+        stop, more = asyncio.Event(), []
+
+        async def traffic() -> None:
+            at = 200
+            while not stop.is_set() and at < 400:
+                more.extend(await publish(hf, range(at, at + 5), pause=0.1))
+                at += 5
+
+        publishing = asyncio.create_task(traffic())
+        seen: list[Progress] = []
+        done = await hf.projectors.rebuild(*ONLINE, "counts", actor="ada", progress=seen.append)
+        stop.set()
+        await publishing
+    await drain(hf, concurrency=3)
+    wanted = expected([*events, *more])
+    for name in (*ONLINE, "counts"):
+        assert result(hf.dsn, name) == wanted[name]
+    assert [(one.projector, one.online) for one in done] == [("totals", True), ("latest", True), ("counts", False)]
+    assert all(one.applied >= 200 for one in done)
+    assert seen[-1].applied >= 200
