@@ -21,11 +21,12 @@ SOURCE = Path(inspect.getfile(holdfast))
 PUBLIC: list[str] = """
     AddressRefused AlreadyHandled Attempt BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
-    InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost LockTimeout MemoryCircuits NoTransaction
-    NotFound Outage PayloadTooLarge Published RaisesEvents RedisCircuits Refused ReservationLost RetryAfter
+    InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost LockTimeout LogRewound MemoryCircuits Message NoTransaction
+    NotFound Outage PayloadTooLarge Published RaisesEvents RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter
     RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze StoreBusy
-    StoreCircuits StoreError StoreUnavailable SyncServiceClient TerminalError UnsupportedConnection Verdict
-    WebhookOptions WebhookRefused WorkerOptions __version__ begin_immediate collect_events correlate event immediate job_key key upcast with_retry
+    StoreCircuits StoreError StoreUnavailable SyncServiceClient TerminalError Tracing UnreadableRecord UnsupportedConnection
+    Verdict
+    WebhookOptions WebhookRefused WorkerOptions __version__ begin_immediate collect_events correlate event immediate job_key key redact_logs upcast with_retry
 """.split()  # noqa: SIM905
 
 # Drivers, frameworks and tools: none of them is needed to say what an event is.

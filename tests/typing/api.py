@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
+from starlette.applications import Starlette
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 import holdfast
@@ -33,6 +35,7 @@ from holdfast import (
     Outage,
     Published,
     RaisesEvents,
+    RequestIdMiddleware,
     RetryAfter,
     RetryBudget,
     RetryPolicy,
@@ -41,6 +44,7 @@ from holdfast import (
     Snooze,
     SyncServiceClient,
     TerminalError,
+    Tracing,
     Verdict,
     WorkerOptions,
     begin_immediate,
@@ -53,6 +57,8 @@ from holdfast import (
     upcast,
     with_retry,
 )
+from holdfast.brokers import redis
+from holdfast.console import Role, Visitor, console
 
 hf = Holdfast("sqlite:///shop.db", source="shop", generation=2, keep="7d", dead_on=(LookupError,))
 Holdfast()
@@ -110,8 +116,40 @@ async def charge(ctx: Context, order: OrderPlaced) -> None:
 def audit(payload: dict[str, object]) -> None: ...
 
 
+def empty_totals(conn: psycopg.Connection) -> None: ...
+
+
+@hf.projector(OrderPlaced, name="totals", reset=empty_totals, swap=empty_totals)
+def totals(ctx: Context, order: OrderPlaced) -> None:
+    assert_type(ctx.rebuilding, bool)
+
+
+@hf.projector(OrderPlaced, start="now")  # type: ignore[call-arg]
+def not_from_now(order: OrderPlaced) -> None: ...
+
+
+async def rebuilding() -> None:
+    (done,) = await hf.projectors.rebuild("totals", actor="ada", skip=[UUID(int=1)], progress=print)
+    assert_type(done.applied, int)
+    hf.projectors.sync.rebuild("totals")  # type: ignore[call-arg]
+    for state in await hf.ops.projectors():
+        assert_type(state.position, int)
+
+
 @hf.reaction(OrderPlaced)
 def see(order: OrderPlaced) -> None: ...
+
+
+@hf.consumer(OrderPlaced, source=redis.stream("payments", group="shop"), direct=True, concurrency=1)
+async def from_a_stream(ctx: Context, order: OrderPlaced) -> None: ...
+
+
+@hf.consumer(OrderPlaced, source=redis.stream("a", group="b"), dead_letters=redis.stream("a.dead"), origin="eu")
+def with_copies(order: OrderPlaced) -> None: ...
+
+
+@hf.consumer(OrderPlaced, source="redis:payments")  # type: ignore[arg-type]
+def from_a_name(order: OrderPlaced) -> None: ...
 
 
 @hf.consumer(OrderPlaced, retries=3)  # type: ignore[call-arg]
@@ -339,3 +377,35 @@ async def calling_out(billing: ServiceClient, blocking: SyncServiceClient) -> No
         assert_type(permit.remaining, float | None)
     assert_type(await hf.breaker("smtp").call(pay, 7), float)
     hf.breaker("smtp", treshold=5)  # type: ignore[call-arg]
+
+
+async def staff(request: Request) -> tuple[str, str] | None:
+    return ("ada", "operator")
+
+
+def mounted() -> None:
+    assert_type(console(hf, actor=staff), Starlette)
+    console(hf, actor=lambda request: Visitor("ada", Role.ADMIN), read_only=True, hosts=["ops.shop.example"])
+    console(hf)  # type: ignore[call-arg]
+    console(hf, actor=lambda request: 42)  # type: ignore[arg-type,return-value]
+
+
+observed = Holdfast("sqlite:///shop.db", redact=["**.password"], tracing=Tracing(links=True))
+Holdfast("sqlite:///shop.db", redact=[7])  # type: ignore[list-item]
+
+
+@event("card.charged", redact=["card.number"])
+class CardCharged:
+    """An event with a secret."""
+
+
+assert_type(RequestIdMiddleware(lambda scope, receive, send: None, trust=False), RequestIdMiddleware)  # type: ignore[arg-type, return-value]
+
+
+async def relayed() -> None:
+    hf.relay("order.*", OrderPlaced, to=redis.stream("orders"), name="out", key=lambda event: event.key)
+    hf.relay("order.*", to=redis.stream("orders"))  # type: ignore[call-arg]
+    hf.relay("order.*", to="orders", name="out")  # type: ignore[arg-type]
+    page = await hf.events.read(["order.*"], limit=10)
+    assert_type(hf.events.sync.read(after=page.cursor).more, bool)
+    assert_type([event.id async for page in hf.events.pages() for event in page.events], list[UUID])

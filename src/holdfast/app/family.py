@@ -29,16 +29,19 @@ def run_family(spec: str, options: WorkerOptions, processes: int = 1) -> int:
         return 0
     # A store that bears one engine lets in a family: the supervisor holds the lock, the children inherit its right.
     with app.store.engine_lock():
-        return _Supervisor(worker_command(spec, options), processes, options.grace).run()
+        commands = [worker_command(spec, options, place=place) for place in range(processes)]
+        return _Supervisor(commands, options.grace).run()
 
 
-def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False) -> list[str]:
-    """The command line of a child worker with the same options."""
+def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False, place: int = 0) -> list[str]:
+    """The command line of a child worker with the same options; each place has its own port for metrics."""
     command = [sys.executable, "-m", "holdfast", "worker", "--app", spec]
     if options.queues:
         command += ["--queues", ",".join(f"{name}:{slots}" for name, slots in options.queues.items())]
     command += ["--concurrency", str(options.concurrency), "--generation", str(options.generation)]
     command += ["--lease", _seconds(options.lease), "--grace", _seconds(options.grace)]
+    if options.metrics_port and not suspects:
+        command += ["--metrics-port", str(options.metrics_port + place), "--metrics-host", options.metrics_host]
     if options.until_idle or suspects:
         command.append("--until-idle")
     if suspects:
@@ -53,13 +56,13 @@ def _seconds(duration: timedelta) -> str:
 class _Supervisor:
     """Keeps a number of children alive. One that dies is replaced, after a pause that grows while it keeps dying."""
 
-    def __init__(self, command: Sequence[str], processes: int, grace: timedelta) -> None:
-        self._command, self._processes, self._grace = command, processes, grace.total_seconds()
+    def __init__(self, commands: Sequence[Sequence[str]], grace: timedelta) -> None:
+        self._commands, self._processes, self._grace = commands, len(commands), grace.total_seconds()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
         self._told: set[int] = set()
-        self._pauses = [0.0] * processes
-        self._due = [0.0] * processes
+        self._pauses = [0.0] * len(commands)
+        self._due = [0.0] * len(commands)
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,7 +71,8 @@ class _Supervisor:
         while not self._stopping.is_set():
             for place in range(self._processes):
                 if place not in self._children and time.monotonic() >= self._due[place]:
-                    child = subprocess.Popen(self._command, close_fds=False, env=child_environment())  # noqa: S603
+                    command = self._commands[place]
+                    child = subprocess.Popen(command, close_fds=False, env=child_environment())  # noqa: S603
                     self._children[place] = child
                     log.info("worker process started", place=place, pid=self._children[place].pid)
             self._stopping.wait(0.2)
@@ -80,7 +84,7 @@ class _Supervisor:
                     failed = failed or code != 0
                     if code:
                         log.error("worker process died; it is replaced", place=place, pid=child.pid, exit_code=code)
-                    elif "--until-idle" in self._command:
+                    elif "--until-idle" in self._commands[place]:
                         self._due[place] = float("inf")
             if not self._children and all(due == float("inf") for due in self._due):
                 return int(failed)

@@ -6,13 +6,16 @@ import os
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Unpack
 
 from holdfast.app.breakers import Breakers
+from holdfast.app.events import Events
 from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals
 from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
+from holdfast.app.projectors import Projectors, projector_names
 from holdfast.app.reactions import Reactions
+from holdfast.app.redaction import Secrets
 from holdfast.app.router import Router
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
@@ -25,9 +28,11 @@ from holdfast.core.names import check_name
 from holdfast.core.payload import MAX_BYTES
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
+from holdfast.engine.meter import Meter
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import given_parent, orphaned
 from holdfast.engine.surroundings import Probe
+from holdfast.engine.tracing import Tracing
 from holdfast.engine.worker import Worker
 from holdfast.idempotency.window import StoreWindow, Window
 from holdfast.ops.service import Operations
@@ -35,8 +40,10 @@ from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
+from holdfast.stores.alert import Turn, alert_turn
 from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.operation import Operation
+from holdfast.stores.projection import with_projectors
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Messages, Published
 from holdfast.stores.registry import register
@@ -83,6 +90,8 @@ class Holdfast(Router):
         dedupe: Window | None = None,
         keep: Duration | None = "30d",
         webhooks: WebhookOptions | None = None,
+        redact: Sequence[str] = (),
+        tracing: Tracing | None = None,
     ) -> None:
         super().__init__()
         self._app = self
@@ -91,15 +100,21 @@ class Holdfast(Router):
         self.generation = check_generation(generation_from_environment() if generation is None else generation)
         self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
         self.sync = SyncHoldfast(self)
+        self.events = Events(self)
         self.webhooks = Webhooks(self, webhooks)
+        self.projectors = Projectors(self)
         self._max_payload = max_payload
         self._queue_policies = dict(queues or {})
-        self._alerts = Alerts(tuple(alerts))
         self._probes = dict(probes or {})
         self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._binding: _Binding | None = None
         self._breakers = Breakers(StoreCircuits(lambda: self.store, self._make_tables))
+        self._secrets = Secrets(redact)
+        self.meter = Meter()
+        self._alerts = Alerts(tuple(alerts), ask=self._alert_turn, called=self.meter.alerted)
+        self._tracing = tracing or Tracing()
+        self._exported = False
         self._workers: set[Worker] = set()
         self._hints: set[asyncio.Future[None]] = set()
         self._prepared: tuple[str, ...] | None = None
@@ -128,16 +143,23 @@ class Holdfast(Router):
         if self._binding is None:
             store = open_store(self.dsn, self.schema)
             producer = Producer(
-                store, self.source, generation=self.generation, max_payload=self._max_payload, committed=self._wake
+                store,
+                self.source,
+                generation=self.generation,
+                max_payload=self._max_payload,
+                committed=self._wake,
+                secret=self._secrets.add,
             )
             window = self._dedupe or StoreWindow(store)
-            self._binding = _Binding(store, producer, window, Reactions(self.reactions, self, store.dialect))
+            reactions = Reactions(self.reactions, self, store.dialect, self._secrets)
+            self._binding = _Binding(store, producer, window, reactions)
         return self._binding
 
     def rebind(self, dsn: str | None, schema: str = "holdfast") -> None:
         """Moves the app to another store; what is open on the old one is the caller's to close. For tests."""
         self._dsn, self.schema = dsn, schema
         self._binding = self._prepared = None
+        self._secrets.forget()
         self._breakers.look_anew()
 
     async def publish(
@@ -171,17 +193,21 @@ class Holdfast(Router):
     async def _publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         joined = None if conn is None else await self._producer.join(conn, call)
         await self._prepare(joined)
-        written = self._bound_to.reactions.plan(messages, conn)
-        published = await self._producer.publish(messages, conn, joined, trusted=self._is_prepared)
+        with self._tracing.publishing(messages) as messages:
+            written = self._bound_to.reactions.plan(messages, conn)
+            published = await self._producer.publish(messages, conn, joined, trusted=self._is_prepared)
         written(published)
+        self.meter.published(len(published))
         return published
 
     def _publish_sync(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         joined = None if conn is None else self._producer.join_sync(conn, call)
         self._prepare_sync(joined)
-        written = self._bound_to.reactions.plan(messages, conn)
-        published = self._producer.publish_sync(messages, conn, joined, trusted=self._is_prepared)
+        with self._tracing.publishing(messages) as messages:
+            written = self._bound_to.reactions.plan(messages, conn)
+            published = self._producer.publish_sync(messages, conn, joined, trusted=self._is_prepared)
         written(published)
+        self.meter.published(len(published))
         return published
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
@@ -263,7 +289,7 @@ class Holdfast(Router):
     @property
     def _is_prepared(self) -> bool:
         """Whether everything declared is registered and committed; in a caller's transaction it may not stay."""
-        return self._prepared == tuple(self.handlers)
+        return self._secrets.stored and self._prepared == tuple(self.handlers)
 
     async def _prepare(self, joined: AsyncConnection | None) -> None:
         if self._is_prepared:
@@ -290,21 +316,26 @@ class Holdfast(Router):
     def _prepare_own(self) -> None:
         with self._preparing:
             declared = tuple(self.handlers)
-            if self._prepared != declared:
+            if not self._is_prepared:
                 if self._embedded:
                     self.store.migrate()
                 else:
                     self.store.check_schema()
-                self.store.run_sync(self._registration())
+                registration, secret = self._registration(), self._secrets.own
+                self.store.run_sync(registration)
                 self._prepared = declared
+                self._secrets.learn(secret)
 
     def _registration(self) -> Operation[bool]:
         handlers = self.handlers.values()
-        return register(
+        self._secrets.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
+        registration = register(
             [handler.declaration for handler in handlers],
             [subscription for handler in handlers for subscription in handler.subscriptions],
             self.generation,
+            self._secrets.own,
         )
+        return with_projectors(registration, projector_names(handlers))
 
     @property
     def _embedded(self) -> bool:
@@ -312,6 +343,9 @@ class Holdfast(Router):
 
     def _default_retry(self, queue: str) -> RetryPolicy:
         return self._queue_policies.get(queue) or RetryPolicy.exponential()
+
+    async def _alert_turn(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Turn:
+        return await self.store.run(alert_turn(consumer, fingerprint, alike, quiet))
 
     def _wake(self) -> None:
         for worker in list(self._workers):

@@ -4,12 +4,14 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 import structlog
 
+from holdfast.app.redaction import Secrets
 from holdfast.app.router import Reaction
 from holdfast.core import payload
 from holdfast.core.correlation import correlate
@@ -17,6 +19,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
 from holdfast.core.pattern import matches
+from holdfast.core.redact import hiding
 from holdfast.engine.context import Context, Publisher
 from holdfast.engine.fields import loggable, raised
 from holdfast.produce.commit import after_commit
@@ -30,8 +33,8 @@ log = structlog.get_logger("holdfast.reaction")
 class Reactions:
     """Runs an app's reactions. One that raises is logged; the event is committed and stays so."""
 
-    def __init__(self, declared: Sequence[Reaction], publisher: Publisher, dialect: Dialect) -> None:
-        self._declared, self._publisher, self._dialect = declared, publisher, dialect
+    def __init__(self, declared: Sequence[Reaction], publisher: Publisher, dialect: Dialect, secrets: Secrets) -> None:
+        self._declared, self._publisher, self._dialect, self._secrets = declared, publisher, dialect, secrets
         self._running: set[asyncio.Task[None]] = set()
 
     def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
@@ -83,18 +86,23 @@ class Reactions:
             if not inspect.iscoroutinefunction(reaction.function):
                 await asyncio.to_thread(self._call_plain, reaction, message)
                 continue
+            with self._hiding(message):
+                try:
+                    with correlate(**message.headers):
+                        await reaction.function(*self._arguments(reaction, message))
+                except Exception as error:  # noqa: BLE001
+                    self._failed(reaction, message, error)
+
+    def _call_plain(self, reaction: Reaction, message: NewMessage) -> None:
+        with self._hiding(message):
             try:
                 with correlate(**message.headers):
-                    await reaction.function(*self._arguments(reaction, message))
+                    reaction.function(*self._arguments(reaction, message))
             except Exception as error:  # noqa: BLE001
                 self._failed(reaction, message, error)
 
-    def _call_plain(self, reaction: Reaction, message: NewMessage) -> None:
-        try:
-            with correlate(**message.headers):
-                reaction.function(*self._arguments(reaction, message))
-        except Exception as error:  # noqa: BLE001
-            self._failed(reaction, message, error)
+    def _hiding(self, message: NewMessage) -> AbstractContextManager[None]:
+        return hiding(self._secrets.redactor.hide(message.type, message.payload))
 
     def _failed(self, reaction: Reaction, message: NewMessage, error: Exception) -> None:
         known = loggable(message.headers) | {

@@ -1,16 +1,22 @@
 """Declaring handlers, on the app itself or on a router that an app includes later."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from holdfast.app.job import Job, MakesJob, check_key_template
+from holdfast.app.relays import declare, handler_of
+from holdfast.app.streams import Feed, feed, reread
+from holdfast.brokers.protocol import Source, Target
+from holdfast.brokers.relay import Relay
 from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.event import EventType, event_type
-from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, Message, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
 from holdfast.core.retry import RetryPolicy
@@ -62,6 +68,8 @@ class Router:
         self.handlers: dict[str, Handler] = {}
         self.schedules: dict[str, Schedule] = {}
         self.reactions: list[Reaction] = []
+        self.relays: dict[str, Relay] = {}
+        self.feeds: dict[str, Feed] = {}
         self._app: Holdfast | None = None
         self._parent: Router | None = None
         self._defaulted: set[str] = set()
@@ -77,6 +85,8 @@ class Router:
                 handler = replace(handler, retry=self._default_retry(handler.queue))
             self._add(handler)
         self.schedules |= router.schedules
+        self.relays |= router.relays
+        self.feeds |= router.feeds
         self.reactions.extend(reaction for reaction in router.reactions if reaction not in self.reactions)
         router._parent = self
 
@@ -84,12 +94,22 @@ class Router:
         self,
         *events: object,
         start: str = "beginning",
+        source: Source | None = None,
+        direct: bool = False,
+        concurrency: int = 10,
+        origin: str | None = None,
+        dead_letters: Target | None = None,
         **options: Unpack[Options],
     ) -> Callable[[F], F]:
         """Runs the function for every event of these types, durably. It stays an ordinary function.
 
         `events` are event classes, names or patterns (`order.*`, `*`). A new consumer starts with the first event in
         the store, or with `start="now"`. The name must stay the same for ever; it defaults to the function's.
+
+        With a `source` it gets the records of a broker instead, such as `redis.stream("payments", group="shop")`: each
+        is stored, then acknowledged, then run. `direct=True` runs it straight from the stream, `concurrency` at a
+        time, and stores only what fails. `origin` names the broker where two have streams of the same name. A copy of each
+        dead letter goes to `dead_letters`, if given.
         """
 
         def decorate(function: F) -> F:
@@ -97,7 +117,56 @@ class Router:
             check_event_function(handler.name, function)
             patterns, known = _patterns(handler.name, events)
             from_start = _from_start(handler.name, start)
-            self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
+            if source is None:
+                self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
+                return function
+            if not from_start:
+                raise ConfigurationError(
+                    f"consumer {handler.name}: where to start is the source's; give it start='now'"
+                )
+            fed = feed(
+                handler.name,
+                source,
+                patterns,
+                direct=direct,
+                concurrency=concurrency,
+                origin=origin,
+                dead_letters=dead_letters,
+            )
+            self._add(replace(handler, event=known, by_key=direct, reread=partial(reread, self, handler.name)))
+            self.feeds[handler.name] = fed
+            return function
+
+        return decorate
+
+    def projector(
+        self,
+        *events: object,
+        reset: Callable[[Any], object] | None = None,
+        swap: Callable[[Any], object] | None = None,
+        **options: Unpack[Options],
+    ) -> Callable[[F], F]:
+        """A consumer whose result can be built anew from the event store: `holdfast projectors rebuild NAME`.
+
+        Both are plain functions that get a connection of the store in an open transaction. `reset(conn)` makes what a
+        rebuild writes into empty. `swap(conn)` makes that the live result; the handler must then write elsewhere
+        while `ctx.rebuilding`. Without `swap` the live result itself is built anew. Every run is recorded.
+        """
+
+        def decorate(function: F) -> F:
+            handler = self._handler(function, Kind.PROJECTOR, {"keep_runs": True, **options})
+            check_event_function(handler.name, function)
+            patterns, known = _patterns(handler.name, events)
+            for given in filter(None, (reset, swap)):
+                _check_blocking(handler.name, given)
+            if swap is not None and reset is None:
+                raise ConfigurationError(f"projector {handler.name}: swap= needs reset=, which makes what it swaps in")
+            if swap is not None and not handler.takes_context:
+                raise ConfigurationError(
+                    f"projector {handler.name}: with swap= the function must take (ctx: Context, payload) and write "
+                    "elsewhere while ctx.rebuilding"
+                )
+            self._add(replace(handler, patterns=patterns, event=known, reset=reset, swap=swap))
             return function
 
         return decorate
@@ -115,6 +184,29 @@ class Router:
             return function
 
         return decorate
+
+    def relay(
+        self,
+        *events: str | type,
+        to: Target,
+        name: str,
+        start: str = "beginning",
+        key: Callable[[Message], str | None] | None = None,
+        mode: str = "structured",
+        queue: str = DEFAULT_QUEUE,
+        lease: Duration = "15s",
+    ) -> None:
+        """Sends every event of these types to a broker as a CloudEvent, in order, at least once, under a stable id.
+
+        `hf.relay("order.*", to=kafka.topic("orders"), name="orders-to-kafka")`. One worker at a time runs it; it moves on
+        only behind what the broker has confirmed. `key` is given an event and returns what the broker keeps in order;
+        without it that is the event's own key. Pause it as a consumer of its name.
+        """
+        from_now = not _from_start(name, start)
+        relay = declare(events, name=name, to=to, queue=queue, from_now=from_now, key=key, mode=mode, lease=lease)
+        self._add(handler_of(relay, lambda: self._bound().store, self._default_retry(queue)))
+        self._defaulted.add(name)
+        self.relays[name] = relay
 
     def job(self, **options: Unpack[Options]) -> MakesJob:
         """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
@@ -224,6 +316,16 @@ def _patterns(name: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], E
             f"consumer {name}: one event class at a time, or names and patterns alone; its payload has one type"
         )
     return tuple(dict.fromkeys(patterns)), known[0] if known else None
+
+
+def _check_blocking(name: str, function: Callable[[Any], object]) -> None:
+    """Refuses what could not be called with a blocking connection."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise ConfigurationError(f"projector {name}: {function!r} must take one argument, the connection") from None
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(f"projector {name}: {function!r} must be a plain function; its connection blocks")
 
 
 def _window(dedupe: Duration | bool) -> timedelta | None:

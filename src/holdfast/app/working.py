@@ -1,6 +1,7 @@
 """A worker in this process: the app's handlers with everything that runs beside them, from start to drained end."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -11,7 +12,12 @@ from holdfast.app.family import worker_command
 from holdfast.app.locate import spec_of
 from holdfast.app.loop import store_is_ready, then
 from holdfast.app.opening import open_store
+from holdfast.app.redaction import SecretsDuty
+from holdfast.app.relays import Relays
+from holdfast.app.streams import ForgetDuty, Streams
+from holdfast.app.telemetry import export_once
 from holdfast.app.webhooks import Served
+from holdfast.core.errors import StoreUnavailable
 from holdfast.core.message import Address, NewMessage
 from holdfast.engine.cron import CronDuty, Schedule
 from holdfast.engine.handler import Handler
@@ -20,6 +26,7 @@ from holdfast.engine.pruner import PruneDuty
 from holdfast.engine.surroundings import Duty, Surroundings
 from holdfast.engine.suspects import SuspectDuty
 from holdfast.engine.worker import Worker
+from holdfast.ops.plan_runner import PlanRunner
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -38,13 +45,31 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
         lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=1, patience=chosen.lease / 4)
         served = Served(app)
         suspects = None if chosen.suspects else _suspects(app, chosen, served.handlers)
-        worker = Worker(surroundings(app, lease_store, chosen, suspects, served), chosen)
+        relays = Relays(app, chosen)
+        streams = Streams(app, chosen)
+        around = replace(
+            surroundings(app, lease_store, chosen, suspects, served), woken=relays.wake, bringing=streams.bringing
+        )
+        worker = Worker(around, chosen)
         app._workers.add(worker)
         stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
         try:
             await served.load()
+            with contextlib.suppress(StoreUnavailable):
+                await SecretsDuty(app.store, app._secrets).perform("")
+            export_once(app)
+            relays.start()
+            streams.start(worker.stopping, worker.stop)
+            if chosen.until_idle:
+                # What a broker refuses is work for this worker.
+                await relays.caught_up(stop, patient=False)
             await worker.run()
+            if chosen.until_idle:
+                await relays.caught_up(stop)
         finally:
+            worker.stopping.set()
+            await streams.end(hurried=worker.hurried)
+            await relays.stop()
             app._workers.discard(worker)
             if stopper is not None:
                 stopper.cancel()
@@ -52,6 +77,7 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
                 await asyncio.to_thread(suspects.stop)
             await served.close()
             await lease_store.close()
+        streams.check()
 
 
 def _suspects(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:
@@ -79,11 +105,15 @@ def surroundings(
     app: "Holdfast", lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None, served: Served
 ) -> Surroundings:
     """What a worker of this app has around it."""
-    duties: list[Duty] = [served] if suspects is None else [served, suspects]
+    duties: list[Duty] = [served, SecretsDuty(app.store, app._secrets)]
+    if suspects is not None:
+        duties.append(suspects)
     if app.schedules and options.cron:
         duties.append(CronDuty(app.store, app.schedules, partial(occurrence, app)))
     if app._keep is not None:
         duties.append(PruneDuty(app.store, app._keep))
+        duties.append(ForgetDuty(app, app._keep))
+    duties.append(PlanRunner(app.store))
     return Surroundings(
         store=app.store,
         lease_store=lease_store,
@@ -94,4 +124,7 @@ def surroundings(
         publisher=app,
         probes=app._probes,
         duties=tuple(duties),
+        meter=app.meter,
+        tracing=app._tracing,
+        redactor=lambda: app._secrets.redactor,
     )

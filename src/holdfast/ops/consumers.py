@@ -3,22 +3,28 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
+from holdfast.ops.relays import relays
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate, registry
+from holdfast.stores.backfill import FIRST, backfill, first_id, pruned_to
+from holdfast.stores.intake import forget_intake
 from holdfast.stores.operate import audited, record
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.overview import subscribed
 from holdfast.stores.query import clock, counts
+from holdfast.stores.relay import retire_relay
 from holdfast.stores.worker import workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """A consumer as it registered, with how it does. One without patterns is a job.
+    """A consumer as it registered, with how it does. One without patterns is a job, one with `relays_to` a relay: what it
+    has yet to relay counts as pending.
 
     `workers` counts the living ones that serve it, `live_generation` is the highest among them; `blocked_until` is
     none once it is past.
@@ -41,6 +47,7 @@ class ConsumerState:
     failed: int
     discarded: int
     lag: timedelta
+    relays_to: str | None = None
 
 
 def consumers() -> Work[list[ConsumerState]]:
@@ -53,15 +60,17 @@ def consumers() -> Work[list[ConsumerState]]:
         if one.active:
             patterns.setdefault(one.consumer, []).append(one.pattern)
     now = yield from do(clock())
+    sending = {relay.name: relay for relay in (yield from relays())}
     found = []
     for row in known:
+        relay = sending.get(row.name)
         own = [load for load in held if load.consumer == row.name]
         serving = [worker for worker in alive if row.name in worker.consumers]
         blocked = row.blocked_until is not None and row.blocked_until > now
         found.append(
             ConsumerState(
                 name=row.name,
-                patterns=tuple(patterns.get(row.name, ())),
+                patterns=tuple(patterns.get(row.name, () if relay is None else relay.patterns)),
                 queue=row.queue,
                 priority=row.priority,
                 retry=row.retry,
@@ -72,11 +81,12 @@ def consumers() -> Work[list[ConsumerState]]:
                 paused_at=row.paused_at,
                 blocked_until=row.blocked_until if blocked else None,
                 blocked_resource=row.blocked_resource if blocked else None,
-                pending=sum(load.pending for load in own),
+                pending=sum(load.pending for load in own) + (relay.waiting if relay else 0),
                 in_flight=sum(load.in_flight for load in own),
                 failed=sum(load.failed for load in own),
                 discarded=sum(load.discarded for load in own),
-                lag=max((load.lag for load in own), default=timedelta(0)),
+                lag=max([relay.lag if relay else timedelta(0), *(load.lag for load in own)]),
+                relays_to=None if relay is None else relay.to,
             )
         )
     return found
@@ -107,25 +117,59 @@ def unblock_consumer(name: str, *, actor: str) -> Work[bool]:
 def retire_consumer(
     name: str, *, actor: str, reason: str | None = None, pattern: str | None = None
 ) -> Work[tuple[str, ...]]:
-    """Ends a consumer's subscriptions, or one of them; returns the patterns. What it already has is still run."""
+    """Ends a consumer's subscriptions, or one of them; returns the patterns. What it already has is still run.
+
+    A relay is forgotten with how far it had come; `Refused` while a worker runs it. Of one that reads a broker, the
+    place there is the broker's to forget.
+    """
     yield from _known(name)
     return (yield from do(_retire(name, pattern, actor, reason)))
 
 
-def catch_up(*, actor: str, progress: Callable[[int], None] | None = None) -> Work[int]:
-    """Gives every subscription the messages whose publishers did not know it; how many deliveries were added.
+def catch_up(
+    name: str | None = None,
+    *,
+    since: datetime | None = None,
+    actor: str,
+    progress: Callable[[int], None] | None = None,
+) -> Work[int]:
+    """Gives subscriptions the messages that they missed; how many deliveries were added.
 
-    Workers do this by themselves, second by second; here it is done at once and without one.
+    Without a name every subscription gets those whose publishers did not know it. Workers do this by themselves, second
+    by second; here it is done at once and without one. With a name that consumer gets every stored event it
+    has no delivery of, from the beginning or `since` a time, also those from before a start="now". What was
+    done and pruned it does not get again: it starts above that.
     """
+    if name is not None:
+        yield from _known(name)
     added, more = 0, True
     while more:
         some, more = yield from do(registry.catch_up())
         added += some
         if progress is not None:
             progress(added)
-    yield from do(record(actor, "catch-up", "store", "subscriptions", None, {"added": added}))
+    if name is not None:
+        added += yield from _backfill(name, since, added, progress)
+    detail = {"added": added, **({} if since is None else {"since": since.isoformat()})}
+    target = ("store", "subscriptions") if name is None else ("consumer", name)
+    yield from do(record(actor, "catch-up", *target, None, detail))
     if added:
         yield from ask(lambda store: store.hint())
+    return added
+
+
+def _backfill(name: str, since: datetime | None, before: int, progress: Callable[[int], None] | None) -> Work[int]:
+    # What is published from now on finds its way to the consumer by itself.
+    ceiling = first_id((yield from do(clock())) + timedelta(seconds=1))
+    cursor: UUID | None = FIRST if since is None else first_id(since)
+    if (pruned := (yield from do(pruned_to(name)))) is not None and cursor is not None:
+        cursor = max(cursor, pruned)
+    added = 0
+    while cursor is not None:
+        some, cursor = yield from do(backfill(name, cursor, ceiling))
+        added += some
+        if progress is not None:
+            progress(before + added)
     return added
 
 
@@ -133,12 +177,16 @@ def catch_up(*, actor: str, progress: Callable[[int], None] | None = None) -> Wo
 def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> Steps[tuple[str, ...]]:
     active = [one.pattern for one in (yield from subscribed().start()) if one.consumer == name and one.active]
     ending = tuple(active if pattern is None else [pattern])
-    if not ending:
+    relayed = () if pattern is not None else (yield from retire_relay(name, actor, reason))
+    read = () if pattern is not None else (yield from forget_intake(name).start())
+    if not ending and not relayed and not read:
         raise NotFound("active subscription", name)
     for one in ending:
         yield from registry.retire(one, name).start()
         yield audited(actor, "retire", "consumer", name, reason, {"pattern": one})
-    return ending
+    for source in read:
+        yield audited(actor, "retire", "consumer", name, reason, {"source": source})
+    return (*ending, *relayed, *read)
 
 
 def _known(name: str) -> Work[None]:

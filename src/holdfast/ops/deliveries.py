@@ -9,6 +9,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.core.message import Message
 from holdfast.core.pattern import check_pattern
+from holdfast.ops.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
 from holdfast.ops.work import Work, do
 from holdfast.stores import query
 from holdfast.stores.operate import AuditEntry, audit
@@ -41,7 +42,7 @@ class DeliveryDetail:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A delivery with its message, whole."""
+    """A delivery with its message; what was declared secret is left out."""
 
     listed: Listed
     message: Message | None
@@ -52,14 +53,16 @@ def deliveries(wanted: Filter | None = None, *, limit: int = 50, before: UUID | 
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
-    return (yield from do(query.deliveries(wanted, limit, before)))
+    return [shown_listed(one) for one in (yield from do(query.deliveries(wanted, limit, before)))]
 
 
 def export(wanted: Filter | None = None, *, limit: int = 500, before: UUID | None = None) -> Work[list[Exported]]:
     """`deliveries`, each with its message."""
     page = yield from deliveries(wanted, limit=limit, before=before)
     found = yield from do(messages_with(list({one.delivery.message_id for one in page})))
-    return [Exported(one, found.get(one.delivery.message_id)) for one in page]
+    known = yield from redactor()
+    shown = {id: shown_message(known, message) for id, message in found.items()}
+    return [Exported(one, shown.get(one.delivery.message_id)) for one in page]
 
 
 def delivery(id: UUID) -> Work[DeliveryDetail]:
@@ -82,7 +85,7 @@ def job(id: UUID) -> Work[DeliveryDetail]:
 
 def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first."""
-    return (yield from do(query.failure_groups(limit, consumers)))
+    return [shown_group(one) for one in (yield from do(query.failure_groups(limit, consumers)))]
 
 
 def now() -> Work[datetime]:
@@ -93,6 +96,8 @@ def now() -> Work[datetime]:
 def _detail(one: Listed) -> Work[DeliveryDetail]:
     row = one.delivery
     message = (yield from do(messages_with([row.message_id]))).get(row.message_id)
+    known = yield from redactor()
+    hide = None if message is None else known.hide(message.type, message.payload)
     runs = yield from do(query.runs(row.id))
     entries = yield from do(audit(_ENTRIES, target=("delivery", str(row.id))))
     siblings = [other for other in (yield from do(query.deliveries_of(row.message_id))) if other.delivery.id != row.id]
@@ -101,11 +106,11 @@ def _detail(one: Listed) -> Work[DeliveryDetail]:
         alike = 1 if row.fingerprint is None else (yield from do(group_size(row.consumer, row.fingerprint)))
     obstacles = (yield from _obstacles(one)) if row.status is Status.PENDING else ()
     return DeliveryDetail(
-        listed=one,
-        message=message,
-        runs=tuple(runs),
-        audit=tuple(entries),
-        siblings=tuple(siblings),
+        listed=shown_listed(one, hide),
+        message=None if message is None else shown_message(known, message),
+        runs=tuple(shown_run(run, hide) for run in runs),
+        audit=tuple(shown_entry(entry, hide) for entry in entries),
+        siblings=tuple(shown_listed(other, hide) for other in siblings),
         alike=alike,
         obstacles=obstacles,
         now=(yield from do(query.clock())),

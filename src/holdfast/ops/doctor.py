@@ -1,9 +1,12 @@
 """The doctor: gathers facts about a store and judges them; each finding names its remedy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from holdfast.ops.findings import Facts, Finding, judge, schema_finding
+from holdfast.ops.brokers import Place, examine, judge_intakes
+from holdfast.ops.findings import Facts, Finding, judge, schema_finding, worst_first
+from holdfast.ops.projectors import judge_projectors
+from holdfast.ops.relays import relays
 from holdfast.ops.upkeep import now_and_skew
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores.health import (
@@ -15,7 +18,9 @@ from holdfast.stores.health import (
     subscription_lag,
     table_health,
 )
+from holdfast.stores.intake import intakes
 from holdfast.stores.overview import paused_queues
+from holdfast.stores.projection import projectors
 from holdfast.stores.query import clock, counts
 from holdfast.stores.registry import consumers
 from holdfast.stores.worker import workers
@@ -24,10 +29,12 @@ _GRACE = timedelta(minutes=1)
 _OLD = timedelta(minutes=5)
 
 
-def doctor(local: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Work[list[Finding]]:
+def doctor(
+    local: Callable[[], datetime] = lambda: datetime.now(UTC), places: Sequence[Place] = ()
+) -> Work[list[Finding]]:
     """What is well and what is not, worst first; without current tables that alone is found.
 
-    Changes nothing. `local` is this machine's clock.
+    Changes nothing. `local` is this machine's clock; `places` are sources and targets at brokers to be asked, too.
     """
     status = yield from ask(lambda store: store.schema_status())
     if not status.current:
@@ -48,5 +55,9 @@ def doctor(local: Callable[[], datetime] = lambda: datetime.now(UTC)) -> Work[li
         old=tuple((yield from do(old_transactions(_OLD)))),
         tables=tuple((yield from do(table_health()))),
         pooled=(yield from ask(lambda store: bool(getattr(store, "pooled", False)))),
+        relays=tuple((yield from relays())),
     )
-    return judge(facts)
+    asked = yield from ask(lambda store: examine(places))
+    read = judge_intakes((yield from do(intakes())), facts.now)
+    rebuilds = judge_projectors((yield from do(projectors())))
+    return worst_first([*judge(facts), *read, *rebuilds, *asked])

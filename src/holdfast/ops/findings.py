@@ -1,6 +1,6 @@
 """Findings: what a doctor says about a store, judged from facts alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT
 from holdfast.core.duration import format_duration
+from holdfast.ops.relays import RelayState
 from holdfast.stores.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.query import Count
@@ -17,6 +18,7 @@ from holdfast.stores.worker import Worker
 _SKEW = timedelta(seconds=5)
 _FAR_BEHIND = 1000
 _DEAD_ROWS = 100_000
+_LATE = timedelta(minutes=5)
 
 
 class Level(StrEnum):
@@ -56,6 +58,7 @@ class Facts:
     old: tuple[OldTransaction, ...]
     tables: tuple[TableHealth, ...]
     pooled: bool
+    relays: tuple[RelayState, ...] = ()
 
     @property
     def alive(self) -> tuple[Worker, ...]:
@@ -125,10 +128,15 @@ def judge(facts: Facts) -> list[Finding]:
         _blocked,
         _history,
         _subscriptions,
+        _relays,
         _transactions,
         _bloat,
     )
-    found = [schema_finding(facts.schema), *(finding for check in checks for finding in check(facts))]
+    return worst_first([schema_finding(facts.schema), *(finding for check in checks for finding in check(facts))])
+
+
+def worst_first(found: Iterable[Finding]) -> list[Finding]:
+    """Failures before warnings before what is well, otherwise as they came."""
     return sorted(found, key=lambda finding: -list(Level).index(finding.level))
 
 
@@ -280,6 +288,32 @@ def _subscriptions(facts: Facts) -> Iterator[Finding]:
         )
     if not far:
         yield Finding("subscriptions", Level.OK, "every subscription is caught up or nearly so")
+
+
+def _relays(facts: Facts) -> Iterator[Finding]:
+    paused = {one.name for one in facts.consumers if one.paused_at is not None}
+    for relay in facts.relays:
+        if relay.rewound:
+            yield Finding(
+                "relays",
+                Level.FAIL,
+                f"{relay.name} stands still: the event store comes from another server, whose transaction ids this one "
+                "has not reached; read on, it would skip events",
+                "see 'After a restore' in the how-to about relays",
+            )
+        elif relay.lag > _LATE and relay.name not in paused:
+            count = f"{relay.waiting:,}{' or more' if relay.or_more else ''}"
+            runs = f"{relay.owner} runs it" if relay.owner else "no worker runs it"
+            yield Finding(
+                "relays",
+                Level.WARN,
+                f"{relay.name} is {_rough(relay.lag)} behind, {count} to be sent to {relay.to}; {runs}",
+                "look for 'relay waits' in that worker's log"
+                if relay.owner
+                else f"run a worker whose app has it, or `holdfast consumers retire {relay.name}` if it is gone for good",
+            )
+    if facts.relays and not any(relay.rewound or relay.lag > _LATE for relay in facts.relays):
+        yield Finding("relays", Level.OK, "every relay is caught up or nearly so")
 
 
 def _transactions(facts: Facts) -> Iterator[Finding]:

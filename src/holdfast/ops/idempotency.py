@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 
 from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.core.mask import REDACTED, mask, secret_name
 from holdfast.ops.work import Work, do
 from holdfast.stores import idempotency
-from holdfast.stores.idempotency import Headers, Progress, Record
+from holdfast.stores.idempotency import Headers, Mark, Progress, Record
 from holdfast.stores.query import MAX_PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDetail:
-    """A key's record with the answer that is kept. A body that is not text is left out; its size is in the record."""
+    """A key's record with the answer that is kept, redacted. A body that is not text is left out; its size is in the
+    record."""
 
     record: Record
     headers: Headers
@@ -24,7 +26,7 @@ def idempotency_keys(
     key: str | None = None,
     status: Progress | None = None,
     limit: int = 50,
-    before: Record | None = None,
+    before: Record | Mark | None = None,
 ) -> Work[list[Record]]:
     """A page of keys, newest first, of a scope, in a state; pass the last one as `before` for the next."""
     if not 1 <= limit <= MAX_PAGE:
@@ -42,7 +44,8 @@ def idempotency_key(scope: str, key: str) -> Work[KeyDetail]:
     response = None if answered is None else answered.response
     if response is None:
         return KeyDetail(record=found[0], headers=(), body=None)
-    return KeyDetail(record=found[0], headers=response.headers, body=_text(response.body))
+    headers = tuple((name, REDACTED if secret_name(name) else value) for name, value in response.headers)
+    return KeyDetail(record=found[0], headers=headers, body=_text(response.body))
 
 
 def release_idempotency_key(
@@ -58,6 +61,6 @@ def release_idempotency_key(
 
 def _text(body: bytes | None) -> str | None:
     try:
-        return None if body is None else body.decode()
+        return None if body is None else mask(body.decode())
     except UnicodeDecodeError:
         return None

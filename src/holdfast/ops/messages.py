@@ -11,6 +11,7 @@ from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, Message, NewMessage, new_message
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
+from holdfast.ops.redaction import redactor, shown_listed, shown_message, shown_messages
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import query
 from holdfast.stores.operate import audited, live_generation
@@ -43,7 +44,8 @@ def messages(
     """A page of messages, newest first; pass the last id as `before` for the next."""
     if type is not None:
         check_pattern(type)
-    return (yield from do(query.messages(type=type, source=source, key=key, limit=limit, before=before)))
+    found = yield from do(query.messages(type=type, source=source, key=key, limit=limit, before=before))
+    return (yield from shown_messages(found))
 
 
 def message(id: UUID) -> Work[MessageDetail]:
@@ -53,7 +55,10 @@ def message(id: UUID) -> Work[MessageDetail]:
         if (yield from do(query.deliveries(Filter(ids=(id,)), 1))):
             raise NotFound("message", id, f"it is a delivery: see `holdfast deliveries show {id}`")
         raise NotFound("message", id)
-    return MessageDetail(found[0], tuple((yield from do(query.deliveries_of(id)))))
+    known = yield from redactor()
+    hide = known.hide(found[0].type, found[0].payload)
+    deliveries = [shown_listed(one, hide) for one in (yield from do(query.deliveries_of(id)))]
+    return MessageDetail(shown_message(known, found[0]), tuple(deliveries))
 
 
 def publish_event(

@@ -8,12 +8,13 @@ from uuid import UUID
 
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
-from holdfast.ops.plans import Plan, Planned, Skipped
+from holdfast.ops.plans import OpenCircuit, Plan, Planned, Skipped
 from holdfast.ops.work import Work, ask
 from holdfast.stores.planned import Action, Why
 from holdfast.stores.query import Filter
 
 VERSION = 1
+_GROUPS = 100
 
 T = TypeVar("T")
 
@@ -29,10 +30,25 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
         "limit": plan.limit,
         "rerun": plan.rerun,
         "more": plan.more,
-        "consumers": plan.consumers,
-        "unserved": list(plan.unserved),
+        **counted(plan),
         "items": [{**asdict(item), "id": str(item.id), "status": item.status.value} for item in plan.items],
         "skipped": [skipped_to_json(one) for one in plan.skipped],
+    }
+
+
+def counted(plan: Plan) -> dict[str, object]:
+    """What a preview says of a plan, as JSON values: how many of what, and what stands in the way."""
+    return {
+        "consumers": plan.consumers,
+        "types": plan.types,
+        "groups": dict(list(plan.groups.items())[:_GROUPS]),
+        "generations": {str(generation): count for generation, count in plan.generations.items()},
+        "unserved": list(plan.unserved),
+        "handled": plan.handled,
+        "circuits": [
+            {"name": one.name, "until": None if one.until is None else one.until.isoformat(), "consumer": one.consumer}
+            for one in plan.circuits
+        ],
     }
 
 
@@ -84,6 +100,8 @@ def load_plan(stored: object) -> Work[Plan]:
             items=tuple(_item(one) for one in stored["items"]),
             skipped=tuple(_skipped(one) for one in stored["skipped"]),
             unserved=tuple(stored["unserved"]),
+            handled=int(stored.get("handled", 0)),
+            circuits=tuple(_circuit(one) for one in stored.get("circuits", ())),
             store=store,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -96,6 +114,15 @@ def _item(stored: Mapping[str, Any]) -> Planned:
 
 def _skipped(stored: Mapping[str, Any]) -> Skipped:
     return Skipped(id=UUID(stored["id"]), consumer=stored["consumer"], why=Why(stored["why"]), by=stored["by"])
+
+
+def _circuit(stored: Mapping[str, Any]) -> OpenCircuit:
+    until = stored["until"]
+    return OpenCircuit(
+        name=stored["name"],
+        until=None if until is None else datetime.fromisoformat(until),
+        consumer=stored["consumer"],
+    )
 
 
 def _plain(value: object) -> object:

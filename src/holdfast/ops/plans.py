@@ -1,28 +1,35 @@
 """Plans: bulk replays, discards and cancellations that act on what was previewed, not on what came since."""
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import uuid7
 from holdfast.core.message import check_generation
 from holdfast.core.pattern import check_pattern
 from holdfast.ops.work import Work, ask, do, perform, perform_sync
+from holdfast.stores.breaker import breakers
+from holdfast.stores.plan import handled_already
 from holdfast.stores.planned import Action, Chosen, Wanted, Why, acceptable, act, choose, done_by
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, clock
+from holdfast.stores.webhook import endpoints as endpoint_list
 from holdfast.stores.worker import Worker, workers
+
+V = TypeVar("V", str, int)
 
 MAX_PLAN = 100_000
 _BATCH = 100
 _PAGE = 1000
 
-_REASONS = {
+REASONS = {
     Why.NOT_FOUND: "not in this store, perhaps pruned",
     Why.PENDING: "pending: it waits to be run",
     Why.IN_FLIGHT: "in flight: a worker runs it now",
@@ -45,6 +52,16 @@ class Planned:
     generation: int
     fence: int
     to_generation: int | None = None
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenCircuit:
+    """A circuit that lets no call pass now. Without a consumer it is one that any handler may use."""
+
+    name: str
+    until: datetime | None
+    consumer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +76,7 @@ class Skipped:
     @property
     def reason(self) -> str:
         """For people: how it is."""
-        return _REASONS[self.why] + (f" ({self.by} replayed it)" if self.by else "")
+        return REASONS[self.why] + (f" ({self.by} replayed it)" if self.by else "")
 
 
 class Progress(NamedTuple):
@@ -101,6 +118,10 @@ class Plan:
     skipped: tuple[Skipped, ...] = ()
     unserved: tuple[str, ...] = ()
     """Consumers among the items that no living worker serves: their deliveries would wait."""
+    handled: int = 0
+    """How many of the items their consumer's inbox would skip: it has handled that key before."""
+    circuits: tuple[OpenCircuit, ...] = ()
+    """Circuits that are open now: those of the items' consumers first, then those that any handler may use."""
     store: Store = field(repr=False, compare=False)
 
     @property
@@ -110,10 +131,22 @@ class Plan:
     @property
     def consumers(self) -> dict[str, int]:
         """How many deliveries of each consumer it holds, most first."""
-        counts: dict[str, int] = {}
-        for item in self.items:
-            counts[item.consumer] = counts.get(item.consumer, 0) + 1
-        return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
+        return _tally(item.consumer for item in self.items)
+
+    @property
+    def types(self) -> dict[str, int]:
+        """How many deliveries of each message type it holds, most first."""
+        return _tally(item.type for item in self.items)
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """How many deliveries of each failure group it holds, most first."""
+        return _tally(item.group for item in self.items if item.group is not None)
+
+    @property
+    def generations(self) -> dict[int, int]:
+        """How many deliveries a replay gives each generation, most first."""
+        return _tally(item.to_generation for item in self.items if item.to_generation is not None)
 
     async def execute(
         self,
@@ -247,6 +280,8 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
     if asked.ids is not None and not more:
         absent = dict.fromkeys(asked.ids).keys() - {one.id for one in chosen}
         skipped += [Skipped(id=id, consumer=None, why=Why.NOT_FOUND) for id in asked.ids if id in absent]
+    handled = (yield from _handled(items)) if action is Action.REPLAY else 0
+    circuits = (yield from _circuits({item.consumer for item in items})) if action is Action.REPLAY else ()
     now = yield from do(clock())
     store = yield from ask(lambda store: store)
     return Plan(
@@ -260,8 +295,32 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
         items=items,
         skipped=tuple(dict.fromkeys(skipped)),
         unserved=tuple(sorted({item.consumer for item in items} - live.keys())),
+        handled=handled,
+        circuits=circuits,
         store=store,
     )
+
+
+def _handled(items: Sequence[Planned]) -> Work[int]:
+    found = 0
+    for at in range(0, len(items), _PAGE):
+        found += len((yield from do(handled_already([item.id for item in items[at : at + _PAGE]]))))
+    return found
+
+
+def _circuits(consumers: Set[str]) -> Work[tuple[OpenCircuit, ...]]:
+    """A webhook endpoint's circuit has its consumer's name; of the others nobody can say who will use them."""
+    endpoints = {one.consumer for one in (yield from do(endpoint_list()))}
+    found = [
+        OpenCircuit(
+            name=one.name,
+            until=one.circuit.open_until,
+            consumer=one.name if one.name in consumers & endpoints else None,
+        )
+        for one in (yield from do(breakers()))
+        if one.circuit.state(one.now) is CircuitState.OPEN and one.name not in endpoints - consumers
+    ]
+    return tuple(sorted(found, key=lambda one: (one.consumer is None, one.name)))
 
 
 def _asked(action: Action, wanted: Filter) -> Filter:
@@ -292,7 +351,12 @@ def _planned(action: Action, one: Chosen, live: Mapping[str, int]) -> Planned:
         generation=one.generation,
         fence=one.fence,
         to_generation=live.get(one.consumer, one.generation) if action is Action.REPLAY else None,
+        group=one.group,
     )
+
+
+def _tally(values: Iterable[V]) -> dict[V, int]:
+    return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 def _live_generations(known: Sequence[Worker]) -> dict[str, int]:

@@ -7,11 +7,19 @@ from holdfast.ops import deliveries as _deliveries
 from holdfast.ops import doctor as _doctor
 from holdfast.ops import idempotency as _idempotency
 from holdfast.ops import messages as _messages
+from holdfast.ops import metrics as _metrics
+from holdfast.ops import pages as _pages
 from holdfast.ops import plan_file as _plan_file
 from holdfast.ops import plans as _plans
+from holdfast.ops import projectors as _projectors
 from holdfast.ops import queues as _queues
+from holdfast.ops import relays as _relays
 from holdfast.ops import schedules as _schedules
 from holdfast.ops import stats as _stats
+from holdfast.ops import stored_plans as _stored_plans
+from holdfast.ops import tokens as _tokens
+from holdfast.ops import trail as _trail
+from holdfast.ops import trend as _trend
 from holdfast.ops import upkeep as _upkeep
 from holdfast.ops import webhooks as _webhooks
 from holdfast.ops.work import Awaiting, Blocking, Task
@@ -22,10 +30,14 @@ class _Catalogue:
 
     now = Task(_deliveries.now)
     stats = Task(_stats.stats)
+    metrics = Task(_metrics.metrics)
+    trend = Task(_trend.trend)
+    retrying = Task(_trend.retrying)
     doctor = Task(_doctor.doctor)
 
     deliveries = Task(_deliveries.deliveries)
     delivery = Task(_deliveries.delivery)
+    delivery_page = Task(_pages.delivery_page)
     export = Task(_deliveries.export)
     job = Task(_deliveries.job)
     failure_groups = Task(_deliveries.failure_groups)
@@ -38,8 +50,21 @@ class _Catalogue:
     discard = Task(_plans.discard)
     cancel = Task(_plans.cancel)
 
+    save_plan = Task(_stored_plans.save_plan)
+    plans = Task(_stored_plans.plans)
+    plan = Task(_stored_plans.plan)
+    plan_items = Task(_stored_plans.plan_items)
+    start_plan = Task(_stored_plans.start_plan)
+    pause_plan = Task(_stored_plans.pause_plan)
+    resume_plan = Task(_stored_plans.resume_plan)
+    abandon_plan = Task(_stored_plans.abandon_plan)
+    advance_plan = Task(_stored_plans.advance_plan)
+    advance_plans = Task(_stored_plans.advance_plans)
+
     messages = Task(_messages.messages)
     message = Task(_messages.message)
+    message_page = Task(_pages.message_page)
+    follow = Task(_trail.follow)
     publish = Task(_messages.publish_event)
     enqueue = Task(_messages.enqueue)
 
@@ -53,6 +78,10 @@ class _Catalogue:
     unblock_consumer = Task(_consumers.unblock_consumer)
     retire_consumer = Task(_consumers.retire_consumer)
     catch_up = Task(_consumers.catch_up)
+
+    projectors = Task(_projectors.projectors)
+
+    relays = Task(_relays.relays)
 
     schedules = Task(_schedules.schedules)
     pause_schedule = Task(_schedules.pause_schedule)
@@ -73,6 +102,11 @@ class _Catalogue:
     idempotency_keys = Task(_idempotency.idempotency_keys)
     idempotency_key = Task(_idempotency.idempotency_key)
     release_idempotency_key = Task(_idempotency.release_idempotency_key)
+
+    create_token = Task(_tokens.create_token)
+    tokens = Task(_tokens.tokens)
+    revoke_token = Task(_tokens.revoke_token)
+    recognise_token = Task(_tokens.recognise_token)
 
     workers = Task(_upkeep.worker_list)
     audit = Task(_upkeep.audit)

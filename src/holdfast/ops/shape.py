@@ -17,11 +17,12 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.ops.deliveries import DeliveryDetail, Exported
 from holdfast.ops.messages import MessageDetail
 from holdfast.ops.plan_file import plan_to_json, skipped_to_json
-from holdfast.ops.plans import Plan, Skipped
+from holdfast.ops.plans import REASONS, Plan, Skipped
 from holdfast.ops.stats import Stats
+from holdfast.stores.plan import PlanItem, StoredPlan
 from holdfast.stores.query import Listed
 
-_TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
+TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
 
 
 def dumps(value: object, *, indent: bool = False) -> str:
@@ -57,8 +58,12 @@ def shape(value: object) -> object:
             return plan_to_json(value)
         case Skipped():
             return skipped_to_json(value)
+        case StoredPlan():
+            return {**_fields(value), "left": value.left}
+        case PlanItem():
+            return {**_mapping(value._asdict()), "reason": None if value.why is None else REASONS[value.why]}
         case Stats():
-            return {**_fields(value), **{name: shape(getattr(value, name)) for name in _TOTALS}}
+            return {**_fields(value), **{name: shape(getattr(value, name)) for name in TOTALS}}
         case FailureCycle() | RetryPolicy():
             return value.to_json()
         case Mapping():

@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.ops.relays import RelayState, relays
 from holdfast.ops.work import Work, do
+from holdfast.stores.intake import IntakeReport, intakes
 from holdfast.stores.overview import paused_queues
 from holdfast.stores.query import Count, clock, counts
 from holdfast.stores.registry import consumers
@@ -41,6 +43,8 @@ class Stats:
     paused_queues: tuple[str, ...]
     paused_consumers: tuple[str, ...]
     blocked_consumers: tuple[str, ...]
+    relays: tuple[RelayState, ...] = ()
+    sources: tuple[IntakeReport, ...] = ()
 
     @property
     def pending(self) -> int:
@@ -64,8 +68,9 @@ class Stats:
 
     @property
     def oldest(self) -> timedelta:
-        """How long the oldest delivery that is due has waited; zero when nothing is due."""
-        return max((load.lag for load in self.loads), default=_ZERO)
+        """How long the oldest delivery that is due, or event that is to be relayed, has waited; zero without any."""
+        lags = [load.lag for load in self.loads] + [relay.lag for relay in self.relays]
+        return max(lags, default=_ZERO)
 
 
 def stats() -> Work[Stats]:
@@ -81,6 +86,8 @@ def stats() -> Work[Stats]:
         paused_queues=tuple(sorted((yield from do(paused_queues())))),
         paused_consumers=tuple(one.name for one in known if one.paused_at is not None),
         blocked_consumers=tuple(one.name for one in known if one.blocked_until is not None and one.blocked_until > now),
+        relays=tuple((yield from relays())),
+        sources=tuple((yield from do(intakes()))),
     )
 
 

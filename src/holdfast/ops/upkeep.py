@@ -7,6 +7,7 @@ from importlib import import_module
 from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.ops.redaction import shown_entry
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate, worker
 from holdfast.stores.idempotency import expired_requests, forget_requests
@@ -94,7 +95,7 @@ def audit(
     """The newest audit entries, also of one (kind, target); pass the last id as `before` for the next."""
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
-    return (yield from do(operate.audit(limit, before, target)))
+    return [shown_entry(entry) for entry in (yield from do(operate.audit(limit, before, target)))]
 
 
 def schema_status() -> Work[SchemaStatus]:

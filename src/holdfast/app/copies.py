@@ -1,0 +1,109 @@
+"""Dead letters on a broker as well: a copy of each, after it is durable in the store, which stays the truth."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from holdfast.brokers import cloudevents
+from holdfast.brokers.decode import record_of
+from holdfast.brokers.protocol import Outgoing, Target
+from holdfast.core import payload
+from holdfast.core.message import RAW_TYPE, Message
+from holdfast.engine.alert import DeadLetterAlert
+from holdfast.engine.fields import raised
+from holdfast.stores.query import messages
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+log = structlog.get_logger("holdfast.brokers")
+
+_TRIES = 5
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_MOST_WAITING = 1_000
+_END_SECONDS = 5.0
+_ERROR_LIMIT = 1_000
+
+
+class Copies:
+    """Sends a copy of each dead letter of these consumers to their targets; what cannot be sent is logged, and left."""
+
+    def __init__(self, app: "Holdfast", targets: Mapping[str, Target]) -> None:
+        self._app, self._targets = app, targets
+        self._waiting: asyncio.Queue[DeadLetterAlert] = asyncio.Queue(_MOST_WAITING)
+        self._sending: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._targets:
+            self._app._alerts.watchers.add(self._told)
+            self._sending = asyncio.create_task(self._send_all(), name="holdfast-copies")
+
+    async def end(self) -> None:
+        """Sends what waits, but not for long."""
+        self._app._alerts.watchers.discard(self._told)
+        if self._sending is not None:
+            try:
+                await asyncio.wait_for(self._waiting.join(), _END_SECONDS)
+            except TimeoutError:
+                log.error("copies of dead letters were not sent", left=self._waiting.qsize())
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    def _told(self, alert: DeadLetterAlert) -> None:
+        if alert.target not in self._targets:
+            return
+        try:
+            self._waiting.put_nowait(alert)
+        except asyncio.QueueFull:
+            log.error("a copy of a dead letter is not sent: too many wait", dlq_id=str(alert.delivery_id))
+
+    async def _send_all(self) -> None:
+        while True:
+            alert = await self._waiting.get()
+            try:
+                await self._send(alert)
+            finally:
+                self._waiting.task_done()
+
+    async def _send(self, alert: DeadLetterAlert) -> None:
+        target, pause = self._targets[alert.target], _SHORTEST_PAUSE
+        known = {"dlq_id": str(alert.delivery_id), "consumer": alert.target, "target": target.name}
+        for tries in range(1, _TRIES + 1):
+            try:
+                found = await self._app.store.run(messages(id=alert.event_id, limit=1))
+                async with target.open() as sender:
+                    (refused,) = await sender.send([_copy(found[0], alert)])
+            except Exception as error:  # noqa: BLE001
+                log.warning("a copy of a dead letter could not be sent", tries=tries, **known | raised(error))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE)
+            else:
+                if refused is not None:
+                    log.error("a copy of a dead letter was refused", error=refused, **known)
+                return
+        log.error("a copy of a dead letter is given up; it waits in the store", **known)
+
+
+def _copy(message: Message, alert: DeadLetterAlert) -> Outgoing:
+    """The message as a CloudEvent, or a raw record as it came; what went wrong is in the headers."""
+    if message.type == RAW_TYPE:
+        record = record_of(payload.decode(message.payload))
+        sent = Outgoing(
+            id=str(message.id), type=message.type, key=record.key, body=record.body, headers=dict(record.headers)
+        )
+    else:
+        sent = cloudevents.encode(message)
+    said = {
+        "dead-letter-id": str(alert.delivery_id),
+        "dead-letter-consumer": alert.target,
+        "dead-letter-source": alert.source,
+        "dead-letter-key": message.key or "",
+        "dead-letter-attempts": str(alert.attempts),
+        "dead-letter-error-type": alert.error_type,
+        "dead-letter-error": alert.last_error[:_ERROR_LIMIT],
+    }
+    return replace(sent, headers={**sent.headers, **said})

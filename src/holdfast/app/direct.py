@@ -1,0 +1,238 @@
+"""A handler straight from the stream: nothing is stored unless it fails, and then what a worker needs to go on.
+
+A record is acknowledged after the handler's success, or once its failure is durable as a delivery that will be retried
+or is dead. Whoever dies before that is handed it again.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import orjson
+import structlog
+
+from holdfast.brokers.decode import Reading
+from holdfast.brokers.inbox import Gate, Nameless, RawLetters, conflict
+from holdfast.brokers.persist import Persisting
+from holdfast.brokers.protocol import Record
+from holdfast.core.change import Block, Deliver
+from holdfast.core.decide import budget
+from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
+from holdfast.core.identity import delivery_id, uuid7
+from holdfast.core.key import check_key
+from holdfast.core.message import NewMessage
+from holdfast.core.outcome import Failed, Outcome, Succeeded
+from holdfast.core.redact import hiding
+from holdfast.core.report import report
+from holdfast.core.verdict import Verdict, VerdictKind
+from holdfast.engine.attempt import RolledBack, probed
+from holdfast.engine.context import Context
+from holdfast.engine.execute import Ended, execute
+from holdfast.engine.fields import fields
+from holdfast.engine.handler import Handler
+from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.threads import Threads
+from holdfast.engine.tracing import traced
+from holdfast.stores.claim import Claimed
+from holdfast.stores.intake import Known, look_up, record_handled, take_in_settled
+from holdfast.stores.operate import block_consumer
+from holdfast.stores.operation import Operation
+from holdfast.stores.publish import Fanout
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+log = structlog.get_logger("holdfast.brokers")
+
+
+class DirectContext(Context):
+    """A record as its handler sees it. There is no delivery yet: `complete` records its key as handled."""
+
+    __slots__ = ()
+
+    def _completion(self, key: str | None) -> Operation[None]:
+        keys = [found for found in (self.key, key) if found is not None]
+        return record_handled(self.consumer, self.source, [check_key(found) for found in keys], self.delivery_id)
+
+
+class Direct:
+    """Runs a consumer's handler on each record, `bound` at the same time."""
+
+    batch = 1
+
+    def __init__(
+        self,
+        app: "Holdfast",
+        handler: Handler,
+        reading: Reading,
+        store: Persisting,
+        letters: RawLetters,
+        worker: str,
+        bound: int,
+    ) -> None:
+        self._app, self._handler, self._reading, self._store = app, handler, reading, store
+        self._letters, self._worker, self.bound = letters, worker, bound
+        self._outcomes = Outcomes(worker, app._alerts, app.meter)
+        self._gate = Gate(store, handler.name, handler.queue)
+        self._threads = Threads("holdfast-direct")
+        self._fanout = Fanout()
+        self._nameless = Nameless(handler.name)
+
+    async def ready(self) -> bool:
+        """Whether more may be run: not while the consumer is paused or blocked, and not while the store is out."""
+        known = await self._gate.look()
+        return known is not None and not known.held and not self._gate.full
+
+    @property
+    def closed(self) -> bool:
+        """Whether the consumer is paused."""
+        return self._gate.known is not None and self._gate.known.held
+
+    def close(self) -> None:
+        """Ends the threads that are free."""
+        self._threads.close()
+
+    async def take(self, records: Sequence[Record]) -> None:
+        """Runs the handler; returns once the record is done with, or its failure is durable."""
+        (record,) = records
+        try:
+            message = self._reading.message(record)
+        except UnreadableRecord as error:
+            await self._letters.keep(record, error)
+            return
+        if message is None:
+            return
+        self._nameless.look(message)
+        known = await self._known(message)
+        if known.taken:
+            log.info(
+                "duplicate skipped",
+                consumer=self._handler.name,
+                source=message.source,
+                idempotency_key=message.key,
+                handed_over=record.handed_over,
+            )
+            return
+        # One message, whoever takes it in: another consumer may have stored it.
+        message = message._replace(id=known.message_id or _stable_id(message, record))
+        with hiding(self._app._secrets.redactor.hide(message.type, message.payload)):
+            await self._run(record, message)
+        self._gate.passed(1)
+
+    async def _run(self, record: Record, message: NewMessage) -> None:
+        handler, claimed = self._handler, _as_claimed(message, self._handler)
+        context = DirectContext(
+            claimed, self._worker, self._app.store.dialect, self._app, budget(claimed, handler.retry)
+        )
+        started = time.monotonic()
+        ended, _ = await traced(self._app._tracing, claimed, lambda: self._execute(claimed, context))
+        outcome = await self._found(message, context, ended)
+        elapsed = time.monotonic() - started
+        if isinstance(outcome, Succeeded):
+            self._app.meter.settled(claimed, Deliver.name, elapsed)
+        else:
+            await self._keep(record, message, claimed, outcome, elapsed)
+        if ended.thread is not None:
+            # Nothing can stop it, so its slot is not free.
+            await asyncio.wait({ended.thread})
+
+    async def _execute(self, claimed: Claimed, context: Context) -> Ended:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            window = self._app._bound_to.window
+            return await execute(self._handler, claimed, context, self._app.rules, self._threads, window)
+        except asyncio.CancelledError as cancelled:
+            if task.cancelling():
+                raise
+            # The handler let a cancellation of its own escape.
+            return Ended(Failed(report(cancelled), Verdict.retry()), cancelled)
+
+    async def _found(self, message: NewMessage, context: Context, ended: Ended) -> Outcome:
+        """How it ended; for a handler that completed by itself the store says that."""
+        if not context.completing:
+            return ended.outcome
+        if context.already_handled or (await self._known(message)).taken:
+            return Succeeded()
+        if isinstance(ended.outcome, Succeeded):
+            why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
+            return Failed(report(why), Verdict.retry())
+        return ended.outcome
+
+    async def _keep(
+        self, record: Record, message: NewMessage, claimed: Claimed, outcome: Outcome, elapsed: float
+    ) -> None:
+        """Makes a failure durable, as the one decision about it says."""
+        if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:
+            resource = outcome.verdict.resource or ""
+            probe = self._app._probes.get(resource)
+            # One without a probe cannot be known to be out.
+            outcome = replace(outcome, held=probe is None or await probed(resource, probe, self._threads))
+        change, ack = self._outcomes.settle(claimed, outcome, self._handler.retry, elapsed)
+        if isinstance(change, Block) and not change.held:
+            await self._store.run(block_consumer(claimed.consumer, change.resource, change.delay, self._worker))
+        try:
+            kept = await self._store.run(take_in_settled(message, ack.settlement, self._worker, self._fanout))
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            why = conflict(message, record, error.message_id) if isinstance(error, KeyConflict) else error
+            await self._letters.keep(record, why)
+            return
+        if kept is None:
+            log.info("its failure was stored before", **fields(claimed))
+        elif ack.written is not None:
+            ack.written()
+        self._app._wake()
+
+    async def _known(self, message: NewMessage) -> Known:
+        return await self._store.run(look_up(self._handler.name, message.source, message.key or ""))
+
+
+def _stable_id(message: NewMessage, record: Record) -> UUID:
+    """The same id whenever the record is handed over again, where the broker says when it got it."""
+    if record.at is None:
+        return message.id
+    mark = hashlib.sha256(f"{message.source} {message.key}".encode()).digest()
+    return uuid7(max(0, int(record.at.timestamp() * 1000)), int.from_bytes(mark[:10], "big") >> 6)
+
+
+def _as_claimed(message: NewMessage, handler: Handler) -> Claimed:
+    """A record in the form in which the engine runs things: its first attempt, held by nobody."""
+    return Claimed(
+        id=delivery_id(message.id, handler.name),
+        message_id=message.id,
+        consumer=handler.name,
+        queue=handler.queue,
+        priority=handler.priority,
+        generation=message.generation,
+        attempts=1,
+        max_attempts=None,
+        fence=0,
+        holds=0,
+        expiries=0,
+        suspect=False,
+        run_at=_now(message),
+        retry=None,
+        type=message.type,
+        source=message.source,
+        key=message.key,
+        payload=message.payload,
+        headers=_json(message),
+        occurred_at=_now(message),
+        message_generation=message.generation,
+    )
+
+
+def _now(message: NewMessage) -> datetime:
+    # For people: nothing is decided by it.
+    return message.occurred_at or datetime.now(UTC)
+
+
+def _json(message: NewMessage) -> str:
+    return orjson.dumps(message.headers).decode() if message.headers else "{}"

@@ -1,0 +1,14 @@
+"""The places at brokers that an app reads from and sends to."""
+
+from typing import TYPE_CHECKING
+
+from holdfast.ops.brokers import Place
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+
+def places(app: "Holdfast") -> list[Place]:
+    """Every declared source and relay's target, nothing connected."""
+    sources: list[Place] = [feed.source for feed in app.feeds.values()]
+    return sources + [relay.target for relay in app.relays.values()]

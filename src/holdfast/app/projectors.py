@@ -1,0 +1,272 @@
+"""`hf.projectors`: rebuilding projectors with the app's own handlers."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.change import Deliver, Discard
+from holdfast.core.classify import Verdict
+from holdfast.core.decide import budget, decide
+from holdfast.core.errors import NotFound, RebuildStopped, Refused, TerminalError
+from holdfast.core.event import NewerVersion
+from holdfast.core.identity import delivery_id
+from holdfast.core.message import Message
+from holdfast.core.outcome import Failed, Outcome, Succeeded, error_of
+from holdfast.core.redact import hidden, hiding
+from holdfast.core.report import report
+from holdfast.engine.attempt import RolledBack
+from holdfast.engine.context import IDLE_TIMEOUT, Context
+from holdfast.engine.execute import Ended, execute
+from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.options import instance_id
+from holdfast.engine.threads import Threads
+from holdfast.projections.rebuild import LEASE, Progress, Rebuild, Rebuilt, Subject
+from holdfast.stores.claim import Claimed
+from holdfast.stores.dialect import Dialect
+from holdfast.stores.log import Wanted
+from holdfast.stores.operation import Operation
+from holdfast.stores.projection import Place, checkpoint, reached
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+_LONGEST_WAIT = timedelta(minutes=1)
+
+Watch = Callable[[Progress], None]
+
+
+class Projectors:
+    """Projectors of an app. How they stand is in `hf.ops.projectors()`; rebuilding them needs the app itself."""
+
+    def __init__(self, app: "Holdfast") -> None:
+        self._app = app
+
+    @property
+    def sync(self) -> "SyncProjectors":
+        return SyncProjectors(self)
+
+    async def rebuild(
+        self,
+        *names: str,
+        actor: str,
+        reason: str | None = None,
+        resume: bool = False,
+        skip: Iterable[UUID] = (),
+        progress: Watch | None = None,
+        lease: timedelta = LEASE,
+    ) -> list[Rebuilt]:
+        """Builds the results of these projectors anew from the event store, one after another.
+
+        A projector with `swap` is built beside its live result, which is read and updated until the new one takes its
+        place in one transaction. Without `swap` it is held meanwhile. Killed at any moment, it can be run again:
+        from the beginning, or with `resume` from where it was, if the handler is the same. `skip` names events to
+        leave out; discarded ones are. `RebuildStopped` names the event that the handler cannot apply. For as long as
+        `lease` after it was killed, another is refused.
+        """
+        handlers = [self.handler(name) for name in names]
+        await self._app._prepare(None)
+        return [
+            await self._rebuild(handler, actor, reason, resume, frozenset(skip), progress, lease)
+            for handler in handlers
+        ]
+
+    def handler(self, name: str) -> Handler:
+        """The projector of this name; `Refused` if it says nothing of how it is made empty."""
+        known = {one.name: one for one in self._app.handlers.values() if one.kind is Kind.PROJECTOR}
+        if name not in known:
+            raise NotFound("projector", name, f"this app has {', '.join(sorted(known)) or 'none'}")
+        if known[name].reset is None:
+            raise Refused(
+                "rebuild", f"projector {name}", "declared without reset=", "give @hf.projector(reset=…), and swap="
+            )
+        return known[name]
+
+    async def _rebuild(
+        self,
+        handler: Handler,
+        actor: str,
+        reason: str | None,
+        resume: bool,
+        skip: frozenset[UUID],
+        progress: Watch | None,
+        lease: timedelta,
+    ) -> Rebuilt:
+        assert handler.reset is not None
+        owner, applying = instance_id(), _Applying(self._app, handler, lease)
+        subject = Subject(
+            name=handler.name,
+            wanted=Wanted(handler.patterns),
+            apply=applying.apply,
+            reset=handler.reset,
+            swap=handler.swap,
+        )
+        try:
+            return await Rebuild(
+                self._app.store,
+                subject,
+                owner=owner,
+                actor=actor,
+                reason=reason,
+                skip=skip,
+                progress=progress,
+                lease=lease,
+            ).run(resume=resume)
+        finally:
+            applying.close()
+
+
+class SyncProjectors:
+    """The blocking twins."""
+
+    def __init__(self, projectors: Projectors) -> None:
+        self._projectors = projectors
+
+    def rebuild(
+        self,
+        *names: str,
+        actor: str,
+        reason: str | None = None,
+        resume: bool = False,
+        skip: Iterable[UUID] = (),
+        progress: Watch | None = None,
+        lease: timedelta = LEASE,
+    ) -> list[Rebuilt]:
+        """`Projectors.rebuild`, blocking, in an event loop of its own."""
+        return asyncio.run(
+            self._projectors.rebuild(
+                *names, actor=actor, reason=reason, resume=resume, skip=skip, progress=progress, lease=lease
+            )
+        )
+
+
+class _Silent:
+    """What a context has in place of an app: history must not publish anything a second time."""
+
+    @property
+    def sync(self) -> "_Silent":
+        return self
+
+    def publish(self, *_: object, **__: object) -> NoReturn:
+        raise TerminalError(
+            "a projector publishes inside a rebuild, which would repeat what was published when it first ran; do so "
+            "only `if not ctx.rebuilding`"
+        )
+
+
+class _RebuildContext(Context):
+    """An event of the past as its handler sees it: completing it moves the rebuild on, in the same transaction."""
+
+    __slots__ = ("_lease", "_place")
+
+    rebuilding = True
+
+    def __init__(self, claimed: Claimed, dialect: Dialect, attempts: int, place: Place, lease: timedelta) -> None:
+        super().__init__(claimed, place.held.owner, dialect, _Silent(), attempts)
+        self._place, self._lease = place, lease
+
+    def _completion(self, key: str | None) -> Operation[None]:
+        if key is not None:
+            raise TerminalError(
+                f"projector {self.consumer} completes with key=, which a rebuild cannot tell from the first time; "
+                "complete without it"
+            )
+        return checkpoint(self._place, self._lease, IDLE_TIMEOUT)
+
+
+class _Applying:
+    """Runs a projector's handler for one event after another, by its own retry policy."""
+
+    def __init__(self, app: "Holdfast", handler: Handler, lease: timedelta) -> None:
+        self._app, self._lease = app, lease
+        # It was all seen before; that must not keep it from being applied.
+        self._handler = replace(handler, dedupe=None)
+        self._threads = Threads("holdfast-rebuild")
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def apply(self, message: Message, place: Place) -> bool:
+        """Applies one event; true when its handler moved the rebuild on in its own transaction."""
+        hide = self._app._secrets.redactor.hide(message.type, message.payload)
+        if hide is None:
+            return await self._apply(message, place)
+        with hiding(hide):
+            return await self._apply(message, place)
+
+    async def _apply(self, message: Message, place: Place) -> bool:
+        policy, attempt = self._handler.retry, 1
+        while True:
+            claimed = _claimed(self._handler, message, place, attempt)
+            context = _RebuildContext(claimed, self._app.store.dialect, budget(claimed, policy), place, self._lease)
+            run = await execute(
+                self._handler, claimed, context, self._app.rules, self._threads, self._app._bound_to.window
+            )
+            if run.thread is not None:
+                # Nothing can stop it, and the next run must not meet it.
+                await asyncio.wait({run.thread})
+            outcome = run.outcome
+            if context.completing:
+                cursor, _ = await self._app.store.run(reached(place.held))
+                if cursor == place.reached:
+                    return True
+                outcome = _undone(run)
+            change = decide(claimed, outcome, policy, random.random())  # noqa: S311
+            if isinstance(change, Deliver | Discard):
+                return False
+            delay = getattr(change, "delay", None)
+            if delay is None or isinstance(run.error, NewerVersion) or attempt >= policy.attempts:
+                raise RebuildStopped(place.held.name, message.id, _problem(outcome, run))
+            await asyncio.sleep(min(delay, _LONGEST_WAIT).total_seconds())
+            attempt += 1
+
+
+def _undone(run: Ended) -> Outcome:
+    if not isinstance(run.outcome, Succeeded):
+        return run.outcome
+    why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
+    return Failed(report(why, hidden()), Verdict.retry())
+
+
+def _problem(outcome: Outcome, run: Ended) -> str:
+    error = error_of(outcome)
+    if error is not None:
+        return f"{error.type}: {error.message}"
+    return f"it ended as {outcome.name}" + (f" ({type(run.error).__name__})" if run.error is not None else "")
+
+
+def _claimed(handler: Handler, message: Message, place: Place, attempt: int) -> Claimed:
+    """An event of the past in the shape in which handlers get their work."""
+    return Claimed(
+        id=delivery_id(message.id, handler.name),
+        message_id=message.id,
+        consumer=handler.name,
+        queue=handler.queue,
+        priority=handler.priority,
+        generation=message.generation,
+        attempts=attempt,
+        max_attempts=None,
+        fence=place.held.fence,
+        holds=0,
+        expiries=0,
+        suspect=False,
+        run_at=message.occurred_at,
+        retry=None,
+        type=message.type,
+        source=message.source,
+        key=message.key,
+        payload=message.payload,
+        headers=orjson.dumps(dict(message.headers)).decode(),
+        occurred_at=message.occurred_at,
+        message_generation=message.generation,
+    )
+
+
+def projector_names(handlers: Iterable[Handler]) -> list[str]:
+    """Those of the handlers that are projectors."""
+    return [handler.name for handler in handlers if handler.kind is Kind.PROJECTOR]

@@ -1,0 +1,135 @@
+"""`hf.relay`, and the relays of a worker: they run beside it for as long as it does."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from holdfast.brokers.cloudevents import Mode
+from holdfast.brokers.protocol import Target
+from holdfast.brokers.relay import Relay, Relaying
+from holdfast.core.classify import Rules
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.event import event_type
+from holdfast.core.message import DEFAULT_PRIORITY, Message
+from holdfast.core.names import check_name
+from holdfast.core.retry import RetryPolicy
+from holdfast.engine.context import Context
+from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.options import WorkerOptions, instance_id
+from holdfast.stores.log import Wanted
+from holdfast.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+log = structlog.get_logger("holdfast.relay")
+
+_TRIES, _PARTING = 3, 3.0
+
+
+def declare(
+    events: tuple[object, ...],
+    *,
+    name: str,
+    to: Target,
+    queue: str,
+    from_now: bool,
+    key: Callable[[Message], str | None] | None,
+    mode: str,
+    lease: Duration,
+) -> Relay:
+    """A relay as it was asked for, checked."""
+    check_name("consumer", name)
+    if mode not in list(Mode):
+        raise ConfigurationError(f"relay {name}: mode is {mode!r}; use {' or '.join(map(repr, map(str, Mode)))}")
+    if not callable(getattr(to, "open", None)):
+        raise ConfigurationError(
+            f"relay {name}: to= is {to!r}; give a place at a broker, such as kafka.topic('orders')"
+        )
+    patterns = [event_type(event).name if isinstance(event, type) else event for event in events]
+    if wrong := [one for one in patterns if not isinstance(one, str)]:
+        raise ConfigurationError(f"relay {name}: {wrong[0]!r} is neither an event class nor a name")
+    return Relay(
+        name=name,
+        wanted=Wanted(tuple(dict.fromkeys(map(str, patterns)))),
+        target=to,
+        queue=check_name("queue", queue),
+        priority=DEFAULT_PRIORITY,
+        key=key,
+        mode=Mode(mode),
+        from_now=from_now,
+        lease=to_timedelta(lease, name="lease"),
+    )
+
+
+def handler_of(relay: Relay, store: Callable[[], Store], retry: RetryPolicy) -> Handler:
+    """The relay as a consumer: it runs what the broker refused, and what an operator replays."""
+
+    async def send(ctx: Context, _: Any) -> None:
+        await relay.send_again(store(), ctx.message_id)
+
+    return Handler(
+        name=relay.name,
+        kind=Kind.RELAY,
+        function=send,
+        queue=relay.queue,
+        priority=relay.priority,
+        retry=retry,
+        rules=Rules(),
+        takes_context=True,
+    )
+
+
+class Relays:
+    """The relays that a worker serves: those of its queues."""
+
+    def __init__(self, app: "Holdfast", options: WorkerOptions) -> None:
+        wanted = [
+            relay
+            for relay in app.relays.values()
+            if not options.suspects and (options.queues is None or relay.queue in options.queues)
+        ]
+        owner = instance_id()
+        self._limit = options.idle_limit.total_seconds()
+        self._all = [Relaying(app.store, relay, owner, options.generation) for relay in wanted]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(one.run(), name="holdfast-relay") for one in self._all]
+
+    def wake(self) -> None:
+        """There may be events. In the loop's thread only."""
+        for one in self._all:
+            one.wake()
+
+    async def caught_up(self, stop: asyncio.Event | None, *, patient: bool = True) -> None:
+        """Waits until all that is committed was relayed, or `stop` is set; not longer than an idle worker would."""
+        if not self._all:
+            return
+        relayed = asyncio.create_task(_all_of(self._all, patient))
+        stopped = asyncio.create_task((stop or asyncio.Event()).wait())
+        try:
+            await asyncio.wait({relayed, stopped}, timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
+            if not relayed.done() and not stopped.done():
+                log.warning("not idle, but a relay could not catch up")
+        finally:
+            relayed.cancel()
+            stopped.cancel()
+
+    async def stop(self) -> None:
+        """Ends them; what was sent and not yet marked is sent again by the next."""
+        tasks = set(self._tasks)
+        # A broker's client may take a cancellation for something else.
+        for _ in range(_TRIES if tasks else 0):
+            for task in tasks:
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=_PARTING)
+            if not tasks:
+                return
+
+
+async def _all_of(relays: list[Relaying], patient: bool) -> None:
+    await asyncio.gather(*(one.caught_up(patient=patient) for one in relays))

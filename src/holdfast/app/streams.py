@@ -1,0 +1,226 @@
+"""`@hf.consumer(..., source=...)`: what a worker takes in from brokers, beside the deliveries it runs."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.app.copies import Copies
+from holdfast.app.direct import Direct
+from holdfast.brokers.decode import Reading, record_of
+from holdfast.brokers.inbox import Inbox, RawLetters, conflict
+from holdfast.brokers.intake import Intake
+from holdfast.brokers.persist import Persisting
+from holdfast.brokers.protocol import Lag, Source, Target
+from holdfast.core import payload
+from holdfast.core.errors import ConfigurationError, KeyConflict
+from holdfast.core.identity import delivery_id, uuid7
+from holdfast.core.loggable import loggable
+from holdfast.core.message import Address, NewMessage
+from holdfast.core.names import check_name
+from holdfast.core.report import ErrorReport
+from holdfast.engine.alert import DeadLetterAlert
+from holdfast.engine.context import IDLE_TIMEOUT, Context
+from holdfast.engine.handler import Handler
+from holdfast.engine.options import WorkerOptions, instance_id
+from holdfast.stores.claim import Claimed
+from holdfast.stores.intake import forget_handled, report_intake, take_in_completing
+from holdfast.stores.publish import Fanout
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+    from holdfast.app.router import Router
+
+_MOST_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """Where a consumer's records come from. `direct` runs its handler straight from there, `concurrency` at a time."""
+
+    source: Source
+    patterns: tuple[str, ...]
+    origin: str
+    direct: bool
+    concurrency: int
+    dead_letters: Target | None = None
+
+
+def feed(
+    name: str,
+    source: Source,
+    patterns: tuple[str, ...],
+    *,
+    direct: bool,
+    concurrency: int,
+    origin: str | None,
+    dead_letters: Target | None,
+) -> Feed:
+    """A consumer's source as it was asked for, checked."""
+    for word, place in {"source": source, "dead_letters": dead_letters}.items():
+        if place is not None and not callable(getattr(place, "open", None)):
+            raise ConfigurationError(
+                f"consumer {name}: {word}= is {place!r}; give a place at a broker, such as "
+                "redis.stream('payments', group='shop')"
+            )
+    if not 1 <= concurrency <= _MOST_AT_ONCE:
+        raise ConfigurationError(f"consumer {name}: concurrency is {concurrency}; give 1 to {_MOST_AT_ONCE:,}")
+    known = origin if origin is not None else source.name.partition(":")[0]
+    return Feed(
+        source=source,
+        patterns=patterns,
+        origin=check_name("source", known),
+        direct=direct,
+        concurrency=concurrency,
+        dead_letters=dead_letters,
+    )
+
+
+async def reread(router: "Router", name: str, context: Context, claimed: Claimed) -> None:
+    """Reads a record anew that was kept raw: stored as a message, if it is absent, as the raw one is done."""
+    app = router._bound()
+    reading, record = _reading(app, app.handlers[name], app.feeds[name]), record_of(payload.decode(claimed.payload))
+    message = reading.message(record)
+    if message is None:
+        return
+    context.completing = True
+    try:
+        await app.store.run(take_in_completing(context.claim, IDLE_TIMEOUT, message, Fanout()))
+    except KeyConflict as error:
+        raise conflict(message, record, error.message_id) from error
+    app._wake()
+
+
+class Streams:
+    """The intakes that a worker runs: those of consumers in its queues."""
+
+    def __init__(self, app: "Holdfast", options: WorkerOptions) -> None:
+        self._limit = options.idle_limit.total_seconds()
+        self._grace = options.grace.total_seconds()
+        self._direct: list[Direct] = []
+        self._copies = Copies(
+            app, {name: feed.dead_letters for name, feed in app.feeds.items() if feed.dead_letters is not None}
+        )
+        self._intakes = [
+            self._intake(app, handler, app.feeds[name], options)
+            for name, handler in app.handlers.items()
+            if name in app.feeds
+            and not options.suspects
+            and (options.queues is None or handler.queue in options.queues)
+        ]
+        self._running: list[asyncio.Task[None]] = []
+
+    def start(self, stop: asyncio.Event, failed: Callable[[], None]) -> None:
+        """Takes records in until `stop`; calls `failed` if an intake cannot go on at all, and `check` then raises."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not stop.is_set():
+                failed()
+
+        self._copies.start()
+        for intake in self._intakes:
+            task = asyncio.create_task(intake.run(stop), name="holdfast-intake")
+            task.add_done_callback(ended)
+            self._running.append(task)
+
+    def bringing(self) -> bool:
+        """Whether records may still come."""
+        return bool(self._running) and not all(intake.idle(self._limit) for intake in self._intakes)
+
+    async def end(self, *, hurried: bool) -> None:
+        """Waits for what is under way, and cuts off what takes longer than the grace."""
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=1.0 if hurried else self._grace + 5.0)
+            for task in late:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=5.0)
+        for direct in self._direct:
+            direct.close()
+        await self._copies.end()
+
+    def check(self) -> None:
+        """Raises what ended an intake, if something did."""
+        for task in self._running:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    def _intake(self, app: "Holdfast", handler: Handler, feed: Feed, options: WorkerOptions) -> Intake:
+        worker, reading = instance_id(), _reading(app, handler, feed)
+        store = Persisting(app.store, handler.name)
+        letters = RawLetters(store, reading, worker, partial(_alert, app, handler))
+        taker: Direct | Inbox
+        if feed.direct:
+            taker = Direct(app, handler, reading, store, letters, worker, feed.concurrency)
+            self._direct.append(taker)
+        else:
+            taker = Inbox(store, reading, letters, app._wake)
+
+        async def report(lag: Lag | None, problem: str | None) -> None:
+            await store.ask(
+                report_intake(
+                    handler.name,
+                    feed.source.name,
+                    direct=feed.direct,
+                    waiting=None if lag is None else lag.waiting,
+                    unacknowledged=None if lag is None else lag.unacknowledged,
+                    problem=problem,
+                )
+            )
+
+        return Intake(
+            feed.source, handler.name, taker, report, grace=options.grace.total_seconds(), hasty=options.until_idle
+        )
+
+
+class ForgetDuty:
+    """Forgets what handlers that run straight from a stream have handled, as long ago as deliveries are pruned."""
+
+    interval = timedelta(minutes=10)
+
+    def __init__(self, app: "Holdfast", keep: timedelta) -> None:
+        self._store, self._keep = app.store, keep
+        self._consumers = [name for name, feed in app.feeds.items() if feed.direct]
+
+    async def perform(self, worker: str) -> None:
+        if self._consumers:
+            while await self._store.run(forget_handled(self._consumers, self._keep)):
+                pass
+
+
+def _reading(app: "Holdfast", handler: Handler, feed: Feed) -> Reading:
+    return Reading(
+        origin=feed.origin,
+        patterns=feed.patterns,
+        address=Address(consumer=handler.name, queue=handler.queue, priority=handler.priority),
+        generation=app.generation,
+        max_bytes=app._max_payload,
+        fresh=_fresh_id,
+    )
+
+
+def _fresh_id() -> UUID:
+    return uuid7(time.time_ns() // 1_000_000, secrets.randbits(74))
+
+
+def _alert(app: "Holdfast", handler: Handler, raw: NewMessage, error: ErrorReport) -> None:
+    app._alerts.dead(
+        DeadLetterAlert(
+            event_id=raw.id,
+            delivery_id=delivery_id(raw.id, handler.name),
+            event_type=raw.type,
+            source=raw.source,
+            target=handler.name,
+            queue=handler.queue,
+            handler=handler.name,
+            last_error=error.message,
+            error_type=error.type,
+            fingerprint=error.fingerprint,
+            attempts=1,
+            correlation=loggable(raw.headers),
+        )
+    )

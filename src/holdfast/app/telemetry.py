@@ -1,0 +1,121 @@
+"""Metrics of an app: what its process counted and what its store holds, for a scrape and for OpenTelemetry."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from holdfast._version import __version__
+from holdfast.core.errors import HoldfastError
+from holdfast.core.metric import Distribution, Family, MetricKind
+from holdfast.ops.metrics import families
+from holdfast.ops.stats import Stats
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+log = structlog.get_logger("holdfast.metrics")
+
+_FRESH_SECONDS = 10.0
+_COST_FACTOR = 20.0
+_NOTHING = Stats(
+    now=datetime.min.replace(tzinfo=UTC),
+    loads=(),
+    workers=0,
+    paused_queues=(),
+    paused_consumers=(),
+    blocked_consumers=(),
+)
+_IDLE = ("_ProxyMeterProvider", "NoOpMeterProvider")
+
+
+class Figures:
+    """An app's metrics.
+
+    The store is asked at most every ten seconds, and less often where asking takes long. When it cannot be reached the
+    process' own counts are told alone.
+    """
+
+    def __init__(self, app: "Holdfast") -> None:
+        self._app = app
+        self._stored: list[Family] = []
+        self._due = 0.0
+        self._asking = threading.Lock()
+
+    def families(self) -> list[Family]:
+        """All of it. Blocks while the store is asked."""
+        return [*self.stored(), *self._app.meter.families()]
+
+    def stored(self) -> list[Family]:
+        """What the store holds. Blocks while it is asked."""
+        with self._asking:
+            started = time.monotonic()
+            if started >= self._due:
+                try:
+                    self._stored = self._app.ops.sync.metrics()
+                except HoldfastError as error:
+                    log.warning("metrics of the store are left out", error=str(error))
+                    self._stored = []
+                ended = time.monotonic()
+                self._due = ended + max(_FRESH_SECONDS, _COST_FACTOR * (ended - started))
+            return self._stored
+
+
+def export_once(app: "Holdfast") -> None:
+    """`export`, when the first worker of a process starts that has configured OpenTelemetry."""
+    if not app._exported:
+        app._exported = export(app)
+
+
+def export(app: "Holdfast", provider: Any = None) -> bool:
+    """Hands an app's metrics to OpenTelemetry, if the process has configured it; says whether it did."""
+    if provider is None:
+        api = sys.modules.get("opentelemetry.metrics")
+        provider = None if api is None else api.get_meter_provider()
+        if provider is None or type(provider).__name__ in _IDLE:
+            return False
+    meter, figures = provider.get_meter("holdfast", __version__), Figures(app)
+    sizes: dict[str, Any] = {}
+    for read, known in ((figures.stored, families(_NOTHING, ())), (app.meter.families, app.meter.families())):
+        for family in known:
+            name, unit = _named(family)
+            match family.kind:
+                case MetricKind.COUNTER:
+                    meter.create_observable_counter(name, [_reader(read, family.name)], unit, family.help)
+                case MetricKind.GAUGE:
+                    meter.create_observable_gauge(name, [_reader(read, family.name)], unit, family.help)
+                case MetricKind.HISTOGRAM:
+                    sizes[family.name] = meter.create_histogram(name, unit, family.help)
+
+    def settled(queue: str, consumer: str, operation: str, ran: float | None, held: float | None) -> None:
+        labels = {"queue": queue, "consumer": consumer}
+        for name, seconds in (("holdfast_run_seconds", ran), ("holdfast_claim_to_done_seconds", held)):
+            if seconds is not None:
+                sizes[name].record(seconds, labels)
+
+    app.meter.observe(settled)
+    return True
+
+
+def _named(family: Family) -> tuple[str, str]:
+    """OpenTelemetry's spelling: dots, and the unit apart."""
+    name, unit = family.name.removesuffix("_total"), ""
+    if name.endswith("_seconds"):
+        name, unit = name.removesuffix("_seconds"), "s"
+    return name.replace("holdfast_", "holdfast.", 1), unit
+
+
+def _reader(read: Callable[[], list[Family]], name: str) -> Callable[[Any], Iterable[Any]]:
+    def observe(_: Any) -> Iterable[Any]:
+        from opentelemetry.metrics import Observation
+
+        for family in read():
+            for sample in family.samples if family.name == name else ():
+                if not isinstance(sample.value, Distribution):
+                    yield Observation(sample.value, dict(sample.labels))
+
+    return observe

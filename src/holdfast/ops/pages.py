@@ -1,0 +1,40 @@
+"""Pages of deliveries and messages in a time that does not depend on how many there are."""
+
+from uuid import UUID
+
+from holdfast.core.message import Message
+from holdfast.core.pattern import ANY, check_pattern
+from holdfast.ops.redaction import shown_listed, shown_messages
+from holdfast.ops.work import Work, do
+from holdfast.stores import lookback
+from holdfast.stores.lookback import Slice
+from holdfast.stores.query import Filter, Listed
+
+
+def delivery_page(wanted: Filter | None = None, *, limit: int = 50, before: UUID | None = None) -> Work[Slice[Listed]]:
+    """A page of deliveries, newest first; pass `next` as `before` for the following.
+
+    A filter that no index serves is looked for in a bounded stretch: a page may hold less than `limit`, even nothing,
+    and only when `next` is none was it the last.
+    """
+    wanted = wanted or Filter()
+    if wanted.type is not None:
+        check_pattern(wanted.type)
+    items, following = yield from do(lookback.delivery_page(wanted, limit, before))
+    return Slice([shown_listed(one) for one in items], following)
+
+
+def message_page(
+    *,
+    type: str | None = None,
+    source: str | None = None,
+    key: str | None = None,
+    limit: int = 50,
+    before: UUID | None = None,
+) -> Work[Slice[Message]]:
+    """A page of messages, newest first; pass `next` as `before` for the following. Bounded like `delivery_page`."""
+    if type is not None:
+        check_pattern(type)
+    type = None if type == ANY else type
+    found = yield from do(lookback.message_page(type=type, source=source, key=key, limit=limit, before=before))
+    return Slice((yield from shown_messages(found.items)), found.next)

@@ -1,0 +1,86 @@
+"""Projectors: how far each has come, how it does, and how its last rebuild stands."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.ops.consumers import ConsumerState, consumers
+from holdfast.ops.findings import Finding, Level
+from holdfast.ops.work import Work, do
+from holdfast.stores import projection
+from holdfast.stores.projection import LastRun, Projector, Rebuilding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectorState:
+    """A projector as the store knows it.
+
+    It has run every event up to `position`, but those that failed; `newest` is the place of the newest event. A
+    transaction that commits late can set a position back. `pending` and `lag` say how many events wait, and how long the
+    oldest has. `held` says that a rebuild keeps it from running.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    queue: str
+    position: int
+    newest: int
+    pending: int
+    in_flight: int
+    failed: int
+    discarded: int
+    lag: timedelta
+    workers: int
+    paused_at: datetime | None
+    held: bool
+    last_run: LastRun | None
+    rebuild: Rebuilding | None
+
+
+def projectors() -> Work[list[ProjectorState]]:
+    """Every projector that ever registered, by name."""
+    known = yield from do(projection.projectors())
+    if not known:
+        return []
+    states: dict[str, ConsumerState] = {one.name: one for one in (yield from consumers())}
+    newest = yield from do(projection.newest_position())
+    found = []
+    for one in known:
+        state = states[one.name]
+        oldest = yield from do(projection.oldest_unfinished(one.name))
+        found.append(
+            ProjectorState(
+                name=one.name,
+                patterns=state.patterns,
+                queue=state.queue,
+                position=newest if oldest is None else oldest - 1,
+                newest=newest,
+                pending=state.pending,
+                in_flight=state.in_flight,
+                failed=state.failed,
+                discarded=state.discarded,
+                lag=state.lag,
+                workers=state.workers,
+                paused_at=state.paused_at,
+                held=one.held,
+                last_run=(yield from do(projection.last_run(one.name))),
+                rebuild=one.rebuild,
+            )
+        )
+    return found
+
+
+def judge_projectors(found: Iterable[Projector]) -> list[Finding]:
+    """What is to be said of rebuilds that did not come to their end."""
+    findings = []
+    for one in found:
+        rebuild = one.rebuild
+        if rebuild is None or rebuild.state == "done" or rebuild.alive:
+            continue
+        how = "was cut off" if rebuild.state == "running" else "stopped"
+        message = f"the rebuild of projector {one.name} {how} after {rebuild.applied:,} events"
+        if one.held:
+            message += "; its result is half built and nothing is added to it"
+        remedy = f"`holdfast projectors rebuild {one.name}` builds it anew, --resume goes on with the same handler"
+        findings.append(Finding("projectors", Level.FAIL if one.held else Level.WARN, message, remedy))
+    return findings

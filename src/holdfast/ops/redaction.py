@@ -1,0 +1,69 @@
+"""Redaction of what operators read. Every task that returns texts or payloads passes them through here, so that no
+front end can forget to."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from holdfast.core.delivery import FailureCycle
+from holdfast.core.message import Message
+from holdfast.core.redact import Redactor, redact_headers, redacted, scrub
+from holdfast.ops.work import Work, do
+from holdfast.stores.operate import AuditEntry
+from holdfast.stores.query import FailureGroup, Listed, Run
+from holdfast.stores.redaction import redactions
+
+Hide = Callable[[str], str] | None
+"""What takes the secrets of one message out of a text."""
+
+
+def redactor() -> Work[Redactor]:
+    """Knows everything any app declared secret."""
+    return Redactor((yield from do(redactions())))
+
+
+def shown_message(known: Redactor, message: Message) -> Message:
+    """A message as it may be shown: declared fields and secret headers hold a mark."""
+    payload, headers = known.payload(message.type, message.payload), redact_headers(message.headers)
+    if payload is message.payload and headers is message.headers:
+        return message
+    return replace(message, payload=payload, headers=headers)
+
+
+def shown_messages(messages: Iterable[Message]) -> Work[list[Message]]:
+    """`shown_message` for many."""
+    known = yield from redactor()
+    return [shown_message(known, message) for message in messages]
+
+
+def shown_listed(listed: Listed, hide: Hide = None) -> Listed:
+    """A delivery whose errors, past ones too, may be shown."""
+    row = listed.delivery
+    if row.last_error is None and not row.failure_history:
+        return listed
+    history = tuple(_shown_cycle(cycle, hide) for cycle in row.failure_history)
+    return replace(listed, delivery=replace(row, last_error=_text(row.last_error, hide), failure_history=history))
+
+
+def shown_run(run: Run, hide: Hide = None) -> Run:
+    """A run whose error, trace and detail may be shown."""
+    detail = scrub(run.detail, hide)
+    assert detail is None or isinstance(detail, Mapping)
+    return replace(run, error=_text(run.error, hide), trace=_text(run.trace, hide), detail=detail)
+
+
+def shown_entry(entry: AuditEntry, hide: Hide = None) -> AuditEntry:
+    """An audit entry whose reason and detail may be shown."""
+    return replace(entry, reason=_text(entry.reason, hide), detail=scrub(entry.detail, hide))
+
+
+def shown_group(group: FailureGroup) -> FailureGroup:
+    """A failure group whose example may be shown."""
+    return replace(group, last_error=_text(group.last_error, None))
+
+
+def _shown_cycle(cycle: FailureCycle, hide: Hide) -> FailureCycle:
+    return replace(cycle, last_error=_text(cycle.last_error, hide), reason=_text(cycle.reason, hide))
+
+
+def _text(text: str | None, hide: Hide) -> str | None:
+    return None if text is None else redacted(text, hide)

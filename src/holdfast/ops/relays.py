@@ -1,0 +1,57 @@
+"""Relays as operators see them: where they send, how far behind they are, and who runs them."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.ops.work import Work, do
+from holdfast.stores.log import Wanted, behind
+from holdfast.stores.position import Position, Reader, positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayState:
+    """A relay with how it does. `waiting` counts events not yet relayed, up to 10,000 (`or_more`), `lag` is how long
+    ago the oldest of them occurred; `relayed` counts those that were. `owner` is the worker whose lease holds.
+    `rewound` says that it stands still, because the event store was restored onto another server."""
+
+    name: str
+    patterns: tuple[str, ...]
+    to: str
+    waiting: int
+    or_more: bool
+    lag: timedelta
+    relayed: int
+    owner: str | None
+    moved_at: datetime
+    rewound: bool
+
+
+def relays() -> Work[list[RelayState]]:
+    """Every relay that ever ran, by name; one that is gone for good is taken off with `retire_consumer`."""
+    found = []
+    for position in (yield from do(positions(Reader.RELAY))):
+        patterns = _texts(position.detail.get("events")) or ("*",)
+        late = yield from do(behind(position.cursor, Wanted(patterns)))
+        found.append(
+            RelayState(
+                name=position.name,
+                patterns=patterns,
+                to=str(position.detail.get("to", "")),
+                waiting=late.waiting,
+                or_more=late.or_more,
+                lag=late.age,
+                relayed=position.passed,
+                owner=_owner(position),
+                moved_at=position.updated_at,
+                rewound=late.rewound,
+            )
+        )
+    return found
+
+
+def _owner(position: Position) -> str | None:
+    return position.owner if position.held else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
