@@ -19,6 +19,7 @@ from bench.peers.protocol import Unable
 from bench.plan import FULL, SHORT, Run
 from bench.servers import Stores
 from bench.subject import OURS, Kind
+from bench.suites.brokers import brokers_suite
 from bench.suites.calls import calls_suite
 from bench.suites.drain import drain_suite, publish_suite
 from bench.suites.growth import growth_suite
@@ -37,6 +38,7 @@ SUITES: dict[str, Callable[[Run], None]] = {
     "steady": steady_suite,
     "sqlite": lambda run: drain_suite(run, Kind.SQLITE),
     "calls": calls_suite,
+    "brokers": brokers_suite,
     "memory": memory_suite,
     "growth": growth_suite,
     "snapshot": snapshot_suite,

@@ -21,6 +21,7 @@ _TITLES = {
     "drain-sqlite": "SQLite: bulk publish and drain",
     "drain-redis": "Redis: bulk publish and drain",
     "calls": "A call that succeeds at once",
+    "brokers": "Brokers: records taken in, events relayed",
     "memory": "Memory of a worker",
     "growth": "Cost as it grows",
     "snapshot": "An old snapshot held open",

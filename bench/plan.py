@@ -27,6 +27,8 @@ class Sizes:
     memory: int
     growth: int
     calls: int
+    records: int
+    """Through each broker, in and out; fewer than the backlog at which an intake waits for its workers."""
     defaults: bool
     """Whether peers are measured by their defaults too, and not by their best settings alone."""
     minutes: float
@@ -46,6 +48,7 @@ SHORT = Sizes(
     memory=50_000,
     growth=10_000,
     calls=50_000,
+    records=5_000,
     defaults=False,
     minutes=10,
 )
@@ -62,6 +65,7 @@ FULL = Sizes(
     memory=1_000_000,
     growth=30_000,
     calls=300_000,
+    records=9_000,
     defaults=True,
     minutes=88,
 )

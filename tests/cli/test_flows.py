@@ -149,6 +149,18 @@ def test_some_of_many_is_a_partial_failure(shop: Shop) -> None:
     assert shop.run("replay", "--id", shop.done, "--rerun").exit_code == 0
 
 
+def test_dead_letters_are_listed_by_what_was_decided(shop: Shop) -> None:
+    def listed(state: str) -> set[str]:
+        lines = shop.run("dlq", "list", "--state", state, "--format", "jsonl").stdout.splitlines()
+        return {json.loads(line)["id"] for line in lines}
+
+    (first, second, *rest), before = shop.dead, listed("discarded")
+    assert shop.run("dlq", "discard", first, "--reason", "test", "--yes").exit_code == 0
+    assert shop.run("replay", "--id", second, "--yes").exit_code == 0
+    assert (listed("discarded") - before, listed("replayed")) == ({str(first)}, {str(second)})
+    assert listed("waiting") == {str(id) for id in rest}
+
+
 def test_a_message_is_replayed_for_the_consumers_named(shop: Shop) -> None:
     (listed,) = shop.ask(deliveries(Filter(ids=(shop.dead[0],)), 1))
     event = listed.delivery.message_id

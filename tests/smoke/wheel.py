@@ -19,6 +19,7 @@ from pathlib import Path
 
 OPTIONAL = {
     "aio_pika",
+    "aiormq",
     "aiosqlite",
     "asyncpg",
     "confluent_kafka",
@@ -56,6 +57,8 @@ def check_import() -> None:
     home = Path(str(holdfast.__file__)).parent
     expect(home.is_relative_to(sysconfig.get_path("purelib")), f"holdfast came from {home}, not from the wheel")
     expect((home / "py.typed").is_file(), "the wheel carries no py.typed")
+    for file in ("templates/base.html", "static/console.css"):
+        expect((home / "interfaces" / "console" / file).is_file(), f"the wheel carries no {file} of the console")
     expect(
         holdfast.__version__ == version("holdfast"),
         f"holdfast.__version__ is {holdfast.__version__}, the wheel's is {version('holdfast')}",

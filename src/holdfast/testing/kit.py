@@ -143,7 +143,7 @@ class Kit:
 
     async def _reap(self) -> None:
         """What a crash left is taken over at once: the kit knows who died, it need not wait for a lease."""
-        outcomes = Outcomes(_REAPER, Alerts())
+        outcomes = Outcomes(_REAPER, Alerts(), self.app.meter)
         taken = await self.app.store.run(take_over(_REAPER, _LEASE, 500))
         acks = [outcomes.settle(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
         if acks:

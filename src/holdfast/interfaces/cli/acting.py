@@ -101,6 +101,12 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
                 line += "; no living worker serves it now, they would wait"
         lines.append(line)
     lines += _left_out(plan.skipped)
+    if plan.handled:
+        lines.append(f"  {plan.handled:,} were handled before: their consumer's inbox will skip them")
+    lines += [
+        f"  circuit {one.name} is open: {'they' if one.consumer else 'what calls through it'} would park"
+        for one in plan.circuits
+    ]
     if plan.more:
         lines.append(f"  more match than --limit {plan.limit:,} lets in")
     return lines

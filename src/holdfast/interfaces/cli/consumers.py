@@ -1,7 +1,10 @@
 """`holdfast consumers`: who handles what; pausing, resuming, retiring and catching up."""
 
+from datetime import datetime
+
 import click
 
+from holdfast.interfaces.cli.choose import MOMENT
 from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command as make
@@ -31,7 +34,7 @@ def list_() -> None:
 
     columns: list[Column[ConsumerState]] = [
         Column("CONSUMER", lambda one: one.name),
-        Column("GETS", lambda one: ", ".join(one.patterns) or "job", loose=True),
+        Column("GETS", _gets, loose=True),
         Column("QUEUE", lambda one: one.queue),
         Column("STATE", state, style=lambda one: "yellow"),
         Column("PENDING", lambda one: f"{one.pending:,}", right=True),
@@ -42,6 +45,11 @@ def list_() -> None:
         Column("GENERATION", lambda one: "" if one.live_generation is None else one.live_generation, right=True),
     ]
     show_list(settings(), found, columns, "no consumer has registered yet: run a worker, or publish from the app")
+
+
+def _gets(one: ConsumerState) -> str:
+    patterns = ", ".join(one.patterns) or "job"
+    return patterns if one.relays_to is None else f"{patterns} → {one.relays_to}"
 
 
 @make(command, name="pause", acts=True)
@@ -80,11 +88,19 @@ def retire(name: str, pattern: str | None, reason: str | None) -> None:
 
 
 @make(command, name="catch-up", acts=True)
-def catch_up() -> None:
-    """Give every subscription the messages it missed, now. Workers do so by themselves."""
+@click.argument("name", required=False)
+@click.option("--from", "since", type=MOMENT, metavar="TIME", help="Only events since: 2h, 3d, 2026-11-15T09:00Z.")
+def catch_up(name: str | None, since: datetime | None) -> None:
+    """Give every subscription the messages it missed, now. Workers do so by themselves.
+
+    With NAME that consumer gets every stored event it has no delivery of, also from before it was there; not what was
+    done and pruned.
+    """
+    if since is not None and name is None:
+        raise click.UsageError("--from needs the NAME of a consumer")
     with Progress("added") as progress:
-        added = settings().operations().catch_up(actor=settings().who(), progress=progress)
+        added = settings().operations().catch_up(name, since=since, actor=settings().who(), progress=progress)
     if settings().tabular:
-        note(f"added {many_deliveries(added)}")
+        note(f"added {many_deliveries(added)}" + (f" of {name}" if name else ""))
     else:
         show_json(settings(), {"added": added})

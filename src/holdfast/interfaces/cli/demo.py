@@ -13,8 +13,8 @@ from holdfast.interfaces.demo.run import SHORTEST_SECONDS, run_demo
     type=click.FloatRange(min=SHORTEST_SECONDS),
     help="Tell the story once, in about so many seconds, and end by itself. Without it the demo goes on until Ctrl-C.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), help="For the web console, which is not there yet.")
-@click.option("--no-browser", is_flag=True, help="Open no browser. None is opened yet.")
+@click.option("--port", type=click.IntRange(1, 65535), help="For the web console.  [default: one that is free]")
+@click.option("--no-browser", is_flag=True, help="Open no browser on the web console.")
 @click.option(
     "--dsn",
     metavar="DSN",
@@ -30,5 +30,6 @@ def command(seconds: float | None, port: int | None, no_browser: bool, dsn: str 
     dsn = dsn or settings().dsn
     if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
         raise click.BadParameter("give postgresql://…; SQLite is the default and needs no DSN", param_hint="--dsn")
-    click.echo("The web console is not there yet: the story is told in the terminal.", err=True)
-    return run_demo(Console(highlight=False, markup=False), seconds, dsn)
+    return run_demo(
+        Console(highlight=False, markup=False), seconds, dsn, port=port or 0, browser=not no_browser and seconds is None
+    )

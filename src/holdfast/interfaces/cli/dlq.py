@@ -26,6 +26,11 @@ from holdfast.stores.planned import Action
 from holdfast.stores.query import FailureGroup, Filter
 
 _PAGE = 500
+_STATES: dict[str, dict[str, Any]] = {
+    "waiting": {"dead": True},
+    "replayed": {"replayed": True},
+    "discarded": {"status": ("discarded",)},
+}
 
 
 @noun("dlq")
@@ -34,12 +39,19 @@ def command() -> None:
 
 
 @make(command, name="list")
+@click.option(
+    "--state",
+    type=click.Choice(list(_STATES)),
+    default="waiting",
+    show_default=True,
+    help="Waiting for somebody to decide, or what was decided.",
+)
 @filter_options
 @page_options
-def list_(limit: int, before: UUID | None, **chosen: Any) -> None:
+def list_(limit: int, before: UUID | None, state: str, **chosen: Any) -> None:
     """List dead letters, newest first."""
     ops = settings().operations()
-    found = ops.deliveries(read_filter(**chosen, dead=True), limit=limit, before=before)
+    found = ops.deliveries(read_filter(**chosen, **_STATES[state]), limit=limit, before=before)
     show_list(settings(), found, dead_letter_columns(ops.now()), "no dead letters")
     if settings().tabular and len(found) == limit:
         note(f"older ones: add --before {found[-1].delivery.id}")

@@ -1,5 +1,7 @@
 """`holdfast doctor`: is everything as it should be, and what to do if not."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from holdfast.interfaces.cli.failure import Code
@@ -9,18 +11,33 @@ from holdfast.interfaces.cli.settings import settings
 from holdfast.interfaces.cli.words import many, printable
 from holdfast.ops.findings import Finding, Level
 
+if TYPE_CHECKING:
+    from holdfast.ops.brokers import Place
+
 
 @make(name="doctor")
 @click.option("--strict", is_flag=True, help="Warnings count as failures.")
 def command(strict: bool) -> Code:
-    """Examine the store: settings, workers, what nobody runs, what is stuck. Changes nothing."""
-    found = settings().operations(check=False).doctor()
+    """Examine the store: settings, workers, what nobody runs, what is stuck. Changes nothing.
+
+    With --app the brokers that the app reads from and sends to are asked, too: whether they answer, and which of their
+    settings can lose records.
+    """
+    found = settings().operations(check=False).doctor(places=_places())
     if settings().tabular:
         _show(found)
     else:
         show_json(settings(), found)
     bad = {Level.FAIL, Level.WARN} if strict else {Level.FAIL}
     return Code.PARTIAL if any(finding.level in bad for finding in found) else Code.DONE
+
+
+def _places() -> "list[Place]":
+    if settings().app is None:
+        return []
+    from holdfast.app.places import places
+
+    return places(settings().load_app())
 
 
 def _show(found: list[Finding]) -> None:

@@ -1,6 +1,5 @@
 """How a command ends when it does not go well: one line for people, one code for scripts, never a traceback."""
 
-import re
 from enum import IntEnum
 
 import click
@@ -20,6 +19,7 @@ from holdfast.core.errors import (
     StoreBusy,
     StoreError,
 )
+from holdfast.core.mask import mask
 
 
 class Code(IntEnum):
@@ -56,10 +56,6 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (click.UsageError, Code.USAGE),
 )
 
-# A password in a URL, up to the last @ before the path: people forget to escape one that holds an @.
-_URL_PASSWORD = re.compile(r"(?<=://)([^/?#\s:]*):([^/\s]*)@")
-_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^\s&]+)", re.IGNORECASE)
-
 
 def code_of(error: BaseException) -> Code:
     """The exit code an error ends with."""
@@ -77,9 +73,4 @@ def describe(error: BaseException) -> str:
         text = str(error) or type(error).__name__
     else:
         text = f"{type(error).__name__}: {error}; this is a bug in holdfast, --log-level debug shows where"
-    return without_passwords(" ".join(text.split()))
-
-
-def without_passwords(text: str) -> str:
-    """`text` with the passwords of connection strings replaced."""
-    return _PASSWORD.sub(r"\1***", _URL_PASSWORD.sub(r"\1:***@", text))
+    return mask(" ".join(text.split()))

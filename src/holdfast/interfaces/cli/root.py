@@ -19,6 +19,7 @@ from holdfast.interfaces.cli.words import printable
 _COMMANDS = {
     "demo": "demo",
     "worker": "worker",
+    "console": "console",
     "publish": "publish",
     "enqueue": "enqueue",
     "replay": "replay",
@@ -28,6 +29,7 @@ _COMMANDS = {
     "jobs": "jobs",
     "queues": "queues",
     "consumers": "consumers",
+    "projectors": "projectors",
     "cron": "cron",
     "breakers": "breakers",
     "webhooks": "webhooks",
@@ -37,6 +39,10 @@ _COMMANDS = {
     "doctor": "doctor",
     "schema": "schema",
     "audit": "audit",
+    "plans": "plans",
+    "tokens": "tokens",
+    "drill": "drill",
+    "mcp": "mcp",
     "prune": "prune",
     "version": "version",
 }

@@ -13,8 +13,10 @@ from holdfast.interfaces.cli.output import console, note, show_json
 from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import settings
 from holdfast.interfaces.cli.table import Column, lines_of
-from holdfast.interfaces.cli.words import clock, many, rough
+from holdfast.interfaces.cli.words import ago, clock, many, one_line, rough
+from holdfast.ops.relays import RelayState
 from holdfast.ops.stats import Condition, Load, Stats, read_conditions
+from holdfast.stores.intake import IntakeReport
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 def command(watch: bool, every: timedelta, fail_if: str | None) -> Code:
     """Count what waits, runs and has failed, per queue and consumer.
 
-    LAG is how long the oldest delivery that is due has waited. --fail-if takes failed, pending, in_flight, discarded,
+    LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. --fail-if takes failed, pending, in_flight, discarded,
     suspects, workers and oldest, with > >= < <= =.
     """
     conditions = [] if fail_if is None else read_conditions(fail_if)
@@ -95,9 +97,45 @@ def _picture(stats: Stats) -> "Group":
         f"discarded {stats.discarded:,}  oldest {rough(stats.oldest)}  {many(stats.workers, 'worker')}  {clock(stats.now)}"
     )
     rows = lines_of(stats.loads, columns, console().width) if stats.loads else []
+    if stats.relays:
+        rows += [*([Text("")] if rows else []), *lines_of(stats.relays, _relay_columns(stats), console().width)]
+    if stats.sources:
+        rows += [Text(""), *lines_of(stats.sources, _source_columns(stats), console().width)]
     for line in rows:
         line.end = "\n"
     return Group(*rows, Text(("\n" if rows else "") + total, style="bold"))
+
+
+def _relay_columns(stats: Stats) -> "list[Column[RelayState]]":
+    def remark(one: RelayState) -> str:
+        if one.rewound:
+            return "stands still: see doctor"
+        if one.name in stats.paused_consumers:
+            return "paused"
+        return "" if one.owner else "not running"
+
+    return [
+        Column("RELAY", lambda one: one.name),
+        Column("TO", lambda one: one.to),
+        Column("WAITING", lambda one: f"{one.waiting:,}{'+' if one.or_more else ''}", right=True),
+        Column("LAG", lambda one: rough(one.lag) if one.lag >= timedelta(seconds=1) else "", right=True),
+        Column("RELAYED", lambda one: f"{one.relayed:,}", right=True),
+        Column("", remark, style=lambda one: "yellow"),
+    ]
+
+
+def _source_columns(stats: Stats) -> "list[Column[IntakeReport]]":
+    def count(number: int | None) -> str:
+        return "?" if number is None else f"{number:,}"
+
+    return [
+        Column("SOURCE", lambda one: one.source),
+        Column("CONSUMER", lambda one: one.consumer),
+        Column("WAITING", lambda one: count(one.waiting), right=True),
+        Column("UNACKNOWLEDGED", lambda one: count(one.unacknowledged), right=True),
+        Column("SEEN", lambda one: ago(one.reported_at, stats.now)),
+        Column("", lambda one: one_line(one.problem or ""), style=lambda one: "yellow", loose=True),
+    ]
 
 
 def _remark(stats: Stats, load: Load) -> str:

@@ -1,7 +1,9 @@
 """`holdfast worker`: runs the app's handlers."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,10 @@ from holdfast.interfaces.cli.choose import DURATION
 from holdfast.interfaces.cli.failure import AppFailed
 from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import settings
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+    from holdfast.engine.options import WorkerOptions
 
 
 @make(name="worker", logs=True)
@@ -29,6 +35,16 @@ from holdfast.interfaces.cli.settings import settings
     "--generation", type=click.IntRange(0), metavar="N", help="The deploy this worker is of.  [default: the app's]"
 )
 @click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do within a minute.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_000),
+    default=0,
+    metavar="PORT",
+    help="Tell metrics here.  [default: no]",
+)
+@click.option(
+    "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to tell them at."
+)
 @click.option("--suspects", is_flag=True, hidden=True)
 def command(
     queues: str | None,
@@ -38,6 +54,8 @@ def command(
     grace: timedelta,
     generation: int | None,
     until_idle: bool,
+    metrics_port: int,
+    metrics_host: str,
     suspects: bool,
 ) -> int:
     """Run the app's handlers until interrupted.
@@ -57,6 +75,8 @@ def command(
         until_idle=until_idle,
         suspects=suspects,
         cron=not until_idle,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
     configure_logs(chosen.log_format, chosen.log_level.lower())
     if chosen.dsn is not None:
@@ -74,13 +94,23 @@ def command(
     from holdfast.app.family import run_family
 
     try:
-        return run_family(spec, options, processes)
+        with _telling(app, options, processes):
+            return run_family(spec, options, processes)
     except HoldfastError as error:
         from holdfast.app.locate import AppNotFound
 
         if isinstance(error, AppNotFound):
             raise AppFailed(str(error)) from error
         raise
+
+
+def _telling(app: "Holdfast", options: "WorkerOptions", processes: int) -> AbstractContextManager[object]:
+    """Several processes tell their metrics themselves, each at its own port."""
+    if not options.metrics_port or processes > 1:
+        return nullcontext()
+    from holdfast.interfaces.metrics.serve import serving
+
+    return serving(app, options.metrics_host, options.metrics_port)
 
 
 def _queues(text: str | None, slots: int) -> dict[str, int] | None:

@@ -14,6 +14,7 @@ from types import FrameType
 from rich.console import Console
 
 from holdfast.interfaces.demo import story
+from holdfast.interfaces.demo.browser import open_console, show
 from holdfast.interfaces.demo.crew import Crew, CrewFailed
 from holdfast.interfaces.demo.customers import Customers
 from holdfast.interfaces.demo.place import Place
@@ -34,8 +35,11 @@ KEPT, BROKEN, LEFT = 0, 1, 130
 """Exit codes: every promise was kept; one was broken; the visitor left before the end."""
 
 
-def run_demo(console: Console, seconds: float | None = None, dsn: str | None = None) -> int:
-    """Runs the demo and returns its exit code.
+def run_demo(
+    console: Console, seconds: float | None = None, dsn: str | None = None, *, port: int = 0, browser: bool = False
+) -> int:
+    """Runs the demo and returns its exit code. The web console is at `port`, or at one that is free; a browser opens
+    on it if asked to.
 
     With `seconds` the story is told once, in about that time; without, again and again until Ctrl-C. Whatever happens,
     afterwards there is no process, file or schema of the demo left.
@@ -43,7 +47,7 @@ def run_demo(console: Console, seconds: float | None = None, dsn: str | None = N
     began = monotonic()
     with ExitStack() as afterwards:
         asked, insisted = afterwards.enter_context(_interrupts())
-        stage = _set(afterwards, console, seconds, dsn, asked)
+        stage = _set(afterwards, console, seconds, dsn, asked, port, browser)
         try:
             try:
                 story.open_doors(stage)
@@ -81,7 +85,13 @@ def exit_code(tally: Tally, *, cut_short: bool = False) -> int:
 
 
 def _set(
-    afterwards: ExitStack, console: Console, seconds: float | None, dsn: str | None, asked: threading.Event
+    afterwards: ExitStack,
+    console: Console,
+    seconds: float | None,
+    dsn: str | None,
+    asked: threading.Event,
+    port: int,
+    browser: bool,
 ) -> Stage:
     """Makes everything the story needs, and sees to it that all of it goes away again."""
     pace = (seconds or _CALM_SECONDS) / _PACE_SECONDS
@@ -99,10 +109,14 @@ def _set(
     store = shop.hf.store
     afterwards.callback(shop.database.close)
     afterwards.callback(store.close_sync)
-    screen = open_screen(console, f"Holdfast demo   a shop with {_WORKERS} worker processes on {store.name}")
-    afterwards.callback(screen.close)
     store.migrate()
     afterwards.callback(shop.database.drop)
+    address = open_console(afterwards, place, port)
+    title = f"Holdfast demo   a shop with {_WORKERS} worker processes on {store.name}"
+    screen = open_screen(console, f"{title}\nthe web console is at {address}" if address else title)
+    afterwards.callback(screen.close)
+    if address and browser:
+        show(address)
     shop.database.create_tables()
     world.heal()
     # SQLite bears one engine: this process is its head, and the workers are of its family.
@@ -111,7 +125,7 @@ def _set(
     afterwards.callback(crew.close)
     customers = Customers(shop, per_second=_ORDERS_PER_SECOND / max(pace, 1))
     afterwards.callback(customers.stop)
-    return Stage(shop, world, crew, customers, screen, asked, pace)
+    return Stage(shop, world, crew, customers, screen, asked, pace, address if seconds is None else None)
 
 
 @contextmanager

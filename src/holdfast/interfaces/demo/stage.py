@@ -21,7 +21,10 @@ class Interrupted(Exception):
 
 
 class Stage:
-    """Shop, world, crew, customers and screen. `pace` stretches the story: 1 tells it in about 20 seconds."""
+    """Shop, world, crew, customers and screen. `pace` stretches the story: 1 tells it in about 20 seconds.
+
+    `console` is where the web console is, if a visitor has time to use it.
+    """
 
     def __init__(
         self,
@@ -32,9 +35,10 @@ class Stage:
         screen: Screen,
         interrupted: threading.Event,
         pace: float,
+        console: str | None = None,
     ) -> None:
         self.shop, self.world, self.crew, self.customers = shop, world, crew, customers
-        self.pace, self.interrupted = pace, interrupted
+        self.pace, self.interrupted, self.console = pace, interrupted, console
         self._screen = screen
         self._shown_at = 0.0
 

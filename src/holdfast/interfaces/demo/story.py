@@ -10,6 +10,7 @@ from holdfast.stores.query import Filter
 _RUSH = 40
 _PATIENCE = 30.0
 _MANY = 10_000
+_VISITOR_SECONDS = 25.0
 
 
 def tell(stage: Stage) -> None:
@@ -77,11 +78,16 @@ def bad_deploy(stage: Stage) -> None:
     stage.until(lambda now: now.count(State.DEAD) > 0, _PATIENCE)
     stage.wait(0.8)
     release = _roll_out(stage)
+    if stage.console is not None:
+        stage.say(f"release {release} mends it; replay the dead letters at {stage.console}/groups, or wait and see")
+        stage.until(lambda now: now.count(State.DEAD) == 0, at_most=_VISITOR_SECONDS)
     for group in stage.shop.hf.ops.sync.failure_groups():
         cause = f"{group.error_type} in {group.consumer}"
         stage.say(f"release {release} mends it; {group.count} dead letters of one kind ({cause}) are replayed")
     replayed = replay_dead_letters(stage, f"mended in release {release}")
-    if _done(stage, replayed):
+    if not replayed:
+        stage.say("they are replayed already; the audit says who did it, when and why")
+    elif _done(stage, replayed):
         stage.say(f"all {len(replayed)} are delivered; the audit says who replayed them, when and why")
 
 
@@ -89,6 +95,7 @@ def close_doors(stage: Stage) -> None:
     """Nobody orders any more, everything is mended, and what is left is finished."""
     stage.customers.stop()
     stage.world.heal()
+    _resume_all(stage)
     if stage.crew.release % 2:
         _roll_out(stage)
     stage.crew.retire()
@@ -96,6 +103,16 @@ def close_doors(stage: Stage) -> None:
     stage.until(lambda now: now.unfinished == 0, _PATIENCE)
     if replay_dead_letters(stage, "left over when the shop closed"):
         stage.until(lambda now: now.unfinished == 0, _PATIENCE)
+
+
+def _resume_all(stage: Stage) -> None:
+    """A visitor may have paused something in the console; work that is left must be finished."""
+    ops = stage.shop.hf.ops.sync
+    stats = ops.stats()
+    for queue in stats.paused_queues:
+        ops.resume_queue(queue, actor="demo", reason="the shop closes")
+    for consumer in stats.paused_consumers:
+        ops.resume_consumer(consumer, actor="demo", reason="the shop closes")
 
 
 def replay_dead_letters(stage: Stage, reason: str) -> set[str]:

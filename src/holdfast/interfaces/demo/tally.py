@@ -11,6 +11,7 @@ from holdfast.interfaces.demo.database import Database
 from holdfast.interfaces.demo.shop import CONSUMERS
 
 PARKED = "holdfast.core.errors.CircuitOpen"
+SET_ASIDE = "set aside"
 _IN_OUR_DATABASE = ("billing", "stock")
 _SHOWN = 5
 
@@ -61,7 +62,7 @@ def take_tally(database: Database, mails: Received, webhooks: Received, crashes:
     hollow = {(consumer, order) for consumer, order in done if not effects[consumer][order]}
     again = [(consumer, order) for consumer, found in effects.items() for order in _surplus(found)]
     twice = [about for about in again if about[0] in _IN_OUR_DATABASE]
-    unfinished = Counter(status for status in statuses.values() if status != "delivered")
+    unfinished = Counter(status for status in statuses.values() if status not in ("delivered", SET_ASIDE))
     dead = unfinished["failed"] + _cycles(database)
     replayed = _count(database, "select count(*) from {hf}audit where action = 'replay' and kind = 'delivery'")
 
@@ -92,9 +93,10 @@ def take_tally(database: Database, mails: Received, webhooks: Received, crashes:
 
 
 def _statuses(database: Database, ids: Mapping[int, str]) -> dict[tuple[str, int], str]:
-    """The status of each delivery, by consumer and order."""
+    """The status of each delivery, by consumer and order. What a visitor has set aside is neither done nor lost."""
     orders = {id: order for order, id in ids.items()}
-    rows = database.rows("select consumer, message_id, status from {hf}delivery")
+    status = f"case when discarded_at is null then status else '{SET_ASIDE}' end"
+    rows = database.rows(f"select consumer, message_id, {status} from {{hf}}delivery")  # noqa: S608
     return {(consumer, orders[str(id)]): status for consumer, id, status in rows if str(id) in orders}
 
 

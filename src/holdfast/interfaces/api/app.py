@@ -1,0 +1,195 @@
+"""The HTTP API as an ASGI application, to be mounted anywhere or served alone."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import structlog
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.text import storable
+from holdfast.engine.periodic import every
+from holdfast.idempotency.asgi import IdempotencyMiddleware
+from holdfast.interfaces.api import acting, planning, reading
+from holdfast.interfaces.api.door import CALLER, Door
+from holdfast.interfaces.api.endpoint import Call, Caller, Endpoint
+from holdfast.interfaces.api.fields import Asked
+from holdfast.interfaces.api.health import health_routes
+from holdfast.interfaces.api.openapi import document
+from holdfast.interfaces.api.problem import Problem, invalid, problem_of, respond
+from holdfast.ops.plan_runner import PlanRunner
+from holdfast.ops.service import Operations
+from holdfast.ops.shape import shape
+from holdfast.produce.request_ids import RequestIdMiddleware
+
+if TYPE_CHECKING:
+    from holdfast.app.holdfast import Holdfast
+
+log = structlog.get_logger("holdfast.api")
+
+PREFIX = "/api/v1"
+ENDPOINTS: tuple[Endpoint, ...] = (*reading.ENDPOINTS, *planning.ENDPOINTS, *acting.ENDPOINTS)
+_LARGEST = 1024 * 1024
+
+
+def api(hf: "Holdfast | Operations", *, anonymous: Caller | None = None, metrics: ASGIApp | None = None) -> Starlette:
+    """The HTTP API: `/api/v1/…`, `/healthz`, `/readyz`, and `/metrics` if an application for it is given.
+
+    Every request under `/api/v1` needs a token of `holdfast tokens create`; its name is the actor of what it does.
+    `anonymous` opens it without tokens, to requests that come by a loopback name alone. Served alone it carries
+    stored plans on; mounted, that is for the workers to do.
+    """
+    return _Api(hf, anonymous, metrics).app
+
+
+class _Api:
+    def __init__(self, hf: "Holdfast | Operations", anonymous: Caller | None, metrics: ASGIApp | None) -> None:
+        self._hf = hf
+        self._document = document(ENDPOINTS, PREFIX, tokens=anonymous is None)
+        guarded = IdempotencyMiddleware(
+            Starlette(routes=self._routes(), exception_handlers=_HANDLERS),
+            hf=self,
+            scope=lambda request: f"api:{request.raw['state'][CALLER].id}",
+            max_body=_LARGEST,
+        )
+        self._door = Door(guarded, lambda: self.ops, anonymous)
+        routes: list[BaseRoute] = [
+            *health_routes(lambda: self.ops),
+            Route(f"{PREFIX}/openapi.json", self._openapi),
+            Mount(PREFIX, self._door),
+        ]
+        if metrics is not None:
+            routes.append(Mount("/metrics", metrics))
+        self.app = Starlette(
+            routes=routes,
+            lifespan=self._lifespan,
+            exception_handlers=_HANDLERS,
+            middleware=[Middleware(RequestIdMiddleware)],
+        )
+
+    @property
+    def ops(self) -> Operations:
+        # Asked anew each time: importing an application must not need its store.
+        return self._hf if isinstance(self._hf, Operations) else self._hf.ops
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: object) -> AsyncIterator[None]:
+        name = f"api:{socket.gethostname()}:{os.getpid()}"
+        running = asyncio.create_task(every(1.0, lambda: PlanRunner(self.ops.store).perform(name)))
+        try:
+            yield
+        finally:
+            running.cancel()
+
+    async def _openapi(self, request: Request) -> Response:
+        # Where it is mounted, only the request knows.
+        mounted = request.scope.get("root_path", "")
+        document = {**self._document, "servers": [{"url": mounted}]} if mounted else self._document
+        return Response(orjson.dumps(document), media_type="application/json")
+
+    def _routes(self) -> list[Route]:
+        methods: dict[str, dict[str, Endpoint]] = {}
+        for one in ENDPOINTS:
+            methods.setdefault(one.path, {})[one.method] = one
+        return [
+            # A name may hold slashes; escaped or not, it comes as one piece.
+            Route(path.replace("{name}", "{name:path}"), self._served(own), methods=list(own))
+            for path, own in methods.items()
+        ]
+
+    def _served(self, methods: Mapping[str, Endpoint]) -> Any:
+        async def serve(request: Request) -> Response:
+            return await self._serve(methods["GET" if request.method == "HEAD" else request.method], request)
+
+        return serve
+
+    async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
+        caller: Caller = request.scope["state"][CALLER]
+        if not caller.scope.covers(endpoint.scope):
+            why = f"needs the scope {endpoint.scope}, and {caller.name} has {caller.scope}"
+            await self._door.refuse(request, caller.name, why)
+            raise Problem(403, "forbidden", f"this {why}")
+        _check_path(request)
+        query = _query(request, endpoint.query)
+        body = None if endpoint.body is None else await _body(request, endpoint.body)
+        answer = await endpoint.handle(Call(self.ops, caller, request.path_params, query, body))
+        return Response(
+            orjson.dumps(shape(answer)), endpoint.status, {"cache-control": "no-store"}, media_type="application/json"
+        )
+
+
+def _check_path(request: Request) -> None:
+    for value in request.path_params.values():
+        if not storable(value):
+            raise Problem(404, "not_found", "a name in the path holds a character that no name can hold")
+
+
+def _query(request: Request, model: type[Asked]) -> Asked:
+    given: dict[str, str | list[str]] = {}
+    for name in request.query_params:
+        values: Sequence[str] = request.query_params.getlist(name)
+        several = name in model.model_fields and model.model_fields[name].default == ()
+        if len(values) > 1 and not several:
+            raise Problem(400, "invalid_parameters", f"the parameter {name!r} was given more than once")
+        given[name] = list(values) if several else values[0]
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise invalid(400, "invalid_parameters", "query", error) from None
+
+
+async def _body(request: Request, model: type[Asked]) -> Asked:
+    # Anything but JSON is refused: a form on a foreign page can send the rest without asking.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "not_json", "send the body as application/json")
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > _LARGEST:
+            raise Problem(413, "too_large", f"the body has more than {_LARGEST:,} bytes")
+    try:
+        orjson.loads(bytes(raw))
+    except orjson.JSONDecodeError as error:
+        raise Problem(400, "invalid_json", f"the body is not JSON: {error}") from None
+    try:
+        return model.model_validate_json(bytes(raw), strict=True)
+    except ValidationError as error:
+        raise invalid(422, "invalid_body", "body", error) from None
+
+
+async def _on_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return respond(error)
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HoldfastError)
+    return respond(problem_of(error))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return respond(Problem(404, "no_such_path", f"{PREFIX}/openapi.json says what there is"))
+    detail = f"{request.method} is not possible here"
+    return respond(Problem(error.status_code, "not_allowed", detail, headers=dict(error.headers or {})))
+
+
+async def _on_fault(request: Request, error: Exception) -> Response:
+    log.error("the API failed", operation=f"{request.method} {request.url.path}", exc_info=error)
+    return respond(Problem(500, "fault", "this is a fault in Holdfast; its log says more"))
+
+
+_HANDLERS: Any = {Problem: _on_problem, HoldfastError: _on_error, HTTPException: _on_http, Exception: _on_fault}

@@ -1,0 +1,86 @@
+"""The door of the API: who comes in, by which token, and what everybody else is told."""
+
+from collections.abc import Callable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.core.errors import HoldfastError
+from holdfast.interfaces.api.endpoint import Caller
+from holdfast.interfaces.api.problem import Problem, problem_of, respond
+from holdfast.interfaces.refusals import Refusals
+from holdfast.ops.service import Operations
+
+CALLER = "holdfast_caller"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server on this address."""
+    bare = host.strip("[]").partition("%")[0].lower()
+    if bare == "localhost":
+        return True
+    try:
+        return ip_address(bare).is_loopback
+    except ValueError:
+        return False
+
+
+class Door:
+    """Lets requests with a valid token through and says whose they are; without tokens, those of this machine."""
+
+    def __init__(self, inner: ASGIApp, ops: Callable[[], Operations], anonymous: Caller | None) -> None:
+        self._inner, self._ops, self._anonymous = inner, ops, anonymous
+        self.refusals = Refusals("api", lambda: ops().store)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        connection = HTTPConnection(scope)
+        try:
+            scope.setdefault("state", {})[CALLER] = await self._caller(connection)
+        except Problem as problem:
+            await respond(problem)(scope, receive, send)
+        except HoldfastError as error:
+            await respond(problem_of(error))(scope, receive, send)
+        else:
+            await self._inner(scope, receive, send)
+
+    async def _caller(self, connection: HTTPConnection) -> Caller:
+        if self._anonymous is not None:
+            self._check_host(connection)
+            return self._anonymous
+        kind, _, secret = connection.headers.get("authorization", "").partition(" ")
+        if not secret:
+            raise await self._turned_away(connection, "nobody", "the request has no bearer token")
+        found = await self._ops().recognise_token(secret.strip()) if kind.lower() == "bearer" else None
+        if found is None:
+            raise await self._turned_away(connection, "nobody", "the token is not known here")
+        if not found.valid:
+            state = "revoked" if found.revoked_at is not None else "expired"
+            raise await self._turned_away(connection, found.name, f"the token is {state}")
+        return Caller(found.name, found.scope, found.id)
+
+    def _check_host(self, connection: HTTPConnection) -> None:
+        """Without tokens a foreign page could reach us by a name of its own that leads here, or by a form."""
+        given = connection.headers.get("host", "")
+        origin = connection.headers.get("origin")
+        for address in (f"//{given}", *([origin] if origin else [])):
+            try:
+                host = urlsplit(address).hostname or ""
+            except ValueError:
+                host = ""
+            if not is_loopback(host):
+                raise Problem(421, "foreign_host", "without tokens the API answers to this machine alone")
+
+    async def _turned_away(self, connection: HTTPConnection, name: str, why: str) -> Problem:
+        await self.refuse(connection, name, why)
+        detail = f"{why}; `holdfast tokens create` makes one, send it as Authorization: Bearer"
+        return Problem(401, "unauthorised", detail, headers={"www-authenticate": 'Bearer realm="holdfast"'})
+
+    async def refuse(self, connection: HTTPConnection, name: str, why: str) -> None:
+        """Notes a refusal in the log and the audit."""
+        client = connection.client.host if connection.client else None
+        await self.refusals.record(name, str(connection.scope.get("method")), connection.url.path, why, client)

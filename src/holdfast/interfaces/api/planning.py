@@ -1,0 +1,173 @@
+"""Plans over HTTP: previewed and stored by one request, started, watched, paused and resumed by others."""
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from holdfast.core.delivery import Status
+from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor
+from holdfast.interfaces.api.fields import Asked, Flag, Generation, Moment, Paged, PlanLimit, Text, Told
+from holdfast.ops.plans import Plan
+from holdfast.stores.plan import PlanItem, PlanState, StoredPlan
+from holdfast.stores.query import Filter
+from holdfast.stores.token import Scope
+
+
+class Wanted(Asked):
+    """Which deliveries a plan is for. Everything given must hold; without ids and statuses, dead letters."""
+
+    ids: Annotated[tuple[UUID, ...], Field(max_length=10_000)] | None = None
+    statuses: tuple[Literal["pending", "in_flight", "delivered", "failed"], ...] = ()
+    consumers: Annotated[tuple[Text, ...], Field(max_length=100)] = ()
+    queue: Text | None = None
+    type: Text | None = None
+    error_type: Text | None = None
+    group: Text | None = None
+    message_id: UUID | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+    def filter(self) -> Filter:
+        return Filter(
+            ids=self.ids,
+            statuses=tuple(Status(one) for one in self.statuses),
+            consumers=self.consumers,
+            queue=self.queue,
+            type=None if self.type == "*" else self.type,
+            error_type=self.error_type,
+            group=self.group,
+            message_id=self.message_id,
+            since=self.since,
+            until=self.until,
+        )
+
+
+class NewPlan(Told):
+    """A plan to be previewed and stored; nothing is done until it is started."""
+
+    action: Literal["replay", "discard", "cancel"]
+    filter: Wanted
+    limit: PlanLimit = 100
+    rerun: bool = False
+
+
+class Start(Told):
+    """`generation` overrides what the preview shows."""
+
+    generation: Generation | None = None
+
+
+class PlansQuery(Paged):
+    """Which plans."""
+
+    state: Literal["ready", "running", "paused", "done", "abandoned"] | None = None
+
+
+class ItemsQuery(Paged):
+    """Which deliveries of a plan: all, or those it left alone."""
+
+    skipped: Flag = False
+
+
+async def _make(call: Call) -> StoredPlan:
+    body: NewPlan = call.body
+    plan: Plan
+    match body.action:
+        case "replay":
+            plan = await call.ops.plan_replay(body.filter.filter(), limit=body.limit, rerun=body.rerun)
+        case "discard":
+            plan = await call.ops.plan_discard(body.filter.filter(), limit=body.limit)
+        case "cancel":
+            plan = await call.ops.plan_cancel(body.filter.filter(), limit=body.limit)
+    return await call.ops.save_plan(plan, actor=call.caller.name, reason=body.reason)
+
+
+async def _plans(call: Call) -> Page[StoredPlan]:
+    query: PlansQuery = call.query
+    before = read_cursor("plans", query.cursor, UUID)
+    state = None if query.state is None else PlanState(query.state)
+    found = await call.ops.plans(limit=query.limit, before=before, state=state)
+    return page("plans", found, query.limit, lambda one: str(one.id))
+
+
+async def _plan(call: Call) -> StoredPlan:
+    return await call.ops.plan(call.id("plan"))
+
+
+async def _items(call: Call) -> Page[PlanItem]:
+    query: ItemsQuery = call.query
+    after = read_cursor("items", query.cursor, number) or 0
+    found = await call.ops.plan_items(call.id("plan"), limit=query.limit, after=after, skipped=query.skipped)
+    return page("items", found, query.limit, lambda one: one.n)
+
+
+async def _start(call: Call) -> StoredPlan:
+    body: Start = call.body
+    return await call.ops.start_plan(
+        call.id("plan"), actor=call.caller.name, reason=body.reason, generation=body.generation
+    )
+
+
+async def _pause(call: Call) -> StoredPlan:
+    return await call.ops.pause_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
+
+
+async def _resume(call: Call) -> StoredPlan:
+    return await call.ops.resume_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
+
+
+async def _abandon(call: Call) -> StoredPlan:
+    return await call.ops.abandon_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
+
+
+_ID = frozenset({"id"})
+
+
+def _on(path: str, summary: str, handle: Any, body: Any = Told) -> Endpoint:
+    return Endpoint(
+        method="POST",
+        path=f"/plans/{{id}}/{path}",
+        summary=summary,
+        answer=StoredPlan,
+        handle=handle,
+        body=body,
+        scope=Scope.OPERATE,
+        ids=_ID,
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path="/plans",
+        summary="Plans, newest first",
+        answer=Page[StoredPlan],
+        handle=_plans,
+        query=PlansQuery,
+    ),
+    Endpoint(
+        method="POST",
+        path="/plans",
+        summary="Preview a bulk action and store it, ready to be started",
+        answer=StoredPlan,
+        handle=_make,
+        body=NewPlan,
+        scope=Scope.OPERATE,
+        status=201,
+    ),
+    Endpoint(method="GET", path="/plans/{id}", summary="A plan as it stands", answer=StoredPlan, handle=_plan, ids=_ID),
+    Endpoint(
+        method="GET",
+        path="/plans/{id}/items",
+        summary="A plan's deliveries and what came of each",
+        answer=Page[PlanItem],
+        handle=_items,
+        query=ItemsQuery,
+        ids=_ID,
+    ),
+    _on("start", "Let a plan run, once", _start, Start),
+    _on("pause", "Stop a plan after the batch under way", _pause),
+    _on("resume", "Let a paused plan go on", _resume),
+    _on("abandon", "End a plan where it is", _abandon),
+)

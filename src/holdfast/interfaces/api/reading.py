@@ -1,0 +1,242 @@
+"""What can be looked at: deliveries, dead letters, messages, and everything around them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeVar
+from uuid import UUID
+
+from pydantic import Field
+
+from holdfast.core.delivery import Status
+from holdfast.core.message import Message
+from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor, write_cursor
+from holdfast.interfaces.api.fields import Flag, Limited, Moment, Nothing, Paged, Text
+from holdfast.ops.breakers import BreakerState
+from holdfast.ops.consumers import ConsumerState
+from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.messages import MessageDetail
+from holdfast.ops.projectors import ProjectorState
+from holdfast.ops.queues import Queue
+from holdfast.ops.relays import RelayState
+from holdfast.ops.schedules import ScheduleState
+from holdfast.ops.stats import Stats
+from holdfast.ops.trail import Trail
+from holdfast.ops.webhooks import Webhook
+from holdfast.stores.idempotency import Mark, Progress, Record
+from holdfast.stores.lookback import Slice
+from holdfast.stores.operate import AuditEntry
+from holdfast.stores.query import FailureGroup, Filter, Listed
+from holdfast.stores.token import Scope, Token
+from holdfast.stores.worker import Worker
+
+T = TypeVar("T")
+
+Many = Annotated[tuple[Text, ...], Field(max_length=50)]
+
+
+class DeadLetterQuery(Paged):
+    """Which dead letters. Everything given must hold; `consumer` may be repeated."""
+
+    consumer: Many = ()
+    queue: Text | None = None
+    type: Text | None = None
+    error_type: Text | None = None
+    group: Text | None = None
+    message_id: UUID | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+class DeliveryQuery(DeadLetterQuery):
+    """Which deliveries. `status` and `consumer` may be repeated."""
+
+    status: Annotated[tuple[Literal["pending", "in_flight", "delivered", "failed"], ...], Field(max_length=4)] = ()
+    discarded: Flag | None = None
+
+
+class MessageQuery(Paged):
+    """Which messages. `type` may be a prefix such as `order.*`."""
+
+    type: Text | None = None
+    source: Text | None = None
+    key: Text | None = None
+
+
+class GroupQuery(Limited):
+    """Of which consumers; all without one."""
+
+    consumer: Many = ()
+
+
+class WebhookQuery(Nothing):
+    """Whose endpoints."""
+
+    tenant: Text | None = None
+
+
+class KeyQuery(Paged):
+    """Which idempotency keys."""
+
+    scope: Text | None = None
+    key: Text | None = None
+    status: Literal["started", "completed", "failed"] | None = None
+
+
+class AuditQuery(Paged):
+    """Whose audit: of one item when both are given."""
+
+    kind: Text | None = None
+    target: Text | None = None
+
+
+def wanted(query: DeadLetterQuery) -> Filter:
+    """The filter a query asks for."""
+    several = isinstance(query, DeliveryQuery)
+    return Filter(
+        statuses=tuple(Status(one) for one in query.status) if isinstance(query, DeliveryQuery) else (),
+        discarded=query.discarded if isinstance(query, DeliveryQuery) else None,
+        dead=not several,
+        consumers=query.consumer,
+        queue=query.queue,
+        type=None if query.type == "*" else query.type,
+        error_type=query.error_type,
+        group=query.group,
+        message_id=query.message_id,
+        since=query.since,
+        until=query.until,
+    )
+
+
+async def _deliveries(call: Call) -> Page[Listed]:
+    query: DeadLetterQuery = call.query
+    before = read_cursor("deliveries", query.cursor, UUID)
+    found = await call.ops.delivery_page(wanted(query), limit=query.limit, before=before)
+    return _slice("deliveries", found)
+
+
+async def _messages(call: Call) -> Page[Message]:
+    query: MessageQuery = call.query
+    before = read_cursor("messages", query.cursor, UUID)
+    found = await call.ops.message_page(
+        type=query.type, source=query.source, key=query.key, limit=query.limit, before=before
+    )
+    return _slice("messages", found)
+
+
+def _slice(kind: str, found: Slice[T]) -> Page[T]:
+    """A page that looked back over a bounded stretch: it may be short, and not the last."""
+    return Page(found.items, None if found.next is None else write_cursor(kind, str(found.next)))
+
+
+async def _keys(call: Call) -> Page[Record]:
+    query: KeyQuery = call.query
+    before = read_cursor("keys", query.cursor, _mark)
+    found = await call.ops.idempotency_keys(
+        scope=query.scope,
+        key=query.key,
+        status=None if query.status is None else Progress(query.status),
+        limit=query.limit,
+        before=before,
+    )
+    return page("keys", found, query.limit, lambda one: [one.expires_at.isoformat(), one.scope, one.key])
+
+
+def _mark(key: Any) -> Mark:
+    at, scope, name = key
+    read = datetime.fromisoformat(at)
+    if read.utcoffset() is None or not isinstance(scope, str) or not isinstance(name, str):
+        raise ValueError("no such place")
+    return Mark(read, scope, name)
+
+
+async def _audit(call: Call) -> Page[AuditEntry]:
+    query: AuditQuery = call.query
+    before = read_cursor("audit", query.cursor, number)
+    target = None if query.kind is None or query.target is None else (query.kind, query.target)
+    found = await call.ops.audit(limit=query.limit, before=before, target=target)
+    return page("audit", found, query.limit, lambda one: one.id)
+
+
+async def _groups(call: Call) -> Page[FailureGroup]:
+    return Page(await call.ops.failure_groups(limit=call.query.limit, consumers=call.query.consumer))
+
+
+async def _webhooks(call: Call) -> Page[Webhook]:
+    return Page(await call.ops.webhooks(tenant=call.query.tenant))
+
+
+async def _stats(call: Call) -> Stats:
+    return await call.ops.stats()
+
+
+async def _delivery(call: Call) -> DeliveryDetail:
+    return await call.ops.delivery(call.id("delivery"))
+
+
+async def _message(call: Call) -> MessageDetail:
+    return await call.ops.message(call.id("message"))
+
+
+async def _queues(call: Call) -> Page[Queue]:
+    return Page(await call.ops.queues())
+
+
+async def _consumers(call: Call) -> Page[ConsumerState]:
+    return Page(await call.ops.consumers())
+
+
+async def _schedules(call: Call) -> Page[ScheduleState]:
+    return Page(await call.ops.schedules())
+
+
+async def _projectors(call: Call) -> Page[ProjectorState]:
+    return Page(await call.ops.projectors())
+
+
+async def _relays(call: Call) -> Page[RelayState]:
+    return Page(await call.ops.relays())
+
+
+async def _follow(call: Call) -> Trail:
+    return await call.ops.follow(call.name)
+
+
+async def _breakers(call: Call) -> Page[BreakerState]:
+    return Page(await call.ops.breakers())
+
+
+async def _workers(call: Call) -> Page[Worker]:
+    return Page(await call.ops.workers())
+
+
+async def _tokens(call: Call) -> Page[Token]:
+    return Page(await call.ops.tokens())
+
+
+_ID = frozenset({"id"})
+
+
+def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> Endpoint:
+    return Endpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
+
+
+ENDPOINTS = (
+    _get("/stats", "What waits, runs and has failed, per queue and consumer", Stats, _stats),
+    _get("/queues", "Every queue", Page[Queue], _queues),
+    _get("/consumers", "Every consumer that ever registered", Page[ConsumerState], _consumers),
+    _get("/deliveries", "Deliveries, newest first", Page[Listed], _deliveries, query=DeliveryQuery),
+    _get("/deliveries/{id}", "A delivery: message, runs, audit, siblings", DeliveryDetail, _delivery, ids=_ID),
+    _get("/dead-letters", "Dead letters, newest first", Page[Listed], _deliveries, query=DeadLetterQuery),
+    _get("/failure-groups", "Dead letters by what went wrong", Page[FailureGroup], _groups, query=GroupQuery),
+    _get("/messages", "Messages, newest first", Page[Message], _messages, query=MessageQuery),
+    _get("/messages/{id}", "A message with its deliveries", MessageDetail, _message, ids=_ID),
+    _get("/requests/{name}", "Everything one request left behind, by its id", Trail, _follow),
+    _get("/projectors", "Every projector and how far it has come", Page[ProjectorState], _projectors),
+    _get("/relays", "Every relay and how far behind it is", Page[RelayState], _relays),
+    _get("/schedules", "Every schedule", Page[ScheduleState], _schedules),
+    _get("/webhooks", "Webhook endpoints, without their secrets", Page[Webhook], _webhooks, query=WebhookQuery),
+    _get("/breakers", "Circuits that had a failure", Page[BreakerState], _breakers),
+    _get("/idempotency-keys", "Requests that hold or held a key", Page[Record], _keys, query=KeyQuery),
+    _get("/workers", "Every worker known", Page[Worker], _workers),
+    _get("/audit", "Who did what, newest first", Page[AuditEntry], _audit, query=AuditQuery),
+    _get("/tokens", "Tokens, without their secrets", Page[Token], _tokens, scope=Scope.ADMIN),
+)

@@ -1,0 +1,109 @@
+"""JSON schemas of answers, made from the same types that `ops.shape` turns into JSON."""
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from holdfast.core.delivery import Delivery
+from holdfast.core.message import Message
+from holdfast.core.retry import RetryPolicy
+from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.messages import MessageDetail
+from holdfast.ops.plans import Skipped
+from holdfast.ops.shape import TOTALS
+from holdfast.ops.stats import Stats
+from holdfast.stores.plan import PlanItem, StoredPlan
+from holdfast.stores.query import Listed
+
+Schema = dict[str, Any]
+
+_PLAIN: dict[Any, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    UUID: {"type": "string", "format": "uuid"},
+    datetime: {"type": "string", "format": "date-time"},
+    timedelta: {"type": "number", "description": "seconds"},
+    type(None): {"type": "null"},
+    RetryPolicy: {"type": "object"},
+    object: {},
+    Any: {},
+}
+
+
+class Schemas:
+    """Schemas of types; those of dataclasses and named tuples are kept once, under their names."""
+
+    def __init__(self) -> None:
+        self.components: dict[str, Schema] = {}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of what `shape` makes of a value of this type."""
+        if kind in _PLAIN:
+            return dict(_PLAIN[kind])
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin in (Union, types.UnionType):
+            return {"anyOf": [self.of(one) for one in inner]}
+        if is_dataclass(origin):
+            return self._generic(origin, inner)
+        if origin in (list, tuple, Sequence, frozenset):
+            return self._several(origin, inner)
+        if origin in (dict, Mapping):
+            return {"type": "object", "additionalProperties": self.of(inner[1])}
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return {"type": "string", "enum": [one.value for one in kind]}
+        return self._named(kind)
+
+    def _several(self, origin: Any, inner: tuple[Any, ...]) -> Schema:
+        if origin is tuple and (len(inner) != 2 or inner[1] is not ...):
+            return {"type": "array", "prefixItems": [self.of(one) for one in inner]}
+        return {"type": "array", "items": self.of(inner[0])}
+
+    def _generic(self, origin: Any, inner: tuple[Any, ...]) -> Schema:
+        """A page of something: small, and written out where it stands."""
+        written = {name: hint for name, hint in get_type_hints(origin).items() if name != "items"}
+        items = {"type": "array", "items": self.of(inner[0])}
+        return _object({"items": items, **{name: self.of(hint) for name, hint in written.items()}})
+
+    def _named(self, kind: Any) -> Schema:
+        name = kind.__name__
+        if name not in self.components:
+            self.components[name] = {}  # a type that holds itself finds its name here
+            self.components[name] = _object(self._properties(kind))
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _properties(self, kind: Any) -> dict[str, Schema]:
+        """As `ops.shape` writes it: some values hold a part of themselves beside the rest."""
+        if kind is Listed:
+            text = {"type": "string"}
+            return {**self._properties(Delivery), "type": text, "source": text, "key": self.of(str | None)}
+        if kind is DeliveryDetail:
+            rest = {name: part for name, part in self._fields(kind).items() if name not in ("listed", "now")}
+            return {**self._properties(Listed), **rest}
+        if kind is MessageDetail:
+            return {**self._properties(Message), "deliveries": self.of(Sequence[Listed])}
+        if kind is Message:
+            return {**self._fields(kind), "payload": {}}
+        if kind is Stats:
+            return {**self._fields(kind), **{name: {"type": "number"} for name in TOTALS}}
+        if kind is StoredPlan:
+            return {**self._fields(kind), "left": {"type": "integer"}}
+        if kind is Skipped:
+            return {**self._fields(kind), "reason": {"type": "string"}}
+        if kind is PlanItem:
+            return {**self._fields(kind), "reason": self.of(str | None)}
+        return self._fields(kind)
+
+    def _fields(self, kind: Any) -> dict[str, Schema]:
+        hints = get_type_hints(kind)
+        names = [spec.name for spec in fields(kind)] if is_dataclass(kind) else kind._fields
+        return {name: self.of(hints[name]) for name in names}
+
+
+def _object(properties: dict[str, Schema]) -> Schema:
+    return {"type": "object", "properties": properties, "required": list(properties)}

@@ -1,0 +1,68 @@
+"""`holdfast drill`: failure drills against a scratch store."""
+
+import asyncio
+
+import click
+
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import console, note, show_json, show_list
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.drill.drills import DRILLS
+from holdfast.interfaces.drill.report import Result, perform
+
+
+@noun("drill")
+def command() -> None:
+    """Break something on purpose in a scratch store, and see whether the promises hold."""
+
+
+@make(command, name="list")
+def list_() -> None:
+    """List the drills and what each is to show."""
+    columns: list[Column[dict[str, str]]] = [
+        Column("NAME", lambda one: one["name"]),
+        Column("SHOWS", lambda one: one["shows"]),
+    ]
+    told = [{"name": name, "shows": " ".join((drill.__doc__ or "").split())} for name, drill in DRILLS.items()]
+    show_list(settings(), told, columns, "there are no drills")
+
+
+@make(command, name="run")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def run(names: tuple[str, ...]) -> Code:
+    """Run drills, all of them if none is named. Exit code 1 if a promise was broken.
+
+    Without --dsn each has a temporary SQLite file; with a PostgreSQL database each makes a schema of its own there and
+    drops it at the end. HOLDFAST_DSN is not used: it belongs to something real.
+    """
+    unknown = [name for name in names if name not in DRILLS]
+    if unknown:
+        raise click.BadParameter(f"there is no drill {unknown[0]!r}; there are {', '.join(DRILLS)}")
+    dsn = settings().dsn
+    if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
+        raise click.BadParameter("give postgresql://…; SQLite is the default and needs no DSN", param_hint="--dsn")
+    results = []
+    for name in names or DRILLS:
+        note(f"{name}: {' '.join((DRILLS[name].__doc__ or '').split())}")
+        result = asyncio.run(perform(name, DRILLS[name], dsn))
+        results.append(result)
+        if settings().tabular:
+            _show(result)
+    if not settings().tabular:
+        show_json(settings(), results)
+    broken = [result.name for result in results if not result.kept]
+    note(f"broken: {', '.join(broken)}" if broken else f"all promises of {len(results)} drills were kept")
+    return Code.PARTIAL if broken else Code.DONE
+
+
+def _show(result: Result) -> None:
+    out = console()
+    for check in result.checks:
+        out.print(f"  {'kept  ' if check.kept else 'BROKEN'}  {check.promise}", style="" if check.kept else "red")
+        if check.found:
+            out.print(f"          {check.found}", style="red")
+    out.print(
+        f"  {'held' if result.kept else 'BROKEN'} after {result.seconds} s", style="green" if result.kept else "red"
+    )

@@ -1,0 +1,133 @@
+"""`holdfast plans`: bulk actions that are stored, and carried on by workers, the console or this command."""
+
+import os
+import socket
+import time
+from pathlib import Path
+from uuid import UUID
+
+import click
+
+from holdfast.interfaces.cli.acting import read_plan
+from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
+from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, many_deliveries, moment
+from holdfast.ops.plans import REASONS
+from holdfast.ops.service import SyncOperations
+from holdfast.stores.plan import PlanState, StoredPlan
+
+_ID = click.argument("id", type=click.UUID)
+_ELSEWHERE = click.option("--no-wait", is_flag=True, help="Leave it to the workers and the console to carry it out.")
+_LOOK = 0.5
+
+
+@noun("plans")
+def command() -> None:
+    """Look at stored bulk actions; start, pause, resume or abandon one."""
+
+
+@make(command, name="list")
+@click.option("--state", type=click.Choice([one.value for one in PlanState]), help="Only those in this state.")
+@click.option("--limit", type=int, default=50, show_default=True, help="How many.")
+def list_(state: str | None, limit: int) -> None:
+    """List stored plans, newest first."""
+    ops = settings().operations()
+    found, now = ops.plans(state=None if state is None else PlanState(state), limit=limit), ops.now()
+    columns: list[Column[StoredPlan]] = [
+        Column("ID", lambda one: one.id),
+        Column("ACTION", lambda one: one.action.value),
+        Column("STATE", lambda one: one.state.value),
+        Column("DONE", lambda one: f"{one.done:,}", right=True),
+        Column("SKIPPED", lambda one: f"{sum(one.skipped.values()):,}", right=True),
+        Column("TOTAL", lambda one: f"{one.total:,}", right=True),
+        Column("BY", lambda one: one.started_by or one.saved_by),
+        Column("SAVED", lambda one: ago(one.saved_at, now), longer=lambda one: moment(one.saved_at, now)),
+    ]
+    show_list(settings(), found, columns, "no plan is stored; `holdfast plans save FILE` stores one")
+
+
+@make(command, name="show")
+@_ID
+def show(id: UUID) -> None:
+    """Show a plan: what it is to do, how far it has come, what it skipped and why."""
+    _show(settings().operations().plan(id))
+
+
+@make(command, name="save", acts=True)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@REASON
+def save(file: Path, reason: str | None) -> None:
+    """Store the plan in FILE, as `holdfast replay --dry-run --plan FILE` wrote it."""
+    ops = settings().operations()
+    _show(ops.save_plan(ops.load_plan(read_plan(file)), actor=settings().who(), reason=reason))
+
+
+@make(command, name="start", acts=True)
+@_ID
+@click.option("--generation", type=int, help="Give every replayed delivery this generation.")
+@_ELSEWHERE
+@REASON
+def start(id: UUID, generation: int | None, no_wait: bool, reason: str | None) -> Code:
+    """Start a plan and carry it out; interrupting is harmless, a worker goes on."""
+    ops = settings().operations()
+    ops.start_plan(id, actor=settings().who(), reason=reason, generation=generation)
+    return Code.DONE if no_wait else _carry_out(ops, id)
+
+
+@make(command, name="pause", acts=True)
+@_ID
+@REASON
+def pause(id: UUID, reason: str | None) -> None:
+    """Stop a running plan after the batch that is under way."""
+    _show(settings().operations().pause_plan(id, actor=settings().who(), reason=reason))
+
+
+@make(command, name="resume", acts=True)
+@_ID
+@_ELSEWHERE
+@REASON
+def resume(id: UUID, no_wait: bool, reason: str | None) -> Code:
+    """Let a paused plan go on from where it was."""
+    ops = settings().operations()
+    ops.resume_plan(id, actor=settings().who(), reason=reason)
+    return Code.DONE if no_wait else _carry_out(ops, id)
+
+
+@make(command, name="abandon", acts=True)
+@_ID
+@REASON
+def abandon(id: UUID, reason: str | None) -> None:
+    """End a plan where it is; what it did stays done."""
+    _show(settings().operations().abandon_plan(id, actor=settings().who(), reason=reason))
+
+
+def _carry_out(ops: SyncOperations, id: UUID) -> Code:
+    """Goes on with the plan until it ends or is paused, or watches who else does."""
+    runner = f"cli:{socket.gethostname()}:{os.getpid()}"
+    with Progress("acted on") as progress:
+        while (plan := ops.plan(id)).state is PlanState.RUNNING:
+            if ops.advance_plan(id, runner=runner) is None:
+                time.sleep(_LOOK)
+            progress(plan.total - plan.left, plan.total)
+    _show(plan)
+    return Code.PARTIAL if plan.skipped else Code.DONE
+
+
+def _show(plan: StoredPlan) -> None:
+    if not settings().tabular:
+        show_json(settings(), plan)
+        return
+    click.echo(f"{plan.id}  {plan.action} of {many_deliveries(plan.total)}, {plan.state}")
+    click.echo(f"done {plan.done:,}, left {plan.left:,}")
+    for why, count in sorted(plan.skipped.items()):
+        click.echo(f"skipped {count:,}: {REASONS[why]}")
+    for consumer, count in plan.preview.get("consumers", {}).items():
+        click.echo(f"  {consumer}  {count:,}")
+    if unserved := plan.preview.get("unserved"):
+        note(f"no living worker served {', '.join(unserved)} when it was made")
+    if plan.state is PlanState.READY:
+        note(f"next: holdfast plans start {plan.id}")

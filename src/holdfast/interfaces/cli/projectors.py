@@ -1,0 +1,149 @@
+"""`holdfast projectors`: how far they have come, and building them anew."""
+
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import click
+
+from holdfast.interfaces.cli.choose import ID
+from holdfast.interfaces.cli.output import note, show_json, show_list
+from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import ago, many, many_deliveries, moment, one_line, rough
+from holdfast.ops.projectors import ProjectorState
+
+if TYPE_CHECKING:
+    from holdfast.projections.rebuild import Progress, Rebuilt
+
+
+@noun("projectors")
+def command() -> None:
+    """Look at projectors and rebuild them from the event store."""
+
+
+@make(command, name="list")
+def list_() -> None:
+    """List projectors."""
+    ops = settings().operations()
+    found, now = ops.projectors(), ops.now()
+    columns: list[Column[ProjectorState]] = [
+        Column("PROJECTOR", lambda one: one.name),
+        Column("GETS", lambda one: ", ".join(one.patterns), loose=True),
+        Column("POSITION", lambda one: f"{one.position:,} of {one.newest:,}", right=True),
+        Column("WAITING", lambda one: f"{one.pending + one.in_flight:,}", right=True),
+        Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
+        Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
+        Column("LAST RUN", lambda one: _last_run(one, now, ago), longer=lambda one: _last_run(one, now, moment)),
+        Column("STATE", lambda one: _state(one, now), style=lambda one: "yellow"),
+        Column("REBUILD", lambda one: _rebuild(one, now), loose=True),
+    ]
+    show_list(settings(), found, columns, "no projector yet: an app with @hf.projector makes one known when it starts")
+
+
+@make(command, name="rebuild", acts=True)
+@click.argument("names", nargs=-1, metavar="NAME...", required=True)
+@click.option("--resume", is_flag=True, help="Go on where the last one was cut off; the handler must be the same.")
+@click.option("--skip", type=ID, multiple=True, metavar="ID", help="Leave this event out; may be repeated.")
+@REASON
+def rebuild(names: tuple[str, ...], resume: bool, skip: tuple[UUID, ...], reason: str | None) -> None:
+    """Build the results of projectors anew from the event store, with the app's handlers.
+
+    A projector with swap= stays live until the new result takes its place. One without it is held, and its result is
+    emptied first: whoever reads it meanwhile sees it grow.
+    """
+    chosen = settings()
+    app = chosen.load_app()
+    click.get_current_context().call_on_close(app.store.close_sync)
+    in_place = [name for name in names if app.projectors.handler(name).swap is None]
+    if in_place:
+        chosen.confirm("empty and rebuild in place", f"{', '.join(in_place)} (no swap= was declared)")
+    with _Watch() as watch:
+        done = app.projectors.sync.rebuild(
+            *names, actor=chosen.who(), reason=reason, resume=resume, skip=skip, progress=watch
+        )
+    if chosen.tabular:
+        for one in done:
+            note(_told(one))
+    else:
+        show_json(chosen, done)
+
+
+class _Watch:
+    """Says how far a rebuild has come, how fast it goes and how long it will take: about once a second."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._name, self._first, self._started, self._said = "", 0, 0.0, 0.0
+        self._open = False
+
+    def __call__(self, progress: "Progress") -> None:
+        now = time.monotonic()
+        if progress.projector != self._name:
+            self._name, self._first, self._started, self._said = progress.projector, progress.applied, now, 0.0
+        if now - self._said < (0.2 if self._live else 2.0):
+            return
+        self._said = now
+        text = self._line(progress, now - self._started)
+        if self._live:
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+            self._open = True
+        else:
+            note(text)
+
+    def _line(self, progress: "Progress", elapsed: float) -> str:
+        text = f"{progress.projector}: applied {progress.applied:,} of about {progress.total:,}"
+        rate = (progress.applied - self._first) / elapsed if elapsed > 0 else 0.0
+        if rate:
+            left = timedelta(seconds=(progress.total - progress.applied) / rate)
+            text += f", {rate:,.0f}/s, {rough(left)} left"
+        if progress.waiting:
+            text += f"; held, waiting for {many(progress.waiting, 'run')} to end"
+        return text
+
+    def __enter__(self) -> "_Watch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._open:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _told(one: "Rebuilt") -> str:
+    text = f"projector {one.projector}: {many(one.applied, 'event')} applied, " + (
+        "the new result has taken over" if one.online else "rebuilt in place"
+    )
+    if one.skipped:
+        text += f"; {many(one.skipped, 'event')} left out"
+    if one.done:
+        text += f"; {many_deliveries(one.done)} done with it"
+    return text + (f", {many(one.resolved, 'dead letter')} among them" if one.resolved else "")
+
+
+def _last_run(one: ProjectorState, now: datetime, when: Callable[[datetime, datetime], str]) -> str:
+    return "" if one.last_run is None else f"{one.last_run.outcome} {when(one.last_run.completed_at, now)}"
+
+
+def _state(one: ProjectorState, now: datetime) -> str:
+    if one.held:
+        return "held by its rebuild"
+    if one.paused_at is not None:
+        return f"paused {ago(one.paused_at, now)}"
+    return "" if one.workers else "unserved"
+
+
+def _rebuild(one: ProjectorState, now: datetime) -> str:
+    rebuild = one.rebuild
+    if rebuild is None:
+        return ""
+    if rebuild.state == "done" and rebuild.ended_at is not None:
+        return f"done {ago(rebuild.ended_at, now)} by {rebuild.by}"
+    far = f"{rebuild.applied:,} of about {rebuild.total or 0:,}"
+    if rebuild.state == "stopped":
+        return f"stopped at {far}: {one_line(rebuild.error)}"
+    return f"running, {far}" if rebuild.alive else f"cut off at {far}: rebuild again"

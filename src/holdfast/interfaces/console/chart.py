@@ -1,0 +1,113 @@
+"""Charts: small SVG drawings made on the server, so that they need no script and no style of their own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from markupsafe import Markup
+
+from holdfast.interfaces.cli.words import rough
+from holdfast.interfaces.console.watch import Sampled
+from holdfast.ops.trend import MINUTES, Minute
+
+_WIDTH, _FLOOR, _ROOM = 600, 100, 92
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing with what it says in words: the title names it, the figure is now, `peak` is the top of the drawing,
+    the note says how it was made. `parts` are the colours it has, from the floor up."""
+
+    title: str
+    figure: str
+    peak: str
+    note: str
+    drawing: Markup
+    parts: tuple[str, ...] = ()
+
+
+def throughput(minutes: Sequence[Minute]) -> Chart:
+    """What was accepted each minute, and how much of it is done."""
+    top = max((minute.accepted for minute in minutes), default=0)
+    bars = []
+    for n, minute in enumerate(minutes):
+        waiting = max(0, minute.accepted - minute.delivered - minute.failed)
+        parts = (("done", minute.delivered), ("waiting", waiting), ("dead", minute.failed))
+        counts = ", ".join(f"{count:,} {kind}" for kind, count in parts)
+        bars.append(_bar(n, parts, top, f"{minute.at:%H:%M} {minute.accepted:,} accepted: {counts}"))
+    about = "about " if any(minute.estimated for minute in minutes) else ""
+    # The last whole minute, or the one under way where there is no other yet.
+    last = next((minute for minute in (*minutes[-2:-1], *minutes[-1:]) if minute.accepted), None)
+    return Chart(
+        title="Throughput",
+        figure="nothing" if last is None else f"{'about ' if last.estimated else ''}{last.accepted:,} a minute",
+        peak=f"{about}{top:,}",
+        note="deliveries accepted in each minute, and what became of them by now"
+        + ("; busy minutes are estimated from a sample" if about else ""),
+        drawing=_frame(f"Deliveries accepted per minute, at most {about}{top:,}", bars),
+        parts=("done", "waiting", "dead"),
+    )
+
+
+def failures(minutes: Sequence[Minute]) -> Chart:
+    """How many of the dead letters died in each minute."""
+    top = max((minute.died for minute in minutes), default=0)
+    bars = [
+        _bar(n, (("dead", minute.died),), top, f"{minute.at:%H:%M} {minute.died:,} died")
+        for n, minute in enumerate(minutes)
+    ]
+    return Chart(
+        title="Failures",
+        figure=f"{sum(minute.died for minute in minutes):,} in the last hour",
+        peak=f"{top:,}",
+        note="dead letters by the minute they died; replayed and discarded ones are left out",
+        drawing=_frame(f"Dead letters per minute, at most {top:,}", bars),
+    )
+
+
+def age(history: Sequence[Sampled], now: datetime) -> Chart:
+    """How long the oldest delivery that is due had waited."""
+    shown = [one for one in history if now - one.at <= _HOUR]
+    top = max((one.oldest for one in shown), default=0.0)
+    marks = []
+    if shown:
+        points = [
+            (_WIDTH * (1 - (now - one.at) / _HOUR), _FLOOR - _ROOM * (one.oldest / top if top else 0)) for one in shown
+        ]
+        # The last value holds until now: a line that ends before the edge looks like an outage.
+        points.append((_WIDTH, points[-1][1]))
+        drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        marks.append(Markup('<polyline class="line" points="{}"/>').format(drawn))
+    peak = rough(timedelta(seconds=top))
+    watched = rough(now - shown[0].at) if shown else "0s"
+    return Chart(
+        title="Oldest waiting",
+        figure=rough(timedelta(seconds=shown[-1].oldest)) if shown and shown[-1].oldest else "nothing is late",
+        peak=peak,
+        note=f"how long the oldest delivery that is due has waited; this console has watched for {watched}",
+        drawing=_frame(f"Age of the oldest delivery that is due, at most {peak}", marks),
+    )
+
+
+def _bar(n: int, parts: Sequence[tuple[str, int]], top: int, title: str) -> Markup:
+    step = _WIDTH / MINUTES
+    drawn, floor = Markup(), float(_FLOOR)
+    for kind, count in parts:
+        if not count:
+            continue
+        # A single failure among thousands must still be seen.
+        high = max(1.5, _ROOM * count / top)
+        floor -= high
+        drawn += Markup('<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            kind, n * step + 1, max(0.0, floor), step - 2, high
+        )
+    return Markup("<g><title>{}</title>{}</g>").format(title, drawn) if drawn else Markup()
+
+
+def _frame(title: str, marks: Sequence[Markup]) -> Markup:
+    return Markup(
+        '<svg class="chart" viewBox="0 0 {w} {h}" role="img" aria-label="{title}" preserveAspectRatio="none">'
+        '<line class="grid" x1="0" y1="{top}" x2="{w}" y2="{top}"/>{marks}'
+        '<line class="axis" x1="0" y1="{floor}" x2="{w}" y2="{floor}"/></svg>'
+    ).format(w=_WIDTH, h=_FLOOR + 2, floor=_FLOOR, top=_FLOOR - _ROOM, title=title, marks=Markup("").join(marks))

@@ -1,0 +1,151 @@
+"""The overview: what is broken now, since when, since which deploy, how many alike; then how much flows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.core.circuit import CircuitState
+from holdfast.interfaces.console import chart
+from holdfast.interfaces.console.visit import Page, Visit
+from holdfast.ops.breakers import BreakerState
+from holdfast.ops.consumers import ConsumerState
+from holdfast.ops.queues import Queue
+from holdfast.stores.query import FailureGroup
+from holdfast.stores.worker import Worker
+
+_GROUPS = 6
+_READ = 50
+_LATE = timedelta(minutes=1)
+_RECENT = timedelta(minutes=5)
+_DEPLOYED = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A failure group with what an operator asks first.
+
+    `fresh` says that it still grows. `after` is how long after a worker of `deployed` came up the first one failed,
+    if that was within the hour before.
+    """
+
+    group: FailureGroup
+    fresh: bool
+    after: timedelta | None
+    deployed: int | None
+
+    @property
+    def generations(self) -> str:
+        first, last = self.group.first_generation, self.group.last_generation
+        return f"{last}" if first == last else f"{first} to {last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something besides a failure that keeps work from being done, and where to look."""
+
+    kind: str
+    item: str
+    text: str
+    since: datetime | None
+    path: str
+
+
+async def overview(visit: Visit) -> Page:
+    watch = visit.watch
+    stats = await watch.stats()
+    groups = await watch.read("groups", lambda ops: ops.failure_groups(limit=_READ))
+    consumers = await watch.read("consumers", lambda ops: ops.consumers())
+    queues = await watch.read("queues", lambda ops: ops.queues())
+    breakers = await watch.read("breakers", lambda ops: ops.breakers())
+    workers = await watch.read("workers", lambda ops: ops.workers())
+    minutes = await watch.read("trend", lambda ops: ops.trend())
+    retrying = await watch.read("retrying", lambda ops: ops.retrying())
+    suspects = suspected(groups, workers, stats.now)
+    return Page(
+        "overview.html",
+        {
+            "stats": stats,
+            "suspects": suspects[:_GROUPS],
+            "more": max(0, len(suspects) - _GROUPS),
+            "many_more": len(groups) == _READ,
+            "retrying": retrying[:_GROUPS],
+            "troubles": list(troubles(queues, consumers, breakers, workers, stats.now)),
+            "charts": [chart.throughput(minutes), chart.failures(minutes), chart.age(watch.history, stats.now)],
+            "empty": not consumers and not queues,
+        },
+    )
+
+
+def suspected(groups: Sequence[FailureGroup], workers: Sequence[Worker], now: datetime) -> list[Suspect]:
+    """The groups, those that still grow first, then by size."""
+    found = []
+    for group in groups:
+        first = group.first_failed_at
+        came = max(
+            (
+                (one.started_at, one.generation)
+                for one in workers
+                if group.consumer in one.consumers and _before(one, first)
+            ),
+            default=None,
+        )
+        after = first - came[0] if came is not None and first is not None else None
+        near = after is not None and after < _DEPLOYED
+        found.append(
+            Suspect(
+                group=group,
+                fresh=group.last_failed_at is not None and now - group.last_failed_at < _RECENT,
+                after=after if near else None,
+                deployed=came[1] if came is not None and near else None,
+            )
+        )
+    return sorted(found, key=lambda one: (not one.fresh, -one.group.count))
+
+
+def _before(worker: Worker, at: datetime | None) -> bool:
+    return at is not None and worker.started_at <= at
+
+
+def troubles(
+    queues: Sequence[Queue],
+    consumers: Sequence[ConsumerState],
+    breakers: Sequence[BreakerState],
+    workers: Sequence[Worker],
+    now: datetime,
+) -> Iterator[Trouble]:
+    """What holds work up, worst first."""
+    if not any(worker.alive for worker in workers) and any(queue.pending for queue in queues):
+        yield Trouble("no workers", "", "Nobody works: no living worker, and work waits.", None, "/workers")
+    for one in consumers:
+        if one.blocked_until is not None:
+            yield Trouble(
+                "blocked",
+                one.name,
+                f"waits for {one.blocked_resource}, which is out; probed again by itself",
+                None,
+                "/consumers",
+            )
+    for breaker in breakers:
+        if breaker.state is not CircuitState.CLOSED:
+            why = f": {breaker.why}" if breaker.why else ""
+            yield Trouble(
+                "circuit open",
+                breaker.name,
+                f"calls are turned away and work is parked{why}",
+                breaker.since,
+                "/breakers",
+            )
+    for queue in queues:
+        if queue.paused_at is not None:
+            yield Trouble(
+                "paused", queue.name, f"queue paused by hand, {queue.pending:,} wait", queue.paused_at, "/queues"
+            )
+        elif queue.lag > _LATE:
+            yield Trouble("late", queue.name, f"queue falls behind: {queue.pending:,} wait", now - queue.lag, "/queues")
+    for one in consumers:
+        if one.paused_at is not None:
+            yield Trouble(
+                "paused", one.name, f"consumer paused by hand, {one.pending:,} wait", one.paused_at, "/consumers"
+            )
+        elif one.pending and not one.workers and any(worker.alive for worker in workers):
+            yield Trouble("unserved", one.name, f"no living worker serves it, {one.pending:,} wait", None, "/consumers")

@@ -1,0 +1,147 @@
+"""The console served alone: with the HTTP API, health and metrics beside it, on one port."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Literal
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.core.errors import ConfigurationError, Refused
+from holdfast.core.metric import exposition
+from holdfast.interfaces.api.app import PREFIX, api
+from holdfast.interfaces.api.door import is_loopback
+from holdfast.interfaces.api.endpoint import Caller
+from holdfast.interfaces.console.app import Console
+from holdfast.interfaces.console.guard import LOOPBACK
+from holdfast.interfaces.console.signin import ROLES, SignIn
+from holdfast.interfaces.console.visitor import Role, Visitor
+from holdfast.interfaces.metrics.serve import CONTENT_TYPE
+from holdfast.ops.service import Operations
+from holdfast.stores.token import Scope as TokenScope
+
+Auth = Literal["none", "token"]
+_HEALTH = ("/healthz", "/readyz")
+_PATIENCE_SECONDS = 5.0
+_SCOPES = {role: scope for scope, role in ROLES.items()}
+
+
+def check_exposure(host: str, auth: Auth) -> None:
+    """Refuses to show a store to everybody who reaches this machine."""
+    if auth == "none" and not is_loopback(host):
+        raise Refused(
+            "serve the console on",
+            host,
+            "reachable from other machines, and nobody would be asked who they are",
+            "add --auth token, or stay on 127.0.0.1",
+        )
+
+
+def standalone(
+    ops: Operations, *, host: str, auth: Auth, actor: str, read_only: bool = False, role: Role = Role.ADMIN
+) -> ASGIApp:
+    """Console, API, health and metrics as one application.
+
+    Without authentication everybody on this machine is `actor` with `role`, and only names of this machine are answered to: a
+    page elsewhere cannot make a name of its own lead here. With tokens everybody signs in with one.
+    """
+    check_exposure(host, auth)
+    extra: list[BaseRoute] = []
+    anonymous = None
+    if auth == "token":
+        door = SignIn(ops)
+        console = Console(ops, door.actor, read_only, signed_in=True)
+        extra += door.routes
+    else:
+        local = Visitor(actor, role)
+        console = Console(ops, lambda _: local, read_only, hosts=(*LOOPBACK, host))
+        anonymous = Caller(actor, TokenScope.READ if read_only else _SCOPES[role])
+    inner = api(ops, anonymous=anonymous)
+
+    async def metrics(request: Request) -> Response:
+        if auth == "token" and not await _bearer(ops, request):
+            return PlainTextResponse("send a token of this store: Authorization: Bearer …\n", 401)
+        families = await console.watch.read("metrics", lambda ops: ops.metrics())
+        return PlainTextResponse(exposition(families), media_type=CONTENT_TYPE)
+
+    screens = Starlette(routes=[*extra, Route("/metrics", metrics), Mount("/", console.app)], lifespan=console.lifespan)
+
+    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        chosen = inner if path.startswith(f"{PREFIX}/") or path in _HEALTH else screens
+        await chosen(scope, receive, send)
+
+    return either
+
+
+async def _bearer(ops: Operations, request: Request) -> bool:
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    found = await ops.recognise_token(secret.strip()) if kind.lower() == "bearer" else None
+    return found is not None and found.valid
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """A listening socket; a port that is taken is said plainly."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host.strip("[]"), port))
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise ConfigurationError(f"{host}:{port} cannot be used: {error.strerror}; name another with --port") from None
+    return bound
+
+
+async def serve(app: ASGIApp, bound: socket.socket, stop: asyncio.Event) -> None:
+    """Serves until `stop` is set; pages that are under way are finished, within three seconds."""
+    server = _Server(
+        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=3)
+    )
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    server.should_exit = True
+    await serving
+
+
+@contextlib.contextmanager
+def served_beside(ops: Operations, *, port: int, actor: str, role: Role = Role.ADMIN) -> Iterator[str]:
+    """The console on this machine from a thread of its own, beside a process' main business; gives its address.
+
+    The store is closed with it.
+    """
+    host = LOOPBACK[1]
+    with open_port(host, port) as bound:
+        app = standalone(ops, host=host, auth="none", actor=actor, role=role)
+        loop, stop = asyncio.new_event_loop(), asyncio.Event()
+
+        async def run() -> None:
+            await serve(app, bound, stop)
+            await ops.store.close()
+
+        thread = threading.Thread(target=loop.run_until_complete, args=(run(),), name="holdfast-console", daemon=True)
+        thread.start()
+        try:
+            yield f"http://{host}:{bound.getsockname()[1]}"
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join(_PATIENCE_SECONDS)
+            loop.close()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to whoever runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,116 @@
+"""Signing in with an API token: pasted once, kept in a session of this process, looked at again with every request."""
+
+import hashlib
+import secrets
+import time
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from holdfast.core.errors import HoldfastError
+from holdfast.interfaces.console import templating
+from holdfast.interfaces.console.form import read_form
+from holdfast.interfaces.console.guard import NotAllowed, check_origin, check_token, keep_token, seal, token_of
+from holdfast.interfaces.console.visitor import Role, Visitor
+from holdfast.interfaces.refusals import Refusals
+from holdfast.ops.service import Operations
+from holdfast.stores.token import Scope
+
+_COOKIE = "holdfast_session"
+_LASTS_SECONDS = 12 * 3600
+_MOST = 1000
+ROLES = {Scope.READ: Role.VIEWER, Scope.OPERATE: Role.OPERATOR, Scope.ADMIN: Role.ADMIN}
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    secret: str
+    ends: float
+
+
+class SignIn:
+    """Who is signed in here. A token that is revoked or expires ends its sessions with the next request."""
+
+    def __init__(self, ops: Operations) -> None:
+        self._ops = ops
+        self._sessions: dict[str, _Session] = {}
+        self._refusals = Refusals("console", lambda: ops.store)
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route("/login", self._show, methods=["GET"]),
+            Route("/login", self._sign_in, methods=["POST"]),
+            Route("/logout", self._sign_out, methods=["POST"]),
+        ]
+
+    async def actor(self, request: Request) -> Visitor | Response:
+        """The visitor of a session, or the way to the form."""
+        session = self._sessions.get(_digest(request.cookies.get(_COOKIE, "")))
+        if session is not None and session.ends > time.monotonic():
+            visitor = await self._visitor(session.secret)
+            if visitor is not None:
+                return visitor
+        return RedirectResponse("/login", 303)
+
+    async def _visitor(self, secret: str) -> Visitor | None:
+        token = await self._ops.recognise_token(secret)
+        return None if token is None or not token.valid else Visitor(token.name, ROLES[token.scope])
+
+    async def _show(self, request: Request) -> Response:
+        return _form(request)
+
+    async def _sign_in(self, request: Request) -> Response:
+        try:
+            form = await read_form(request)
+            check_origin(request, ())
+            check_token(request, form)
+            visitor = await self._visitor(form.get("token", "").strip())
+        except NotAllowed as refusal:
+            return _form(request, refusal.why, refusal.status)
+        except HoldfastError:
+            return _form(request, "the store cannot be reached; try again in a moment", 503)
+        if visitor is None:
+            client = request.client.host if request.client else None
+            await self._refusals.record("nobody", "POST", "/login", "the token opens nothing", client)
+            return _form(request, "this token opens nothing: it is not known here, expired or revoked", 401)
+        now = time.monotonic()
+        self._sessions = {key: one for key, one in self._sessions.items() if one.ends > now}
+        while len(self._sessions) >= _MOST:
+            del self._sessions[next(iter(self._sessions))]
+        key = secrets.token_urlsafe(32)
+        self._sessions[_digest(key)] = _Session(form["token"].strip(), now + _LASTS_SECONDS)
+        response = RedirectResponse("/", 303)
+        response.set_cookie(
+            _COOKIE,
+            key,
+            max_age=_LASTS_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=request.scope["scheme"] == "https",
+        )
+        return seal(response)
+
+    async def _sign_out(self, request: Request) -> Response:
+        try:
+            check_origin(request, ())
+            check_token(request, await read_form(request))
+        except NotAllowed as refusal:
+            return _form(request, refusal.why, refusal.status)
+        self._sessions.pop(_digest(request.cookies.get(_COOKIE, "")), None)
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(_COOKIE)
+        return seal(response)
+
+
+def _form(request: Request, wrong: str = "", status: int = 200) -> Response:
+    token = token_of(request)
+    response = HTMLResponse(templating.render("login.html", {"root": "", "token": token, "wrong": wrong}), status)
+    keep_token(request, response, token)
+    return seal(response)
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode(errors="replace")).hexdigest()

@@ -1,0 +1,217 @@
+"""Screens about the work itself: deliveries, dead letters, failure groups, messages, and the way of a request."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from starlette.responses import RedirectResponse
+
+from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.interfaces.cli.story import next_commands
+from holdfast.interfaces.console.choose import DECIDED, FIELDS, STATES, as_options, read_filter
+from holdfast.interfaces.console.overview import suspected
+from holdfast.interfaces.console.visit import PAGE, Page, Visit, read_id
+from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.stores.query import FailureGroup
+
+_GROUPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened on a delivery's way. `tone` is the state it is drawn as."""
+
+    at: datetime
+    tone: str
+    title: str
+    text: str = ""
+    trace: str | None = None
+    took: tuple[datetime | None, datetime] | None = None
+
+
+async def deliveries(visit: Visit) -> Page:
+    return await _listed(visit, dead=False)
+
+
+async def dead_letters(visit: Visit) -> Page:
+    return await _listed(visit, dead=True)
+
+
+async def _listed(visit: Visit, *, dead: bool) -> Page:
+    chosen = {name: visit.query[name] for name in FIELDS if name in visit.query and not (dead and name == "status")}
+    now = await visit.ops.now()
+    decided = visit.query.get("state", DECIDED[0]) if dead else None
+    if decided is not None and decided not in DECIDED:
+        raise ConfigurationError(f"{decided[:40]!r} is no state of dead letters; they are {', '.join(DECIDED)}")
+    wanted = read_filter(chosen, now, decided=decided)
+    before = read_id(visit.query["before"]) if "before" in visit.query else None
+    found = await visit.ops.delivery_page(wanted, limit=PAGE, before=before)
+    group = None
+    if dead and "group" in chosen:
+        group = next(
+            (
+                one
+                for one in await _groups(visit)
+                if one.fingerprint == chosen["group"] and chosen.get("consumer", one.consumer) == one.consumer
+            ),
+            None,
+        )
+    return Page(
+        "deliveries.html",
+        {
+            "rows": found.items,
+            "next": visit.again(before=found.next) if found.next else None,
+            "newest": visit.again(before=None) if before else None,
+            "chosen": chosen,
+            "dead": dead,
+            "decided": decided,
+            "decisions": DECIDED,
+            "states": STATES,
+            "group": group,
+            "now": now,
+            "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_options(chosen)}"
+            + (f" --state {decided}" if decided not in (None, DECIDED[0]) else ""),
+        },
+    )
+
+
+async def groups(visit: Visit) -> Page:
+    now = (await visit.watch.stats()).now
+    workers = await visit.watch.read("workers", lambda ops: ops.workers())
+    found = await _groups(visit)
+    if "consumer" in visit.query:
+        found = [one for one in found if one.consumer == visit.query["consumer"]]
+    return Page(
+        "groups.html",
+        {
+            "suspects": suspected(found, workers, now),
+            "now": now,
+            "full": len(found) == _GROUPS,
+            "consumer": visit.query.get("consumer"),
+        },
+    )
+
+
+async def _groups(visit: Visit) -> Sequence[FailureGroup]:
+    return await visit.watch.read("all groups", lambda ops: ops.failure_groups(limit=_GROUPS))
+
+
+async def delivery(visit: Visit) -> Page:
+    detail = await visit.ops.delivery(read_id(visit.request.path_params["id"]))
+    return Page(
+        "delivery.html",
+        {
+            "detail": detail,
+            "row": detail.listed.delivery,
+            "now": detail.now,
+            "moments": timeline(detail),
+            "commands": list(next_commands(detail)),
+            "request_id": detail.message.headers.get("request_id") if detail.message else None,
+        },
+    )
+
+
+def timeline(detail: DeliveryDetail) -> list[Moment]:
+    """Everything that happened to a delivery, oldest first: published, tried, replayed, set aside, done."""
+    row, message = detail.listed.delivery, detail.message
+    found: list[Moment] = []
+    if message is not None:
+        request = message.headers.get("request_id")
+        if request:
+            found.append(Moment(message.occurred_at, "request", "Request", request))
+        found.append(
+            Moment(message.occurred_at, "message", "Published", f"{detail.listed.type} by {detail.listed.source}")
+        )
+    # SQLite keeps milliseconds, so a delivery may seem older than its message by a part of one.
+    accepted = row.created_at if message is None else max(row.created_at, message.occurred_at)
+    found.append(Moment(accepted, "pending", "Accepted", f"for {row.consumer} in queue {row.queue}"))
+    for run in detail.runs:
+        good = run.outcome in ("succeeded", "deliver")
+        error = f"{run.error_type}: {run.error}" if run.error_type else (run.error or "")
+        found.append(
+            Moment(
+                run.completed_at,
+                "delivered" if good else "attempt",
+                f"Run {run.attempt}: {run.outcome.replace('_', ' ')}",
+                f"on {run.worker}" + (f" · {error}" if error else ""),
+                run.trace,
+                (run.started_at, run.completed_at),
+            )
+        )
+    for cycle in row.failure_history:
+        if cycle.replayed_at is not None:
+            why = f": {cycle.reason}" if cycle.reason else ""
+            found.append(
+                Moment(
+                    cycle.replayed_at,
+                    "replayed",
+                    f"Replayed by {cycle.replayed_by}",
+                    f"after {cycle.attempts} runs at generation {cycle.generation}{why}",
+                )
+            )
+    replays = {cycle.replayed_at for cycle in row.failure_history}
+    for entry in detail.audit:
+        if entry.action == "replay" and replays:
+            continue
+        found.append(Moment(entry.at, "audit", f"{entry.action.capitalize()} by {entry.actor}", entry.reason or ""))
+    if row.status == "delivered" and row.completed_at is not None and not any(one.tone == "delivered" for one in found):
+        found.append(Moment(row.completed_at, "delivered", "Delivered"))
+    found.sort(key=lambda one: one.at)
+    if row.dead and row.completed_at is not None:
+        # It is how things stand, so it comes last: its run may be recorded a moment later.
+        found.append(Moment(row.completed_at, "failed", "Dead letter", "waits for somebody to replay or discard it"))
+    return found
+
+
+async def messages(visit: Visit) -> Page:
+    wanted = {name: visit.query[name] for name in ("type", "source", "key") if name in visit.query}
+    before = read_id(visit.query["before"]) if "before" in visit.query else None
+    found = await visit.ops.message_page(**wanted, limit=PAGE, before=before)
+    return Page(
+        "messages.html",
+        {
+            "rows": found.items,
+            "next": visit.again(before=found.next) if found.next else None,
+            "newest": visit.again(before=None) if before else None,
+            "chosen": wanted,
+            "now": await visit.ops.now(),
+            "command": "holdfast messages list"
+            + "".join(f" --{name} {shlex.quote(value)}" for name, value in wanted.items()),
+        },
+    )
+
+
+async def message(visit: Visit) -> Page:
+    found = await visit.ops.message(read_id(visit.request.path_params["id"]))
+    return Page(
+        "message.html", {"message": found.message, "deliveries": found.deliveries, "now": await visit.ops.now()}
+    )
+
+
+async def request(visit: Visit) -> Page:
+    """What followed from one request: its messages, their deliveries with every run, and what operators did."""
+    trail = await visit.ops.follow(visit.query.get("id", "").strip())
+    return Page("request.html", {"trail": trail, "now": await visit.ops.now()})
+
+
+async def find(visit: Visit) -> RedirectResponse:
+    """Leads to whatever an id names: a delivery, a message, a plan, or else a request."""
+    wanted = visit.query.get("q", "").strip()
+    try:
+        id = UUID(wanted)
+    except ValueError:
+        return RedirectResponse(visit.url("/requests", id=wanted) if wanted else visit.url("/"), 303)
+    for path, look in (
+        ("/deliveries", visit.ops.delivery),
+        ("/messages", visit.ops.message),
+        ("/plans", visit.ops.plan),
+    ):
+        try:
+            await look(id)
+        except NotFound:
+            continue
+        return RedirectResponse(visit.url(f"{path}/{id}"), 303)
+    # A request id may look like one of ours.
+    return RedirectResponse(visit.url("/requests", id=wanted), 303)

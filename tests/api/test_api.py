@@ -1,0 +1,291 @@
+"""The HTTP API: what it shows, what it does, whom it lets."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from holdfast.interfaces.api.app import ENDPOINTS, api
+from holdfast.interfaces.api.door import is_loopback
+from holdfast.interfaces.api.endpoint import Caller
+from holdfast.ops.plan_runner import PlanRunner
+from holdfast.ops.service import Operations
+from holdfast.stores.operate import audit
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import Filter
+from holdfast.stores.token import Scope
+from tests.api.conftest import Client
+from tests.ops.build import dead_letters, one_in_each_state
+from tests.stores.build import fresh_id, sql
+
+WHY = {"reason": "fixed in 42"}
+# What is refused before the store is asked is refused alike on each.
+ANY_STORE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+
+
+async def get(client: httpx2.AsyncClient, path: str, **query: Any) -> Any:
+    answer = await client.get(path, params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def audited(store: Store, kind: str) -> list[tuple[str, str, str, str | None]]:
+    entries = await store.run(audit(1000))
+    return [(one.actor, one.action, one.target, one.reason) for one in entries[::-1] if one.kind == kind]
+
+
+async def test_lists_come_by_pages_that_hold_everything_once(store: Store, client: Client) -> None:
+    ids = await dead_letters(store, 25)
+    found, cursor = [], None
+    for size in (10, 10, 5):
+        page = await get(client("read"), "/dead-letters", limit=10, **({"cursor": cursor} if cursor else {}))
+        assert len(page["items"]) == size
+        assert page.keys() == {"items", "next"}, "no total unless asked"
+        found += [one["id"] for one in page["items"]]
+        cursor = page["next"]
+    assert cursor is None
+    assert found == [str(id) for id in reversed(ids)]
+
+
+async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops: Operations) -> None:
+    ids = await one_in_each_state(store)
+    reader = client("admin")
+    plan = await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+    delivery = await get(reader, f"/deliveries/{ids['failed']}")
+    for endpoint in ENDPOINTS:
+        if endpoint.method != "GET":
+            continue
+        item = {"/messages/{id}": delivery["message_id"], "/deliveries/{id}": ids["failed"]}.get(endpoint.path, plan.id)
+        await get(reader, endpoint.path.replace("{id}", str(item)))
+    assert delivery["message"]["payload"] == {"state": "failed"}
+    assert [run["outcome"] for run in delivery["runs"]] == ["failed"]
+    assert delivery["alike"] == 1
+    by_status = await get(reader, "/deliveries", status=["failed", "delivered"], discarded="false")
+    assert {one["id"] for one in by_status["items"]} == {str(ids["failed"]), str(ids["delivered"])}
+
+
+@ANY_STORE
+@pytest.mark.parametrize(
+    ("path", "query", "status", "code", "named"),
+    [
+        ("/deliveries", {"statsu": "failed"}, 400, "invalid_parameters", "statsu"),
+        ("/deliveries", {"limit": "1001"}, 400, "invalid_parameters", "limit"),
+        ("/deliveries", {"limit": "ten"}, 400, "invalid_parameters", "whole number"),
+        ("/deliveries", {"limit": ["1", "2"]}, 400, "invalid_parameters", "more than once"),
+        ("/deliveries", {"since": "yesterday"}, 400, "invalid_parameters", "since"),
+        ("/deliveries", {"discarded": "yes"}, 400, "invalid_parameters", "true or false"),
+        ("/deliveries", {"cursor": "xyz"}, 400, "invalid_cursor", "begin again"),
+        ("/audit", {"cursor": "WyJkZWxpdmVyaWVzIiwgMV0"}, 400, "invalid_cursor", "begin again"),
+        ("/deliveries", {"type": "a..b"}, 422, "invalid_name", "empty part"),
+        ("/deliveries", {"queue": "\x00"}, 400, "invalid_parameters", "NUL"),
+        ("/deliveries/no-id", {}, 404, "not_found", "UUID"),
+        ("/nowhere", {}, 404, "no_such_path", "openapi.json"),
+    ],
+)
+async def test_what_cannot_be_read_is_named(
+    client: Client, path: str, query: dict[str, Any], status: int, code: str, named: str
+) -> None:
+    answer = await client("read").get(path, params=query)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    problem = answer.json()
+    assert (problem["status"], problem["code"], problem["type"]) == (status, code, f"urn:holdfast:{code}")
+    assert named in problem["detail"]
+
+
+@ANY_STORE
+@pytest.mark.parametrize(
+    ("body", "status", "code", "named"),
+    [
+        ({"ids": []}, 422, "invalid_body", "reason"),
+        ({"ids": ["x"], **WHY}, 422, "invalid_body", "ids.0"),
+        ({"ids": [], "reson": "slip", **WHY}, 422, "invalid_body", "reson"),
+        ("{", 400, "invalid_json", "not JSON"),
+        ('{"ids": ["' + "0" * 2_000_000 + '"]}', 413, "too_large", "bytes"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_refused_by_field(
+    client: Client, body: object, status: int, code: str, named: str
+) -> None:
+    given = (
+        {"content": body, "headers": {"content-type": "application/json"}} if isinstance(body, str) else {"json": body}
+    )
+    answer = await client("operate").post("/replay", **given)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert named in answer.json()["detail"]
+    form = await client("operate").post("/replay", data={"reason": "a form"})
+    assert form.status_code == 415
+
+
+@ANY_STORE
+async def test_a_token_opens_what_its_scope_covers_and_refusals_are_audited(
+    store: Store, client: Client, ops: Operations
+) -> None:
+    order = ["read", "operate", "admin"]
+    for endpoint in ENDPOINTS:
+        path = endpoint.path.replace("{id}", str(fresh_id())).replace("{name}", "nobody")
+        for scope in order[: order.index(endpoint.scope)]:
+            answer = await client(scope).request(endpoint.method, path, json=WHY)
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (endpoint.path, scope)
+    refused = await audited(store, "api")
+    assert ("read", "refused", "/api/v1/replay", "needs the scope operate, and read has read") in refused
+    assert {actor for actor, *_ in refused} == {"read", "operate"}
+
+
+async def test_nobody_comes_in_without_a_valid_token(store: Store, ops: Operations) -> None:
+    app = api(ops)
+    gone = await ops.create_token("other", actor="root")
+    late = await ops.create_token("later", expires="1h", actor="root")
+    await ops.revoke_token("other", actor="root", reason="lost")
+    sql(store, f"update {{hf}}token set expires_at = {_past(store)} where name = 'later'")
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://holdfast.test") as anybody:
+        for given in ({}, *({"authorization": f"Bearer {t}"} for t in ("", "hf_no", gone.secret, late.secret))):
+            answer = await anybody.get("/api/v1/stats", headers=given)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert (await anybody.get("/api/v1/openapi.json")).status_code == 200
+    whom = Counter(actor for actor, *_ in await audited(store, "api"))
+    assert whom == {"nobody": 3, "other": 1, "later": 1}
+
+
+def _past(store: Store) -> str:
+    return "1" if store.dialect.name == "sqlite" else "now() - interval '1 hour'"
+
+
+async def test_a_token_is_stored_as_a_hash_and_its_use_noted_once_a_minute(store: Store, ops: Operations) -> None:
+    made = await ops.create_token("ci", scope="operate", actor="ada")
+    (kept,) = sql(store, "select id, name, hash, prefix from {hf}token")
+    assert made.secret not in str(kept)
+    assert made.secret not in repr(made)
+    assert kept[3] == made.secret[:8]
+    assert await ops.recognise_token(made.secret + "x") is None
+    assert (await ops.recognise_token(made.secret)).name == "ci"  # type: ignore[union-attr]
+    (first,) = await ops.tokens()
+    await asyncio.sleep(0.01)
+    await ops.recognise_token(made.secret)
+    assert await ops.tokens() == [first]
+    assert first.last_used_at is not None
+    assert [(actor, action) for actor, action, *_ in await audited(store, "token")] == [("ada", "create")]
+
+
+async def test_the_same_key_again_gives_the_first_answer_and_does_it_once(store: Store, client: Client) -> None:
+    ids = [str(id) for id in await dead_letters(store, 2)]
+    body = {"ids": ids, **WHY}
+    key = {"idempotency-key": "replay-1"}
+    first, second = [await client("operate").post("/replay", json=body, headers=key) for _ in range(2)]
+    assert first.json() == second.json()
+    assert first.json()["done"] == ids
+    assert second.headers["idempotent-replayed"] == "true"
+    other = await client("operate").post("/replay", json={"ids": ids[:1], **WHY}, headers=key)
+    assert other.status_code == 409
+    again = await client("operate").post("/replay", json=body)
+    assert [one["why"] for one in again.json()["skipped"]] == ["pending", "pending"]
+    replays = [entry for entry in await audited(store, "delivery") if entry[1] == "replay"]
+    assert replays == [("operate", "replay", id, "fixed in 42") for id in ids]
+    theirs = await client("admin").post("/discard", json=body, headers=key)
+    assert theirs.status_code == 200, "a key belongs to one token"
+
+
+async def test_a_plan_is_previewed_started_and_watched(store: Store, client: Client) -> None:
+    await dead_letters(store, 120)
+    operator = client("operate")
+    made = await operator.post("/plans", json={"action": "replay", "filter": {}, "limit": 1000, **WHY})
+    assert made.status_code == 201, made.text
+    plan = made.json()
+    assert (plan["state"], plan["total"], plan["left"]) == ("ready", 120, 120)
+    assert plan["preview"]["consumers"] == {"mail": 120}
+    at = f"/plans/{plan['id']}"
+    started = await asyncio.gather(*(operator.post(f"{at}/start", json=WHY) for _ in range(2)))
+    assert sorted(one.status_code for one in started) == [200, 409]
+    assert {one.json().get("code") for one in started} == {None, "refused"}
+    paused = await operator.post(f"{at}/pause", json=WHY)
+    assert paused.json()["state"] == "paused"
+    await operator.post(f"{at}/resume", json=WHY)
+    await PlanRunner(store).perform("w1")
+    done = await get(operator, at)
+    assert (done["state"], done["done"], done["skipped"], done["started_by"]) == ("done", 120, {}, "operate")
+    items = await get(operator, f"{at}/items", limit=100)
+    rest = await get(operator, f"{at}/items", limit=100, cursor=items["next"])
+    assert len(items["items"]) + len(rest["items"]) == 120
+    assert (await get(operator, f"{at}/items", skipped="true"))["items"] == []
+    assert [one["id"] for one in (await get(operator, "/plans", state="done"))["items"]] == [plan["id"]]
+
+
+async def test_what_operators_do_is_done_in_the_name_of_the_token(store: Store, client: Client) -> None:
+    await dead_letters(store, 1)
+    operator = client("operate")
+    for path in ("/queues/default/pause", "/queues/default/resume", "/consumers/mail/pause", "/consumers/mail/resume"):
+        answer = await operator.post(path, json=WHY)
+        assert (answer.status_code, answer.json()) == (200, {"changed": True})
+    assert (await operator.post("/consumers/mail/resume", json=WHY)).json() == {"changed": False}
+    assert (await operator.post("/consumers/mial/pause", json=WHY)).status_code == 404
+    await operator.post("/breakers/payments.eu/trip", json={"seconds": 60, **WHY})
+    assert [one["state"] for one in (await get(operator, "/breakers"))["items"]] == ["open"]
+    named = {"x-request-id": "r-77"}
+    assert (await operator.post("/queues/default/pause", json=WHY, headers=named)).headers["x-request-id"] == "r-77"
+    trail = await get(operator, "/requests/r-77")
+    assert [(one["action"], one["target"]) for one in trail["audit"]] == [("pause", "default")]
+    await operator.post("/queues/default/resume", json=WHY)
+    assert (await audited(store, "queue"))[:2] == [
+        ("operate", action, "default", "fixed in 42") for action in ("pause", "resume")
+    ]
+
+
+@ANY_STORE
+async def test_without_tokens_only_this_machine_is_answered(ops: Operations) -> None:
+    app = api(ops, anonymous=Caller("local", Scope.READ))
+    for host, origin, status in [
+        ("localhost", None, 200),
+        ("127.0.0.1:8000", "http://127.0.0.1:8000", 200),
+        ("evil.test", None, 421),
+        ("localhost", "https://evil.test", 421),
+    ]:
+        headers = {"host": host} | ({"origin": origin} if origin else {})
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://localhost") as here:
+            assert (await here.get("/api/v1/queues", headers=headers)).status_code == status
+    assert [host for host in ("127.0.0.1", "::1", "[::1]", "LOCALHOST", "127.8.9.1") if not is_loopback(host)] == []
+    assert [host for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.test", "") if is_loopback(host)] == []  # noqa: S104
+
+
+@ANY_STORE
+async def test_what_a_path_cannot_do_it_says_and_where_it_is_mounted_too(ops: Operations, client: Client) -> None:
+    answer = await client("read").delete("/plans")
+    assert (answer.status_code, answer.json()["code"]) == (405, "not_allowed")
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+    assert (await client("read").head("/plans")).status_code == 200
+    mounted = Starlette(routes=[Mount("/holdfast", api(ops))])
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(mounted), base_url="http://holdfast.test") as anybody:
+        document = (await anybody.get("/holdfast/api/v1/openapi.json")).json()
+        assert document["servers"] == [{"url": "/holdfast"}]
+        assert (await anybody.get("/holdfast/api/v1/stats")).status_code == 401
+
+
+async def test_health_says_whether_it_lives_and_whether_it_can_work(store: Store, ops: Operations) -> None:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api(ops)), base_url="http://holdfast.test") as probe:
+        assert (await probe.get("/healthz")).json() == {"status": "ok"}
+        assert (await probe.get("/readyz")).json() == {"status": "ready"}
+        newest = store.schema_status().expected
+        sql(store, f"delete from {{hf}}schema_version where version = {newest}")
+        try:
+            unready = await probe.get("/readyz")
+        finally:
+            sql(store, f"insert into {{hf}}schema_version (version, name) values ({newest}, 'put_back')")
+        assert (unready.status_code, unready.json()["status"]) == (503, "unready")
+        assert "schema migrate" in unready.json()["reason"]
+        assert (await probe.get("/healthz")).status_code == 200
+
+
+async def test_a_store_that_is_away_is_503_with_a_code() -> None:
+    away = Operations(PostgresStore("postgresql://ada:hunter2@127.0.0.1:1/none"))
+    app = api(away)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://holdfast.test") as anybody:
+        answer = await anybody.get("/api/v1/stats", headers={"authorization": "Bearer hf_something"})
+        unready = await anybody.get("/readyz")
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    assert unready.status_code == 503
+    assert "hunter2" not in answer.text + unready.text
+    await away.store.close()

@@ -1,0 +1,73 @@
+"""`holdfast mcp`: an agent's client, of the official SDK, talks to the real program over its standard streams."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Shop, command
+
+pytest.importorskip("mcp")
+
+from mcp import Client, StdioServerParameters
+
+
+@asynccontextmanager
+async def agent(shop: Shop, *options: str) -> AsyncIterator[Any]:
+    program, *args = command("mcp", *options)
+    served = StdioServerParameters(command=program, args=args, env=shop.environment(), cwd=shop.folder)
+    async with Client(served, read_timeout_seconds=60) as client:
+        yield client
+
+
+async def ask(client: Any, tool: str, **arguments: object) -> Any:
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer.content
+    return answer.structured_content
+
+
+async def test_an_agent_lists_reads_and_replays_a_dead_letter_in_its_own_name(shop: Shop) -> None:
+    async with agent(shop, "--actor", "ada") as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert {"list_dlq_events", "get_dlq_event_detail", "replay_dlq_event"} <= tools.keys()
+        acting = [name for name, tool in tools.items() if not tool.annotations.read_only_hint]
+        assert acting == ["replay_dlq_event"]
+
+        (group,) = (await ask(client, "list_failure_groups"))["groups"]
+        first = await ask(client, "list_dlq_events", group=group["fingerprint"], limit=2)
+        rest = await ask(client, "list_dlq_events", before=first["next"], limit=20)
+        events = first["events"] + rest["events"]
+        assert len({event["id"] for event in events}) == len(events) == group["count"]
+        assert rest["next"] is None
+
+        detail = await ask(client, "get_dlq_event_detail", id=events[0]["id"])
+        assert detail["message"]["headers"]["request_id"].startswith("r-")
+        assert [run["error_type"] for run in detail["runs"]] == ["RuntimeError", "RuntimeError"]
+
+        await ask(client, "replay_dlq_event", id=events[0]["id"], reason="card service is back")
+        again = await client.call_tool("replay_dlq_event", {"id": events[0]["id"], "reason": "once more"})
+        assert again.is_error
+        assert "pending" in again.content[0].text
+    entries = json.loads(shop.run("audit", "list", "--format", "json").stdout)
+    (entry,) = [one for one in entries if one["target"] == events[0]["id"]]
+    assert (entry["actor"], entry["action"], entry["reason"]) == ("ada via mcp", "replay", "card service is back")
+
+
+async def test_a_read_only_agent_cannot_act_and_bad_questions_say_what_is_wrong(shop: Shop) -> None:
+    async with agent(shop, "--read-only") as client:
+        assert "replay_dlq_event" not in {tool.name for tool in (await client.list_tools()).tools}
+        (event,) = (await ask(client, "list_dlq_events", limit=1))["events"]
+        refused = await client.call_tool("replay_dlq_event", {"id": event["id"], "reason": "x"})
+        assert refused.is_error
+        wrong = await client.call_tool("list_dlq_events", {"since": "yesterday"})
+        assert wrong.is_error
+        assert "how long ago" in wrong.content[0].text
+        absent = await client.call_tool("get_dlq_event_detail", {"id": "01a1de9e-3feb-7141-acf8-3a160ca18709"})
+        assert absent.is_error
+        assert "01a1de9e" in absent.content[0].text
+        for tool in ("get_stats", "list_consumers", "list_workers", "list_audit", "run_doctor"):
+            assert await ask(client, tool)
+        assert (await ask(client, "get_message", id=event["message_id"]))["deliveries"]
+    assert json.loads(shop.run("dlq", "show", event["id"], "--format", "json").stdout)["status"] == "failed"

@@ -1,0 +1,48 @@
+"""A shop's store on a bad night, and visitors to its console."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from holdfast.console import console
+from holdfast.ops.service import Operations
+from holdfast.stores.protocol import Store
+from tests.console.shop import furnish
+from tests.ops.conftest import ops, place, store
+
+__all__ = ["ops", "place", "store"]
+
+ADDRESS = "http://shop.test"
+Visiting = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
+
+
+@pytest.fixture
+async def shop(store: Store) -> Store:
+    await furnish(store)
+    return store
+
+
+@pytest.fixture
+def visiting(ops: Operations) -> Visiting:
+    """Opens the console, mounted at /ops, as somebody with a role; a page was looked at, so that there is a cookie."""
+
+    @asynccontextmanager
+    async def visit(
+        role: str | None = "operator", name: str = "ada", **more: object
+    ) -> AsyncIterator[httpx2.AsyncClient]:
+        app = Starlette(routes=[Mount("/ops", console(ops, actor=lambda _: role and (name, role), **more))])  # type: ignore[arg-type]
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url=ADDRESS, headers={"origin": ADDRESS}) as client:
+            await client.get("/ops/workers")
+            yield client
+
+    return visit
+
+
+async def post(client: httpx2.AsyncClient, path: str, **form: str) -> httpx2.Response:
+    """Posts a form as a page of the console would."""
+    return await client.post(f"/ops{path}", data={"csrf": client.cookies.get("holdfast_console", ""), **form})

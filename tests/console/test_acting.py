@@ -1,0 +1,226 @@
+"""Changes from the console: each does what it says, in the name of who asked, once."""
+
+import asyncio
+import re
+from html import unescape
+from uuid import UUID
+
+import httpx2
+import pytest
+
+from holdfast.core.circuit import CircuitState
+from holdfast.core.delivery import Status
+from holdfast.interfaces.console.actions import CHANGES
+from holdfast.ops.service import Operations
+from holdfast.stores.plan import PlanState, StoredPlan
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import Filter
+from tests.console.conftest import Visiting, post
+from tests.console.shop import BROKEN
+
+BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
+ONE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+
+
+async def preview(client: httpx2.AsyncClient, **form: str) -> str:
+    """Previews a bulk action; returns the plan's id."""
+    answer = await post(client, "/plans", **form)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"].rpartition("/")[2]
+
+
+async def ended(ops: Operations, id: str) -> StoredPlan:
+    """The plan when it has ended; the console carries it on by itself."""
+    async with asyncio.timeout(30):
+        while (plan := await ops.plan(UUID(id))).state is not PlanState.DONE:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        return plan
+
+
+@BOTH
+async def test_a_group_is_previewed_replayed_and_reported_exactly(
+    visiting: Visiting, shop: Store, ops: Operations
+) -> None:
+    group = (await ops.failure_groups())[0]
+    assert group.fingerprint
+    async with visiting("operator") as client:
+        id = await preview(client, action="replay", group=group.fingerprint, consumer=group.consumer)
+        shown = (await client.get(f"/ops/plans/{id}")).text
+        assert f"{BROKEN} deliveries would be" in shown
+        assert f"<strong>{BROKEN}</strong> for stock" in shown
+        assert len(await ops.deliveries(Filter(dead=True, consumers=("stock",)))) == BROKEN
+        refused = await post(client, "/plans/start", id=id)
+        assert "say why" in refused.text
+        assert (await post(client, "/plans/start", id=id, reason="shelf is back", generation="43")).status_code == 303
+        plan = await ended(ops, id)
+        report = (await client.get(f"/ops/plans/{id}")).text
+    assert (plan.done, plan.left, dict(plan.skipped), plan.started_by) == (BROKEN, 0, {}, "ada")
+    assert f"<strong>{BROKEN}</strong> replayed" in report
+    assert {one.delivery.generation for one in await ops.deliveries(Filter(consumers=("stock",)), limit=BROKEN)} >= {43}
+    assert not await ops.deliveries(Filter(dead=True, consumers=("stock",)))
+
+
+@BOTH
+async def test_a_replay_that_two_operators_start_at_once_runs_once(
+    visiting: Visiting, shop: Store, ops: Operations
+) -> None:
+    async with visiting("operator") as ada, visiting("operator", name="grace") as grace:
+        id = await preview(ada, action="replay", consumer="stock")
+        answers = await asyncio.gather(
+            *(post(one, "/plans/start", id=id, reason="fixed in 43") for one in (ada, grace, ada, grace))
+        )
+        plan = await ended(ops, id)
+    assert sorted(answer.status_code for answer in answers) == [303, 409, 409, 409]
+    told = next(unescape(answer.text) for answer in answers if answer.status_code == 409)
+    assert f"started by {plan.started_by}" in told
+    assert plan.done == BROKEN
+    histories = [
+        len(one.delivery.failure_history) for one in await ops.deliveries(Filter(consumers=("stock",)), limit=100)
+    ]
+    assert sum(histories) == BROKEN
+
+
+@ONE
+async def test_what_moved_on_since_the_preview_is_left_alone_and_named(
+    visiting: Visiting, shop: Store, ops: Operations
+) -> None:
+    async with visiting("operator") as client:
+        id = await preview(client, action="discard", consumer="stock", limit="10")
+        moved = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=100))[-1].delivery.id
+        await ops.replay([moved], actor="grace")
+        await post(client, "/plans/start", id=id, reason="test orders")
+        plan = await ended(ops, id)
+        page = unescape((await client.get(f"/ops/plans/{id}?items=skipped")).text)
+    assert plan.done == 9
+    assert "pending: it waits to be run (grace replayed it)" in page
+    assert str(moved) in page
+
+
+@ONE
+async def test_one_delivery_is_replayed_discarded_or_cancelled_from_its_page(
+    visiting: Visiting, shop: Store, ops: Operations
+) -> None:
+    dead = [one.delivery.id for one in await ops.deliveries(Filter(dead=True, consumers=("billing",)))]
+    pending = (await ops.deliveries(Filter(consumers=("welcome",)), limit=1))[0].delivery.id
+    async with visiting("operator") as client:
+        for action, id in (("replay", dead[0]), ("discard", dead[1]), ("cancel", pending)):
+            page = (await client.get(f"/ops/deliveries/{id}")).text
+            assert f'name="action" value="{action}"' in page
+            plan = await preview(client, action=action, ids=str(id))
+            await post(client, "/plans/start", id=plan, reason="because")
+            assert (await ended(ops, plan)).done == 1
+        for state, id in (("replayed", dead[0]), ("discarded", dead[1])):
+            assert str(id) in (await client.get(f"/ops/dead?state={state}&consumer=billing")).text
+    states = [(await ops.delivery(id)).listed.delivery for id in (dead[0], dead[1], pending)]
+    assert [one.discarded_at is not None for one in states] == [False, True, True]
+    assert [one.status.value for one in states] == ["pending", "failed", "failed"]
+
+
+@ONE
+async def test_done_work_is_run_again_by_an_admin_alone(visiting: Visiting, shop: Store, ops: Operations) -> None:
+    done = (await ops.deliveries(Filter(statuses=(Status.DELIVERED,)), limit=1))[0].delivery.id
+    async with visiting("operator") as client:
+        assert 'name="rerun"' not in (await client.get(f"/ops/deliveries/{done}")).text
+        assert (await post(client, "/plans", action="replay", ids=str(done), rerun="yes")).status_code == 403
+        plan = await ops.plan(UUID(await preview(client, action="replay", ids=str(done))))
+        assert (plan.total, plan.left) == (1, 0)  # without saying so it is left alone
+    async with visiting("admin") as client:
+        assert 'name="rerun"' in (await client.get(f"/ops/deliveries/{done}")).text
+        id = await preview(client, action="replay", ids=str(done), rerun="yes")
+        assert "its effect may be applied twice" in (await client.get(f"/ops/plans/{id}")).text
+
+
+@ONE
+async def test_a_plan_is_paused_resumed_and_abandoned(visiting: Visiting, shop: Store, ops: Operations) -> None:
+    async with visiting("operator") as client:
+        id = await preview(client, action="replay")
+        await ops.start_plan(UUID(id), actor="grace", reason="r")
+        assert (await post(client, "/plans/pause", id=id)).status_code == 303
+        assert (await ops.plan(UUID(id))).state is PlanState.PAUSED
+        assert (await post(client, "/plans/pause", id=id)).status_code == 409
+        assert (await post(client, "/plans/abandon", id=id)).status_code == 303
+        assert (await post(client, "/plans/resume", id=id)).status_code == 409
+        second = await preview(client, action="replay")
+        await ops.start_plan(UUID(second), actor="grace", reason="r")
+        await ops.pause_plan(UUID(second), actor="grace")
+        await post(client, "/plans/resume", id=second)
+        assert (await ended(ops, second)).done == BROKEN + 4
+
+
+@BOTH
+async def test_every_other_change_does_what_it_says_and_is_audited(
+    visiting: Visiting, shop: Store, ops: Operations
+) -> None:
+    (hook,) = await ops.webhooks()
+    steps = [
+        ("/queues/pause", {"name": "payments"}, "pause"),
+        ("/queues/resume", {"name": "payments"}, "resume"),
+        ("/consumers/pause", {"name": "billing"}, "pause"),
+        ("/consumers/resume", {"name": "billing"}, "resume"),
+        ("/consumers/unblock", {"name": "search"}, "unblock"),
+        ("/schedules/pause", {"name": "nightly_report"}, "pause"),
+        ("/schedules/resume", {"name": "nightly_report"}, "resume"),
+        ("/schedules/run", {"name": "nightly_report"}, "run"),
+        ("/breakers/reset", {"name": "partner"}, "reset"),
+        ("/breakers/trip", {"name": "partner", "duration": "5m"}, "trip"),
+        ("/webhooks/disable", {"name": hook.id}, "disable"),
+        ("/webhooks/enable", {"name": hook.id}, "enable"),
+        ("/keys/release", {"name": "checkout-0", "scope": "user:7"}, "release"),
+    ]
+    assert {path for path, _, _ in steps} == {path for path in CHANGES if not path.startswith("/plans")}
+    async with visiting("admin") as client:
+        for path, form, action in steps:
+            answer = await post(client, path, **form, reason=f"why {path}")
+            assert answer.status_code == 303, (path, answer.text)
+            newest = (await ops.audit(limit=1))[0]
+            assert (newest.actor, newest.action) == ("ada", action), path
+            assert newest.reason == f"why {path}" or path == "/consumers/unblock"
+            assert (await client.get(answer.headers["location"])).status_code == 200
+        assert (await post(client, "/keys/release", name="checkout-1", scope="user:7")).status_code == 409
+        assert (await post(client, "/keys/release", name="checkout-1", scope="user:7", force="yes")).status_code == 303
+    (breaker,) = await ops.breakers()
+    assert breaker.state is CircuitState.OPEN
+
+
+@ONE
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/plans", {"action": "explode"}),
+        ("/plans", {"action": "replay", "limit": "0"}),
+        ("/plans", {"action": "replay", "ids": "nonsense"}),
+        ("/plans/start", {"id": "x", "reason": "r"}),
+        ("/queues/pause", {}),
+        ("/queues/pause", {"name": "no-such-queue"}),
+        ("/consumers/pause", {"name": "\x00"}),
+        ("/webhooks/disable", {"name": "x"}),
+        ("/breakers/trip", {"name": "partner", "duration": "long"}),
+    ],
+)
+async def test_a_form_that_makes_no_sense_changes_nothing(
+    visiting: Visiting, ops: Operations, path: str, form: dict[str, str]
+) -> None:
+    async with visiting("admin") as client:
+        answer = await post(client, path, **form)
+    assert answer.status_code in (400, 404)
+    assert "This page broke" not in answer.text
+    assert await ops.audit() == []
+
+
+@ONE
+async def test_a_viewer_sees_no_button(visiting: Visiting, shop: Store, ops: Operations) -> None:
+    dead = (await ops.deliveries(Filter(dead=True), limit=1))[0].delivery.id
+    async with visiting("viewer") as client:
+        for path in (
+            "/",
+            "/dead",
+            "/groups",
+            f"/deliveries/{dead}",
+            "/queues",
+            "/consumers",
+            "/schedules",
+            "/webhooks",
+            "/keys",
+        ):
+            page = (await client.get(f"/ops{path}")).text
+            assert not re.search(r'<form[^>]*method="post"', page), path

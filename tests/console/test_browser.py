@@ -1,0 +1,223 @@
+"""The console in a real browser: an operator finds what broke and mends it, with scripts and without."""
+
+import asyncio
+import re
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from holdfast.interfaces.console.serve import served_beside
+from holdfast.ops.service import Operations, SyncOperations
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.console.shop import BROKEN, furnish
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was not tried in a browser"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+_FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
+_WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
+"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One browser for these tests. While it is open its own event loop occupies the thread: no other test may run."""
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS.split())
+        yield opened
+        opened.close()
+
+
+@dataclass
+class Shop:
+    """A running console of a shop on a bad night, and what the browser complained of."""
+
+    address: str
+    ops: SyncOperations
+    complaints: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> Page:
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on(
+            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
+        )
+        page.add_init_script(_WATCH)
+        return page
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    path = tmp_path / "shop.db"
+    ops = SqliteStore(path)
+    ops.migrate()
+    _furnished(path)
+    with served_beside(Operations(SqliteStore(path)), port=0, actor="ada") as address:
+        opened = Shop(address, SyncOperations(ops))
+        yield opened
+    ops.close_sync()
+    assert opened.complaints == []
+
+
+def _furnished(path: Path) -> None:
+    async def run() -> None:
+        store = SqliteStore(path)
+        await furnish(store)
+        await store.close()
+
+    # In a thread: the browser's event loop runs in this one.
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    thread.join()
+
+
+@contextmanager
+def _page(browser: Browser, shop: Shop, **more: object) -> Iterator[Page]:
+    context = browser.new_context(base_url=shop.address, **more)  # type: ignore[arg-type]
+    context.set_default_timeout(20_000)
+    expect.set_options(timeout=20_000)
+    page = shop.watch(context.new_page())
+    yield page
+    context.close()
+
+
+def _find_the_broken_deploy(page: Page) -> None:
+    page.goto("/")
+    expect(page.locator("h1")).to_contain_text("32 dead letters in 2 failure groups")
+    page.get_by_role("link", name="KeyError in stock").click()
+    expect(page.locator("tbody tr")).to_have_count(BROKEN)
+    page.locator("tbody tr a.main").first.click()
+    expect(page.locator(".broke")).to_contain_text("KeyError 'kettle'")
+    page.locator(".timeline summary").click()
+    expect(page.locator(".timeline pre")).to_contain_text("most recent call last")
+    expect(page.locator(".timeline strong")).to_contain_text(
+        ["Request", "Published", "Accepted", "Run 1: failed", "Dead letter"]
+    )
+
+
+def _replay_them_all(page: Page, reload: Callable[[], object] | None = None) -> None:
+    page.goto("/groups")
+    page.get_by_role("button", name=f"Preview a replay of {BROKEN}").click()
+    expect(page.locator(".big")).to_contain_text(f"{BROKEN} deliveries would be replayed")
+    page.get_by_label("Why").fill("shelf is back")
+    page.get_by_role("button", name=f"Replay {BROKEN} deliveries").click()
+    expect(page.locator("progress")).to_be_visible()
+    if reload is not None:
+        reload()
+    expect(page.locator("h1 .status")).to_have_text("done")
+    expect(page.locator(".progress")).to_contain_text(f"{BROKEN} replayed")
+    expect(page.locator(".progress")).to_contain_text("shelf is back")
+
+
+def _discard_one(page: Page, reload: Callable[[], object] | None = None) -> None:
+    page.goto("/dead?consumer=billing")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    page.locator("tbody tr a.main").first.click()
+    page.get_by_role("button", name="Discard").click()
+    page.get_by_label("Why").fill("test order")
+    page.get_by_role("button", name="Discard 1 delivery").click()
+    if reload is not None:
+        reload()
+    expect(page.locator(".progress")).to_contain_text("1 discarded")
+
+
+def _pause_a_queue(page: Page) -> None:
+    page.goto("/queues")
+    row = page.locator("tr", has_text="warehouse")
+    row.locator("summary").click()
+    row.get_by_label("Reason").fill("counting the shelves")
+    row.get_by_role("button", name="Pause").click()
+    expect(page.locator(".said")).to_contain_text("Queue warehouse is paused")
+    expect(page.locator("tr", has_text="warehouse")).to_contain_text("paused")
+
+
+def _check_the_store(shop: Shop) -> None:
+    assert shop.ops.stats().failed == 3
+    assert "warehouse" in shop.ops.stats().paused_queues
+    assert {one.actor for one in shop.ops.audit(limit=10)} == {"ada"}
+
+
+def test_an_operator_finds_what_broke_and_mends_it(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop) as page:
+        _find_the_broken_deploy(page)
+        _replay_them_all(page)  # the page follows the plan by itself
+        _discard_one(page)
+        _pause_a_queue(page)
+        assert page.evaluate("window.violations") == []
+    _check_the_store(shop)
+
+
+def test_the_same_without_scripts(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop, java_script_enabled=False) as page:
+        _find_the_broken_deploy(page)
+        _replay_them_all(page, lambda: _reload_until_done(page))
+        _discard_one(page, lambda: _reload_until_done(page))
+        _pause_a_queue(page)
+    _check_the_store(shop)
+
+
+def _reload_until_done(page: Page) -> None:
+    while page.locator("h1 .status").inner_text() != "done":
+        page.get_by_role("link", name="Refresh").click()
+
+
+def test_what_is_on_screen_stays_up_to_date_but_not_under_the_readers_hand(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop) as page:
+        page.clock.install()
+        page.goto("/queues")
+        payments = page.locator("tr", has_text="payments")
+        expect(payments).not_to_contain_text("paused")
+        page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+        shop.ops.pause_queue("payments", actor="grace")
+        page.clock.run_for(10_000)
+        expect(payments).not_to_contain_text("paused")
+        page.evaluate("getSelection().removeAllRanges()")
+        page.clock.run_for(3_000)
+        expect(payments).to_contain_text("paused")
+        payments.locator("summary").click()  # an open question
+        shop.ops.resume_queue("payments", actor="grace")
+        page.clock.run_for(10_000)
+        expect(payments).to_contain_text("paused")
+        page.keyboard.press("Escape")
+        page.clock.run_for(3_000)
+        expect(payments).not_to_contain_text("paused")
+        expect(page.locator("#live")).to_contain_text("Live")
+
+
+def test_the_keyboard_goes_everywhere(browser: Browser, shop: Shop) -> None:
+    with _page(browser, shop) as page:
+        page.goto("/")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_contain_text("Find by id")
+        page.keyboard.press("Escape")
+        page.keyboard.press("g")
+        page.keyboard.press("x")
+        expect(page.locator("h1")).to_have_text("Dead letters")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        expect(page.locator("tbody tr").first.locator("a.main")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("/deliveries/"))
+        page.keyboard.press("/")
+        expect(page.locator("#find")).to_be_focused()
+        page.keyboard.type("req-unknown")
+        page.keyboard.press("Enter")
+        expect(page.locator("main")).to_contain_text("No message carries this request id")
+
+
+def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> None:
+    dead = shop.ops.deliveries(limit=1)[0].delivery
+    with _page(browser, shop, viewport={"width": 360, "height": 740}) as page:
+        for path in ("/", "/dead", "/queues", "/consumers", "/webhooks", "/keys", "/audit", f"/deliveries/{dead.id}"):
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path

@@ -1,0 +1,55 @@
+"""`holdfast drill`: each drill holds on both stores, leaves nothing behind, and can fail."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.interfaces.cli import main
+from holdfast.interfaces.demo.database import open_database
+from holdfast.interfaces.drill import drills
+from holdfast.interfaces.drill.report import Check, perform
+from holdfast.interfaces.drill.scratch import NeverHappened, Scratch
+from tests.servers.postgres import PostgresServer
+
+
+@pytest.fixture(params=["sqlite", "postgres18"])
+def dsn(request: pytest.FixtureRequest, database: Callable[[PostgresServer], str]) -> str | None:
+    return None if request.param == "sqlite" else database(request.getfixturevalue(request.param))
+
+
+@pytest.mark.parametrize("name", drills.DRILLS)
+async def test_the_promises_hold(name: str, dsn: str | None) -> None:
+    result = await perform(name, drills.DRILLS[name], dsn)
+    assert [check for check in result.checks if not check.kept] == []
+    assert len(result.checks) >= 4
+
+
+async def test_nothing_is_left_in_the_database(postgres18: PostgresServer, database: Callable[..., str]) -> None:
+    dsn = database(postgres18)
+    count = "select count(*) from information_schema.schemata where starts_with(schema_name, 'holdfast_drill')"
+    seen = []
+
+    async def look(place: Scratch) -> list[Check]:
+        seen.append(place.database.rows(count))
+        raise NeverHappened("the drill was cut off")
+
+    result = await perform("look", look, dsn)
+    assert not result.kept
+    assert seen == [[(1,)]]
+    assert open_database(dsn, "holdfast").rows(count) == [(0,)]
+
+
+def test_a_broken_promise_is_named_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgetful(place: Scratch) -> list[Check]:
+        """Loses what it was given."""
+        return [Check("nothing is lost", kept=False, found="found 0, expected 1")]
+
+    monkeypatch.setitem(drills.DRILLS, "forgetful", forgetful)
+    run = CliRunner().invoke(main, ["drill", "run", "forgetful", "--format", "json"])
+    assert run.exit_code == 1
+    assert "broken: forgetful" in run.stderr
+    (told,) = json.loads(run.stdout)
+    assert (told["name"], told["kept"], told["checks"][0]["found"]) == ("forgetful", False, "found 0, expected 1")
+    assert CliRunner().invoke(main, ["drill", "run", "nonsense"]).exit_code == 2

@@ -1,0 +1,142 @@
+"""Many failures, many workers, restarts: somebody is told, and not too often."""
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from holdfast.core.errors import StoreUnavailable
+from holdfast.engine.alert import Alerts, DeadLetterAlert
+from holdfast.engine.pruner import PruneDuty
+from holdfast.stores.alert import Turn, alert_turn
+from holdfast.stores.protocol import Store
+from tests.engine.conftest import MakeApp
+from tests.engine.running import eventually, pass_time, query
+
+QUIET = 300.0
+
+
+def letter(number: int = 1, fingerprint: str = "abc") -> DeadLetterAlert:
+    return DeadLetterAlert(
+        event_id=UUID(int=1),
+        delivery_id=UUID(int=number),
+        event_type="order.placed",
+        source="shop",
+        target="billing",
+        queue="payments",
+        handler="billing",
+        last_error="card declined",
+        error_type="CardDeclined",
+        fingerprint=fingerprint,
+        attempts=5,
+        max_attempts=5,
+    )
+
+
+@pytest.fixture
+async def store(make_app: MakeApp) -> Store:
+    hf = make_app()
+    await hf._prepare(None)
+    return hf.store
+
+
+def worker(store: Store, told: list[int], quiet: float = QUIET) -> Alerts:
+    async def ask(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Turn:
+        return await store.run(alert_turn(consumer, fingerprint, alike, quiet))
+
+    async def tell(alert: DeadLetterAlert) -> None:
+        told.append(alert.alike)
+
+    return Alerts((tell,), quiet, ask)
+
+
+async def test_ten_workers_with_ten_thousand_failures_tell_once_and_then_how_many(make_app: MakeApp) -> None:
+    hf = make_app()
+    await hf._prepare(None)
+    told: list[int] = []
+    workers = [worker(hf.store, told) for _ in range(10)]
+    for number in range(10_000):
+        workers[number % 10].dead(letter(number))
+    for one in workers:
+        await one.sent()
+    assert told == [1]
+    # The quiet period ends, for all of them at once.
+    await pass_time(hf, timedelta(seconds=QUIET), "alert")
+    for one in workers:
+        for group in one._groups.values():
+            group.quiet_until = 0.0
+            one._look(group)
+        await one.sent()
+    assert len(told) == 2
+    await pass_time(hf, timedelta(seconds=QUIET), "alert")
+    for one in workers:
+        for group in one._groups.values():
+            group.quiet_until = 0.0
+            one._look(group, owed=True)
+        await one.sent()
+    assert len(told) == 3
+    assert sum(told) == 10_000
+
+
+async def test_what_came_while_it_was_quiet_is_told_without_another_failure(store: Store) -> None:
+    told: list[int] = []
+    first, second = worker(store, told, quiet=0.3), worker(store, told, quiet=0.3)
+    first.dead(letter())
+    await first.sent()
+    for one in (first, second):
+        for _ in range(3):
+            one.dead(letter())
+    await eventually(lambda: sum(told) == 7)
+    assert len(told) <= 3
+
+
+async def test_a_worker_that_starts_anew_keeps_quiet_and_another_group_is_told_at_once(store: Store) -> None:
+    told: list[int] = []
+    before = worker(store, told)
+    before.dead(letter())
+    await before.sent()
+    after = worker(store, told)
+    after.dead(letter())
+    await after.sent()
+    assert told == [1]
+    after.dead(letter(fingerprint="another"))
+    await after.sent()
+    assert told == [1, 1]
+
+
+async def test_a_store_that_is_out_keeps_nobody_from_being_told() -> None:
+    told: list[int] = []
+
+    async def ask(*_: object) -> Turn:
+        raise StoreUnavailable("db")
+
+    alerts = Alerts((lambda alert: told.append(alert.alike),), QUIET, ask)
+    for _ in range(50):
+        alerts.dead(letter())
+    await alerts.sent()
+    assert told == [1]
+
+
+async def test_groups_that_are_long_quiet_are_forgotten(make_app: MakeApp, dsn: str) -> None:
+    hf = make_app()
+    await hf._prepare(None)
+    assert (await hf.store.run(alert_turn("billing", "abc", 1, timedelta(minutes=5)))).tell
+    await pass_time(hf, timedelta(days=2), "alert")
+    await PruneDuty(hf.store, timedelta(days=30)).perform("w")
+    table = "holdfast.alert" if dsn.startswith("postgresql") else "holdfast_alert"
+    assert await query(hf, f"select count(*) from {table}") == [(0,)]
+
+
+def test_the_text_says_what_failed_how_many_and_what_to_do() -> None:
+    text = letter(7).text
+    assert text.splitlines() == [
+        "billing: a dead letter, the latest order.placed from shop at attempt 5 of 5: CardDeclined: card declined",
+        "look: holdfast dlq show 00000000-0000-0000-0000-000000000007",
+    ]
+
+
+async def test_two_that_ask_at_the_same_time_get_one_turn(store: Store) -> None:
+    turns = await asyncio.gather(*(store.run(alert_turn("billing", "abc", 1, timedelta(minutes=5))) for _ in range(8)))
+    assert [turn.tell for turn in turns].count(True) == 1
+    assert all(timedelta(minutes=4) < turn.quiet <= timedelta(minutes=5) for turn in turns)
