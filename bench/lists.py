@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import httpx2
 import psycopg
 
-from bench.machine import machine
+from bench.machine import load, machine
 from holdfast.core.delivery import Status
+from holdfast.interfaces.console.app import SCREENS, Console
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -99,15 +101,34 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
     yield "messages by key", lambda: ops.message_page(key="none")
     for task in (ops.stats, ops.queues, ops.consumers, ops.workers, ops.breakers, ops.schedules, ops.webhooks):
         yield task.__name__.removesuffix("_list"), task
+    yield "stats, exact", lambda: ops.stats(exact=True)
+    yield "trend", ops.trend
+    yield "retrying", ops.retrying
     yield "plans", ops.plans
     yield "audit", ops.audit
     yield "preview of a group", lambda: ops.plan_replay(Filter(group="rare"), limit=100)
 
 
+def screens(ops: Operations) -> Iterator[tuple[str, Call]]:
+    """Every list in the console, read anew each time."""
+    shown = Console(ops, lambda _: ("ada", "operator"), read_only=True)
+    visitor = httpx2.AsyncClient(transport=httpx2.ASGITransport(shown.app), base_url="http://bench.test")
+
+    async def look(path: str) -> None:
+        shown.watch.forget()
+        (await visitor.get(path)).raise_for_status()
+
+    for path in SCREENS:
+        if "{" not in path and path not in ("/find", "/requests"):
+            yield f"console {path}", lambda path=path: look(path)  # type: ignore[misc]
+    yield "console, dead letters of a large group", lambda: look("/dead?group=big&consumer=c10")
+
+
 async def measured(store: Store, times: int) -> dict[str, float]:
     """The 95th percentile of each list, in milliseconds."""
     found = {}
-    for name, call in calls(Operations(store)):
+    ops = Operations(store)
+    for name, call in (*calls(ops), *screens(ops)):
         took = []
         for _ in range(times):
             started = time.perf_counter()
@@ -141,7 +162,7 @@ def filled(store: Store, rows: int) -> Store:
 def main(rows: int, times: int) -> None:
     """Measures, and prints a table."""
     click.echo(
-        f"{machine()}\n\n| list, p95 in ms | SQLite empty | {rows:,} | PostgreSQL empty | {rows:,} |\n|---|---|---|---|---|"
+        f"{machine()}, load {load():.1f}\n\n| list, p95 in ms | SQLite empty | {rows:,} | PostgreSQL empty | {rows:,} |\n|---|---|---|---|---|"
     )
     with tempfile.TemporaryDirectory() as folder, PostgresServer(18) as server:
         stores: list[Store] = [SqliteStore(Path(folder) / name) for name in ("empty.db", "full.db")]

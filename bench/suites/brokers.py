@@ -121,7 +121,7 @@ async def _consume_ours(broker: Broker, stream: str, where: str, count: int, set
             await asyncio.sleep(_LOOK)
         seconds = time.perf_counter() - began
         stop.set()
-        await streams.end(hurried=False)
+        await streams.end(asyncio.Event())
         streams.check()
         await _expect(conn, "select count(*) from holdfast.delivery", count)
     await app.close()

@@ -14,6 +14,7 @@ from holdfast.interfaces.api.door import is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations
+from holdfast.stores import counting
 from holdfast.stores.operate import audit
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -26,6 +27,7 @@ from tests.stores.build import fresh_id, sql
 WHY = {"reason": "fixed in 42"}
 # What is refused before the store is asked is refused alike on each.
 ANY_STORE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 
 
 async def get(client: httpx2.AsyncClient, path: str, **query: Any) -> Any:
@@ -39,6 +41,7 @@ async def audited(store: Store, kind: str) -> list[tuple[str, str, str, str | No
     return [(one.actor, one.action, one.target, one.reason) for one in entries[::-1] if one.kind == kind]
 
 
+@BOTH
 async def test_lists_come_by_pages_that_hold_everything_once(store: Store, client: Client) -> None:
     ids = await dead_letters(store, 25)
     found, cursor = [], None
@@ -52,6 +55,20 @@ async def test_lists_come_by_pages_that_hold_everything_once(store: Store, clien
     assert found == [str(id) for id in reversed(ids)]
 
 
+@BOTH
+async def test_counts_end_at_a_bound_unless_they_shall_be_exact(
+    store: Store, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_FEW", 2)
+    monkeypatch.setattr(counting, "_BOUNDS", (2,))
+    await dead_letters(store, 3)
+    bounded = await get(client("read"), "/stats")
+    exact = await get(client("read"), "/stats", exact="true")
+    assert (bounded["failed"], bounded["at_least"], bounded["loads"][0]["at_least"]) == (2, ["failed"], ["failed"])
+    assert (exact["failed"], exact["at_least"]) == (3, [])
+
+
+@BOTH
 async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     reader = client("admin")
@@ -81,6 +98,7 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
         ("/deliveries", {"discarded": "yes"}, 400, "invalid_parameters", "true or false"),
         ("/deliveries", {"cursor": "xyz"}, 400, "invalid_cursor", "begin again"),
         ("/audit", {"cursor": "WyJkZWxpdmVyaWVzIiwgMV0"}, 400, "invalid_cursor", "begin again"),
+        ("/audit", {"kind": "queue"}, 400, "invalid_parameters", "both or neither"),
         ("/deliveries", {"type": "a..b"}, 422, "invalid_name", "empty part"),
         ("/deliveries", {"queue": "\x00"}, 400, "invalid_parameters", "NUL"),
         ("/deliveries/no-id", {}, 404, "not_found", "UUID"),
@@ -136,6 +154,7 @@ async def test_a_token_opens_what_its_scope_covers_and_refusals_are_audited(
     assert {actor for actor, *_ in refused} == {"read", "operate"}
 
 
+@BOTH
 async def test_nobody_comes_in_without_a_valid_token(store: Store, ops: Operations) -> None:
     app = api(ops)
     gone = await ops.create_token("other", actor="root")
@@ -156,6 +175,7 @@ def _past(store: Store) -> str:
     return "1" if store.dialect.name == "sqlite" else "now() - interval '1 hour'"
 
 
+@BOTH
 async def test_a_token_is_stored_as_a_hash_and_its_use_noted_once_a_minute(store: Store, ops: Operations) -> None:
     made = await ops.create_token("ci", scope="operate", actor="ada")
     (kept,) = sql(store, "select id, name, hash, prefix from {hf}token")
@@ -172,6 +192,7 @@ async def test_a_token_is_stored_as_a_hash_and_its_use_noted_once_a_minute(store
     assert [(actor, action) for actor, action, *_ in await audited(store, "token")] == [("ada", "create")]
 
 
+@BOTH
 async def test_the_same_key_again_gives_the_first_answer_and_does_it_once(store: Store, client: Client) -> None:
     ids = [str(id) for id in await dead_letters(store, 2)]
     body = {"ids": ids, **WHY}
@@ -190,6 +211,7 @@ async def test_the_same_key_again_gives_the_first_answer_and_does_it_once(store:
     assert theirs.status_code == 200, "a key belongs to one token"
 
 
+@BOTH
 async def test_a_plan_is_previewed_started_and_watched(store: Store, client: Client) -> None:
     await dead_letters(store, 120)
     operator = client("operate")
@@ -215,6 +237,7 @@ async def test_a_plan_is_previewed_started_and_watched(store: Store, client: Cli
     assert [one["id"] for one in (await get(operator, "/plans", state="done"))["items"]] == [plan["id"]]
 
 
+@BOTH
 async def test_what_operators_do_is_done_in_the_name_of_the_token(store: Store, client: Client) -> None:
     await dead_letters(store, 1)
     operator = client("operate")
@@ -252,6 +275,18 @@ async def test_without_tokens_only_this_machine_is_answered(ops: Operations) -> 
 
 
 @ANY_STORE
+async def test_served_alone_it_carries_started_plans_on(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 3)
+    plan = await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+    await ops.start_plan(plan.id, actor="ada")
+    app = api(ops)
+    async with app.router.lifespan_context(app), asyncio.timeout(60):
+        while (found := await ops.plan(plan.id)).left:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert (found.state, found.done) == ("done", 3)
+
+
+@ANY_STORE
 async def test_what_a_path_cannot_do_it_says_and_where_it_is_mounted_too(ops: Operations, client: Client) -> None:
     answer = await client("read").delete("/plans")
     assert (answer.status_code, answer.json()["code"]) == (405, "not_allowed")
@@ -264,6 +299,7 @@ async def test_what_a_path_cannot_do_it_says_and_where_it_is_mounted_too(ops: Op
         assert (await anybody.get("/holdfast/api/v1/stats")).status_code == 401
 
 
+@BOTH
 async def test_health_says_whether_it_lives_and_whether_it_can_work(store: Store, ops: Operations) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api(ops)), base_url="http://holdfast.test") as probe:
         assert (await probe.get("/healthz")).json() == {"status": "ok"}

@@ -89,7 +89,7 @@ def survives(
     *,
     records: int,
     workers: int,
-    kills: int = 5,
+    kills: int = 3,
     seed: int = 7,
     restarts: int = 1,
     patience: float = PATIENCE,

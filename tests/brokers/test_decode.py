@@ -94,3 +94,10 @@ def test_more_headers_than_fit_are_left_out_and_the_record_is_taken() -> None:
     assert message is not None
     assert 10 < len(message.headers) < 20
     assert "bad" not in message.headers
+
+
+def test_nobody_else_speaks_of_a_raw_record() -> None:
+    kept = orjson.loads((reading().raw(record(stream="somebody else's"))).payload)
+    event = {"specversion": "1.0", "id": "1", "source": "/bank", "type": "holdfast.raw", "data": kept}
+    with pytest.raises(UnreadableRecord, match="only Holdfast itself"):
+        reading("*").message(record(orjson.dumps(event)))

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Holdfast, RetryPolicy, Snooze, TerminalError
+from holdfast import Context, Holdfast, RetryPolicy, Snooze, TerminalError, WorkerOptions
 from holdfast.app.streams import ForgetDuty
 from holdfast.core.delivery import Status
 from holdfast.stores.intake import record_handled
+from holdfast.stores.projection import last_run
 from holdfast.stores.query import Filter, messages
 from tests.brokers.redis_place import Stream, redis_server, stream
 from tests.engine.running import Log, all_of, drain, eventually, happens, only, query, run_records, said, working
@@ -83,6 +84,8 @@ async def test_what_a_handler_signals_is_durable_before_the_acknowledgement(
     assert (found.status, found.attempts) == (status, attempts)
     assert stream.pending() == 0
     assert [line["dlq_id"] for line in said(log, "dead letter")] == [str(found.id)] * (status is Status.FAILED)
+    last = await hf.store.run(last_run("straight"))
+    assert (None if last is None else last.delivery_id) == (found.id if status is Status.FAILED else None)
 
 
 @SQLITE
@@ -176,6 +179,69 @@ async def test_what_is_cut_off_at_the_end_is_given_back_at_once(hf: Holdfast, st
     assert stream.pending() == 0
     first, second = ids
     assert first == second
+
+
+@SQLITE
+async def test_one_that_is_told_twice_to_stop_waits_for_no_handler(hf: Holdfast, stream: Stream) -> None:
+    started = asyncio.Event()
+
+    @straight(hf, stream, source=stream.source(patience="1h"))
+    async def handle(payment: dict[str, int]) -> None:
+        started.set()
+        await asyncio.sleep(3600)
+
+    stream.put({"n": 1})
+    task = asyncio.create_task(hf.work(WorkerOptions(grace=timedelta(hours=1))))
+    await happens(started)
+    (worker,) = hf._workers
+    worker.stop()
+    # By now the worker itself, which has nothing to do, has ended.
+    await asyncio.wait({task}, timeout=0.5)
+    assert not task.done()
+    worker.stop()
+    await asyncio.wait_for(task, 20)
+    (given_back,) = stream.client.xpending_range(stream.name, "shop", "-", "+", 9)
+    assert given_back["time_since_delivered"] > 3_600_000
+
+
+@SQLITE
+async def test_a_record_whose_workers_die_again_and_again_becomes_a_delivery(
+    hf: Holdfast, stream: Stream, log: Log
+) -> None:
+    seen: list[int] = []
+
+    @straight(hf, stream)
+    async def handle(payment: dict[str, int]) -> None:
+        seen.append(payment["n"])
+
+    for n in range(2):
+        stream.put({"n": n})
+    stream.client.xgroup_create(stream.name, "shop", id="0")
+    held = [id for _, found in stream.client.xreadgroup("shop", "dead", {stream.name: ">"}) for id, _ in found]
+    for id, times in zip(held, (1, 9), strict=True):
+        stream.client.xclaim(stream.name, "shop", "dead", 0, [id], idle=9_000, retrycount=times)
+    await drain(hf)
+    assert sorted(seen) == [0, 1]
+    assert stream.pending() == 0
+    assert (await only(hf)).status is Status.DELIVERED
+    (line,) = said(log, "handed over too often: it goes through the store, where its runs are counted")
+    assert line["handed_over"] == 10
+
+
+@SQLITE
+async def test_an_id_that_names_another_content_is_kept_raw_here_too(hf: Holdfast, stream: Stream) -> None:
+    @straight(hf, stream)
+    async def handle(payment: dict[str, int]) -> None:
+        raise TerminalError("no such account")
+
+    for n in (1, 1, 2):
+        stream.client.delete(stream.name)
+        stream.put({"n": n}, id="5-1")
+        await drain(hf)
+    raw, first = await hf.ops.deliveries(Filter(dead=True))
+    assert (raw.type, first.type) == ("holdfast.raw", "payment.settled")
+    assert "another content" in (raw.delivery.last_error or "")
+    assert stream.pending() == 0
 
 
 @SQLITE

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+import pytest
+
 from holdfast.brokers.intake import Intake
 from holdfast.brokers.protocol import Lag, Record, Subscription
 from holdfast.core.errors import BrokerUnavailable
 from tests.engine.running import Log, eventually, said
 
-Script = list[list[Record] | Exception]
+Script = list[list[Record] | BaseException]
 
 
 def record(id: str | None, receipt: object = None) -> Record:
@@ -25,6 +27,7 @@ class Scripted:
         self._scripts, self._acks = list(scripts), list(acks)
         self.opened = self.asked = 0
         self.settled: list[tuple[str, int, object]] = []
+        self.holds_first: asyncio.Event | None = None
 
     def open(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
         return self._opened()
@@ -49,15 +52,18 @@ class _Connection:
 
     async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
         self._source.asked += 1
+        await asyncio.sleep(0)
         if not self._script:
             await asyncio.sleep(wait)
             return []
         following = self._script.pop(0)
-        if isinstance(following, Exception):
+        if isinstance(following, BaseException):
             raise following
         return following
 
     async def ack(self, records: Sequence[Record]) -> None:
+        if self._number == 1 and self._source.holds_first is not None:
+            await self._source.holds_first.wait()
         self._source.settle("ack", self._number, records)
 
     async def release(self, records: Sequence[Record]) -> None:
@@ -142,6 +148,22 @@ async def test_an_acknowledgement_that_fails_opens_anew_and_is_not_the_end(log: 
     assert taker.taken == ["1"]
 
 
+@pytest.mark.parametrize("refusal", [out(), None])
+async def test_what_comes_anew_while_its_acknowledgement_is_on_its_way_is_acknowledged_too(
+    log: Log, refusal: Exception | None
+) -> None:
+    source = Scripted([[record("1", "first")], [], [], [], out()], [[record("1", "again")]], acks=[refusal])
+    source.holds_first = asyncio.Event()
+    taker = Slow()
+    taker.go.set()
+    async with fed(source, taker):
+        # All of the first connection's fetches, and the second's one after the record.
+        await eventually(lambda: source.asked >= 7)
+        source.holds_first.set()
+        await eventually(lambda: ("ack", 2, "again") in source.settled)
+    assert taker.taken == ["1"]
+
+
 async def test_what_ends_on_a_connection_that_is_gone_is_not_acknowledged_on_another(log: Log) -> None:
     source = Scripted([[record("1", "first")], out()], [[], [], [], [record("1", "again")]])
     taker = Slow()
@@ -165,13 +187,15 @@ async def test_what_could_not_be_taken_is_given_back_not_acknowledged(log: Log) 
     assert not [one for one in source.settled if one[0] == "ack"]
 
 
-async def test_an_error_nobody_foresaw_is_waited_out_as_an_outage_is(log: Log) -> None:
-    source = Scripted([ValueError("a driver's own")], [[record("1", "first")]])
+@pytest.mark.parametrize("error", [ValueError("a driver's own"), asyncio.CancelledError()])
+async def test_an_error_nobody_foresaw_is_waited_out_as_an_outage_is(log: Log, error: BaseException) -> None:
+    source = Scripted([error], [[record("1", "first")]])
     taker = Slow()
     taker.go.set()
     async with fed(source, taker):
         await eventually(lambda: ("ack", 2, "first") in source.settled)
-    assert said(log, "an intake failed")
+    assert said(log, "a broker is out; it is tried again until it is back")
+    assert bool(said(log, "an intake failed")) == isinstance(error, ValueError)
 
 
 async def test_a_worker_that_is_to_end_when_idle_waits_for_a_broker_only_so_long(log: Log) -> None:

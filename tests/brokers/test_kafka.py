@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from holdfast.brokers import cloudevents, kafka
 from holdfast.brokers.kafka import Topic
 from holdfast.brokers.kafka.place import doubts
+from holdfast.brokers.kafka.reading import _time
 from holdfast.brokers.protocol import Outgoing, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from tests.brokers.printed import run_printed
@@ -195,6 +196,12 @@ async def test_a_handler_longer_than_the_groups_patience_keeps_its_partition(
             assert len(await take(first, 15)) == 15, "it is paused no longer"
 
 
+@pytest.mark.parametrize("milliseconds", [1_762_000_000_000_000, -(10**15), 1_762_000_000_000])
+def test_a_clock_that_counts_in_other_units_stops_no_partition(milliseconds: int) -> None:
+    known = _time(milliseconds)
+    assert (known is not None) == (milliseconds == 1_762_000_000_000)
+
+
 async def test_a_broker_that_is_away_is_reported_and_reading_goes_on_once_it_is_back(
     cluster: KafkaCluster,
 ) -> None:
@@ -204,6 +211,7 @@ async def test_a_broker_that_is_away_is_reported_and_reading_goes_on_once_it_is_
         async with topic.open("w1") as subscription:
             records = await take(subscription, 5)
             await subscription.ack(records[:3])
+            await commits(cluster, topic, {0: 3})
             cluster.down()
             with pytest.raises(BrokerUnavailable, match=f"kafka:{topic.topic}/"):
                 await take(subscription, 6)
@@ -259,6 +267,7 @@ async def test_records_deleted_before_they_were_read_are_named(cluster: KafkaClu
     cluster.trim(topic.topic, 0, 12)
     with capture_logs() as logs:
         async with topic.open("w1") as subscription:
+            assert (await subscription.lag()).waiting == 8
             records = await take(subscription, 8)
             await subscription.ack(records)
     assert place_of(records[0]) == "0-12"

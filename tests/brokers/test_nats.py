@@ -213,7 +213,8 @@ async def test_a_deleted_consumer_is_made_again_where_it_was(server: NatsServer,
             await waiting
         with pytest.raises(BrokerUnavailable, match="consumer shop of stream PAY"):
             await subscription.fetch(3, 1)
-        await subscription.ack(last)  # nobody is there to be told, and it comes again
+        with pytest.raises(BrokerUnavailable):  # nobody is there to be told, and it comes again
+            await subscription.ack(last)
     with capture_logs() as logs:
         # The last was not acknowledged, as far as anybody knows.
         assert [record.body for record in await until_fetched(source)] == [b"3"]
@@ -435,6 +436,20 @@ async def test_a_message_that_cannot_be_sent_is_refused_and_the_others_are_sent(
     assert "exceeds maximum" in str(verdicts[1])
     assert "over the server's limit of 1,048,576" in str(verdicts[2])
     assert (await jetstream.stream_info("ORDERS")).state.messages == 2
+
+
+async def test_what_another_sender_said_to_the_server_is_not_said_again(
+    server: NatsServer, jetstream: JetStreamContext
+) -> None:
+    await make(jetstream, "DEAD", "dead", allow_rollup_hdrs=True)
+    async with nats.subject("dead", servers=server.url).open() as sender:
+        assert await sender.send([outgoing("a")]) == [None]
+        # A record's own headers, as they were kept with it.
+        told: dict[str, Any] = {"Nats-Expected-Stream": "PAY", "Nats-Rollup": "all", "nats-subject": "pay.in"}
+        assert await sender.send([outgoing("b", **told)]) == [None]
+    assert (await jetstream.stream_info("DEAD")).state.messages == 2
+    stored = await jetstream.get_msg("DEAD", 2)
+    assert set(stored.headers or {}) == {"content-type", "Nats-Msg-Id", "nats-subject"}
 
 
 async def test_nothing_counts_as_sent_without_a_stream_or_into_a_wrong_or_full_one(

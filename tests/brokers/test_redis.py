@@ -84,6 +84,24 @@ async def test_a_group_may_begin_with_what_comes_now(stream: Stream) -> None:
         assert [record.id for record in await subscription.fetch(10, 0.1)] == [later]
 
 
+async def test_a_group_that_went_while_we_were_away_is_read_from_the_start(stream: Stream) -> None:
+    source = stream.source(start="now")
+    async with source.open("settle"):
+        pass
+    stream.client.delete(stream.name)
+    later = stream.put({"n": 1})
+    async with source.open("settle") as subscription:
+        assert [record.id for record in await subscription.fetch(10, 0.1)] == [later]
+
+
+async def test_a_header_does_not_stand_in_for_the_body(stream: Stream) -> None:
+    async with redis.stream(stream.name, url=stream.url).open() as sender:
+        await sender.send([Outgoing(id="1", type="t", key="k", body=b"right", headers={"body": "no", "key": "no"})])
+    async with stream.source().open("settle") as subscription:
+        (record,) = await subscription.fetch(10, 0.1)
+    assert (record.body, record.key, record.headers) == (b"right", "k", {})
+
+
 async def test_what_is_sent_arrives_as_it_was(stream: Stream) -> None:
     message = Message(
         id=UUID("01890000-0000-7000-8000-000000000001"),
@@ -162,6 +180,15 @@ async def test_a_server_that_is_gone_is_one_error_without_its_password() -> None
             async with opened:
                 pass
         assert "hunter2" not in str(caught.value)
+
+
+async def test_an_address_that_cannot_be_read_is_not_shown() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+        async with redis.stream("payments", url="redis://:hunter/2@localhost:6379/0").open():
+            pass
+    # What the driver says of it, a part of the password, goes into no traceback.
+    assert caught.value.__suppress_context__
+    assert "hunter" not in str(caught.value)
 
 
 async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

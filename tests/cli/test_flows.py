@@ -343,3 +343,14 @@ def test_a_condition_that_holds_is_a_failed_check(shop: Shop) -> None:
     broken = shop.run("stats", "--fail-if", "failed>4,oldest>1h")
     assert (broken.exit_code, broken.stderr) == (1, "check failed: failed is 5 (> 4)\n")
     assert shop.run("stats", "--fail-if", "failed>5,oldest>1h").exit_code == 0
+
+
+def test_a_request_is_followed_by_its_id(shop: Shop) -> None:
+    told = shop.run("messages", "follow", "r-3")
+    assert told.exit_code == 0
+    lines = told.stdout.splitlines()
+    assert lines[0].startswith("order.placed from shop")
+    assert any(line.startswith("  billing: failed") for line in lines)
+    assert any("run 2 failed" in line and "card declined" in line for line in lines)
+    assert json.loads(shop.run("messages", "follow", "r-3", "--format", "json").stdout)["request_id"] == "r-3"
+    assert shop.run("messages", "follow", "r-none").exit_code == 3

@@ -17,6 +17,7 @@ from holdfast.interfaces.cli import words
 from holdfast.interfaces.cli.story import last_frames
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.cli.words import ago, moment, printable, rough
+from holdfast.stores import counting
 from tests.cli.build import ORDERS, WORKER
 from tests.cli.conftest import Shop
 
@@ -173,6 +174,19 @@ def test_stats_add_up(shop: Shop) -> None:
     assert (read["failed"], read["discarded"], read["pending"], read["workers"]) == (5, 1, 1, 1)
     assert sum(load["failed"] for load in read["loads"]) == 5
     assert "failed 5" in shop.run("stats").stdout
+
+
+def test_counts_end_at_a_bound_unless_more_is_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "_FEW", 2)
+    monkeypatch.setattr(counting, "_BOUNDS", (2,))
+    assert "failed 2+" in shop.run("stats").stdout
+    assert "failed 5 " in shop.run("stats", "--exact").stdout
+    beyond = shop.run("stats", "--fail-if", "failed>4")
+    assert (beyond.exit_code, "failed is 5 (> 4)" in beyond.stderr) == (1, True), "that one counts to the end"
+    assert shop.run("stats", "--fail-if", "failed>5").exit_code == 0
+    assert "failed is 2+ (> 1)" in shop.run("stats", "--fail-if", "failed>1").stderr
+    assert re.search(r"\b2\+", shop.run("dlq", "groups").stdout)
+    assert re.search(r"\b2\+", shop.run("queues", "list").stdout)
 
 
 def test_the_version_is_told(shop: Shop) -> None:

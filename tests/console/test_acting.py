@@ -81,6 +81,17 @@ async def test_a_replay_that_two_operators_start_at_once_runs_once(
 
 
 @ONE
+async def test_plans_that_are_started_while_another_runs_are_carried_on_too(
+    visiting: Visiting, shop: Store, ops: Operations
+) -> None:
+    async with visiting("operator") as client:
+        ids = [await preview(client, action="replay", consumer=consumer) for consumer in ("stock", "billing", "stock")]
+        await asyncio.gather(*(post(client, "/plans/start", id=id, reason="r") for id in ids))
+        plans = [await ended(ops, id) for id in ids]
+    assert sorted(plan.done for plan in plans) == [0, 4, BROKEN]
+
+
+@ONE
 async def test_what_moved_on_since_the_preview_is_left_alone_and_named(
     visiting: Visiting, shop: Store, ops: Operations
 ) -> None:

@@ -62,6 +62,16 @@ def test_a_quiet_day_breaks_no_promise(books: Books) -> None:
     assert exit_code(tally, cut_short=True) == 130
 
 
+def test_what_a_visitor_set_aside_in_the_console_is_neither_done_nor_lost(books: Books) -> None:
+    books.cook(
+        "update holdfast_delivery set status = 'failed', discarded_at = 1 where consumer = 'stock' and id = "
+        "(select min(id) from holdfast_delivery where consumer = 'stock')"
+    )
+    tally = books.tally()
+    assert tally.problems == ()
+    assert (tally.published, tally.delivered, tally.lost) == (ORDERS, ORDERS - 1, 0)
+
+
 @pytest.mark.parametrize(
     ("statement", "problem", "lost", "twice"),
     [

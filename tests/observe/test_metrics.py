@@ -24,7 +24,7 @@ from holdfast.engine.meter import OTHERS, Meter
 from holdfast.interfaces.metrics.serve import serving
 from holdfast.metrics import metrics_app
 from tests.engine.conftest import MakeApp
-from tests.engine.running import drain
+from tests.engine.running import Log, drain, said
 from tests.engine.test_lanes import claimed
 from tests.stores.build import sql
 
@@ -222,3 +222,17 @@ def test_the_small_server_answers_many_and_knows_one_path(tmp_path: Path) -> Non
         with pytest.raises(ConfigurationError, match=str(port)), serving(hf, "127.0.0.1", port):
             pass
     hf.store.close_sync()
+
+
+def test_an_observer_that_fails_is_left_out_and_nothing_else_is(log: Log) -> None:
+    meter, told = Meter(), []
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the exporter is gone")
+
+    meter.observe(broken)
+    meter.observe(lambda *run: told.append(run))
+    for _ in range(2):
+        meter.settled(claimed("mail"), "deliver", 0.1)
+    assert len(told) == 2
+    assert len(said(log, "an observer of metrics failed and is left out")) == 1

@@ -11,7 +11,7 @@ import pytest
 import structlog
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
@@ -21,12 +21,16 @@ from holdfast import Context, Holdfast, RetryPolicy, correlate
 from holdfast.app.telemetry import export
 from holdfast.brokers import redis
 from holdfast.core.delivery import Status
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.outcome import Succeeded
 from holdfast.core.redact import Redaction
 from holdfast.core.trace_context import read_traceparent
-from holdfast.engine.tracing import Tracing
+from holdfast.engine.execute import Ended
+from holdfast.engine.tracing import Tracing, traced
 from holdfast.stores.redaction import declare
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, happens, only, said, working
+from tests.engine.test_lanes import claimed
 from tests.servers.redis import RedisServer
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -180,6 +184,63 @@ async def test_a_trace_that_comes_with_a_request_travels_on_without_opentelemetr
     await drain(hf)
     (line,) = said(log, "dead letter")
     assert line["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
+
+
+class Broken(SpanProcessor):
+    """Fails at the given step of every span."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self._step == "start":
+            raise RuntimeError("the exporter is broken")
+
+    def on_end(self, span: Any) -> None:
+        if self._step == "end":
+            raise RuntimeError("the exporter is broken")
+
+
+@pytest.mark.parametrize("step", ["start", "end"])
+async def test_a_tracer_that_raises_costs_no_publish_no_attempt_and_no_second_run(
+    make_app: MakeApp, spans: Spans, log: Log, step: str
+) -> None:
+    spans.provider.add_span_processor(Broken(step))
+    hf = make_app(tracing=Tracing(provider=spans.provider))
+    ran: list[int] = []
+
+    @hf.consumer("order.placed", name="billing", retry=RetryPolicy.fixed(0, attempts=3))
+    async def billing(ctx: Context, payload: dict[str, Any]) -> None:
+        ran.append(ctx.attempt)
+
+    await hf.publish("order.placed", {}, conn=None)
+    await drain(hf)
+    assert ran == [1]
+    assert (await only(hf)).status is Status.DELIVERED
+    assert said(log, "OpenTelemetry failed; the work goes on")
+
+
+async def test_a_tracer_that_cannot_be_had_is_done_without(make_app: MakeApp, log: Log) -> None:
+    class Provider:
+        def get_tracer(self, *_: object) -> None:
+            raise RuntimeError("not configured")
+
+    hf = make_app(tracing=Tracing(provider=Provider()))
+    await hf.publish("order.placed", {}, conn=None)
+    await hf.publish("order.placed", {}, conn=None)
+    assert len(said(log, "OpenTelemetry failed; the work goes on")) == 1
+
+
+async def test_a_store_that_is_away_costs_a_link_and_not_the_attempt(spans: Spans, log: Log) -> None:
+    async def away() -> str | None:
+        raise StoreUnavailable("shop")
+
+    async def run() -> Any:
+        return Ended(Succeeded())
+
+    ended, trace = await traced(Tracing(provider=spans.provider), claimed("mail")._replace(fence=2), run, away)
+    assert isinstance(ended.outcome, Succeeded)
+    assert trace is not None
 
 
 async def test_metrics_reach_opentelemetry(make_app: MakeApp) -> None:

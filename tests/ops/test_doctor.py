@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core.change import Deliver
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.tally import Tally
 from holdfast.ops.findings import Facts, Finding, Level, judge, schema_finding
 from holdfast.ops.service import Operations
 from holdfast.stores.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth, old_transactions
@@ -179,7 +180,7 @@ def facts(**changes: object) -> Facts:
         workers=(worker,),
         consumers=(Consumer("mail", "default", 1, RetryPolicy.exponential(), 0, NOW, None, None, None),),
         paused_queues={},
-        counts=(Count("default", "mail", "pending", 3, NOW, NOW),),
+        counts=(Count("default", "mail", "pending", Tally(3), NOW, NOW),),
         lanes=(LaneCount("default", "mail", 1, 3, NOW),),
         overdue=Overdue(0, None),
         at_bound=(),
@@ -211,7 +212,7 @@ def settings(name: str, value: str) -> Facts:
         (facts(workers=()), "workers", Level.FAIL),
         (facts(lanes=(LaneCount("default", "mail", 2, 3, NOW),)), "generations", Level.FAIL),
         (facts(overdue=Overdue(2, HOUR)), "leases", Level.FAIL),
-        (facts(counts=(Count("default", "mail", "suspect", 1, NOW, NOW),)), "suspects", Level.WARN),
+        (facts(counts=(Count("default", "mail", "suspect", Tally(1), NOW, NOW),)), "suspects", Level.WARN),
         (facts(paused_queues={"default": NOW}), "paused", Level.WARN),
         (facts(at_bound=((fresh_id(), "mail"),)), "history", Level.WARN),
         (facts(lags=(Lag("order.*", "mail", 1000),)), "subscriptions", Level.WARN),

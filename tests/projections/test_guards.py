@@ -11,11 +11,11 @@ import psycopg
 import pytest
 
 from holdfast import ConfigurationError, Context, Holdfast, RebuildStopped, RetryPolicy
-from holdfast.core.change import Deliver
+from holdfast.core.change import Deliver, Retry
 from holdfast.core.message import DEFAULT_QUEUE
 from holdfast.projections import rebuild
 from holdfast.projections.rebuild import Progress
-from holdfast.stores.claim import Claimed, Lane, claim
+from holdfast.stores.claim import Claimed, Lane, TakenOver, claim, take_over
 from holdfast.stores.settle import Settlement, settle
 from holdfast.stores.worker import start_worker
 from tests.engine.running import Log, drain, eventually, said
@@ -217,6 +217,29 @@ async def test_what_was_done_a_short_while_ago_is_applied_by_a_rebuild_all_the_s
     await drain(hf)
     await hf.projectors.rebuild("brief", actor="ada")
     assert seen == [False, True]
+
+
+async def test_a_rebuild_in_place_waits_at_its_end_for_what_a_reaper_has_taken_over(hf: Holdfast) -> None:
+    taken: list[TakenOver] = []
+    waiting = asyncio.Event()
+
+    @hf.projector("order.*", name="bereft", reset=lambda conn: None)
+    async def bereft(body: dict[str, Any]) -> None:
+        taken.extend(await hf.store.run(take_over("w2", LEASE, 10)))
+
+    def watch(now: Progress) -> None:
+        if now.waiting:
+            waiting.set()
+
+    await hf._prepare(None)
+    await hf.publish(*order(1), conn=None)
+    assert await hf.store.run(claim([LANE._replace(consumer="bereft")], "died", timedelta(0), 10))
+    rebuilding = asyncio.create_task(hf.projectors.rebuild("bereft", actor="ada", progress=watch))
+    await asyncio.wait_for(waiting.wait(), 20)
+    ((one, _),) = taken
+    await hf.store.run(settle("w2", [Settlement(one.id, one.fence, Retry(timedelta(0)), "expired")]))
+    (done,) = await rebuilding
+    assert (done.applied, done.done) == (1, 1)
 
 
 async def test_what_is_half_built_in_place_stays_held_until_a_rebuild_is_done(hf: Holdfast) -> None:

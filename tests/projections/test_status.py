@@ -76,6 +76,22 @@ async def test_a_projector_tells_how_far_it_has_come_and_what_waits(things: Thin
     assert (state.newest - state.position, state.pending) == (0, 0)
 
 
+async def test_a_projector_that_was_added_later_has_not_come_far(things: Things) -> None:
+    await things.publish(1, 2, 3)
+
+    @things.hf.projector("thing.*", name="late", reset=lambda conn: None)
+    async def late(thing: dict[str, Any]) -> None: ...
+
+    async def left() -> int:
+        (state,) = [one for one in await things.hf.ops.projectors() if one.name == "late"]
+        return state.newest - state.position
+
+    await things.hf._prepare(None)
+    assert await left() == 3, "though nothing was given to it yet"
+    await things.hf.projectors.rebuild("late", actor="ada")
+    assert await left() == 0
+
+
 async def test_replaying_one_dead_letter_updates_the_status(things: Things) -> None:
     things.bad = {2}
     await things.publish(1)
@@ -139,6 +155,22 @@ async def test_a_rebuild_stops_at_what_it_cannot_apply_and_can_leave_it_out(thin
     (done,) = await things.hf.projectors.rebuild("counts", actor="ada", skip=[stopped.value.message_id])
     assert (done.applied, done.skipped) == (2, 1)
     assert things.rows == [1, 3]
+
+
+async def test_a_dead_letter_that_was_left_out_of_a_rebuild_stays_one(things: Things) -> None:
+    things.bad = {2, 3}
+    await things.publish(1, 2, 3)
+    await drain(things.hf)
+    things.bad = {2}
+    (left_out,) = [one for one in await all_of(things.hf) if one.last_error == "thing 2 makes no sense"]
+    (done,) = await things.hf.projectors.rebuild("counts", actor="ada", skip=[left_out.message_id])
+    assert (done.applied, done.skipped, done.resolved) == (2, 1, 1)
+    assert (await things.state()).failed == 1
+
+    things.bad = set()
+    await things.hf.ops.replay([left_out.id], actor="ada")
+    await drain(things.hf)
+    assert things.rows == [1, 2, 3]
 
 
 async def test_what_was_discarded_or_called_off_stays_out_of_a_rebuild(things: Things) -> None:

@@ -10,8 +10,8 @@ import pytest
 from holdfast import Filter, Holdfast, NotFound, Refused
 from holdfast.ops.shape import shape
 from holdfast.stores.log import Cursor
-from holdfast.stores.position import Reader, move_position, take_position
-from tests.engine.running import drain, pass_time, query, working
+from holdfast.stores.position import Reader, move_position, positions, take_position
+from tests.engine.running import drain, eventually, pass_time, query, working
 from tests.relay.broker import Broker
 
 MOMENT = timedelta(milliseconds=1)
@@ -101,6 +101,10 @@ async def test_what_is_not_yet_relayed_is_not_pruned(hf: Holdfast, broker: Broke
     assert broker.ids == before[:4]
     await hf.ops.prune(older_than=MOMENT, messages=True, actor="ada")
     assert (await hf.events.read()).events == []
+    await hf.publish("mail.sent", {}, conn=None)
+    await drain(hf)
+    await hf.ops.prune(older_than=MOMENT, messages=True, actor="ada")
+    assert (await hf.events.read()).events == [], "it is passed by, too, in however short a life"
 
 
 async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Holdfast, broker: Broker) -> None:
@@ -110,6 +114,11 @@ async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Ho
     with pytest.raises(Refused, match="run by w1"):
         await hf.ops.retire_consumer("orders-out", actor="ada")
     assert await hf.store.run(move_position(held, Cursor(), timedelta(seconds=-1)))
+    broker.down = True
+    async with working(hf):
+        await eventually(lambda: unheld(hf))
+        with pytest.raises(Refused, match="stop the workers that have it"):
+            await hf.ops.retire_consumer("orders-out", actor="ada")
     assert await hf.ops.retire_consumer("orders-out", actor="ada", reason="moved to NATS") == ("order.*",)
     assert await hf.ops.relays() == []
     page = await hf.ops.audit(limit=1)
@@ -138,6 +147,11 @@ async def test_a_dead_letter_of_a_relay_is_listed_as_any_other(hf: Holdfast, bro
     await drain(hf)
     page = await hf.ops.deliveries(Filter(dead=True))
     assert [one.delivery.consumer for one in page] == ["orders-out"]
+
+
+async def unheld(hf: Holdfast) -> bool:
+    (relay,) = await hf.store.run(positions(Reader.RELAY))
+    return relay.owner is None
 
 
 async def findings(hf: Holdfast) -> list[tuple[str, str, str]]:

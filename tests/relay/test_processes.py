@@ -65,7 +65,7 @@ class Shop:
         self._redis.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres18"])
+@pytest.fixture(params=[pytest.param("sqlite", marks=pytest.mark.soak), "postgres18"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer) -> Iterator[Shop]:
     """On each of the databases."""
     server = None if request.param == "sqlite" else request.getfixturevalue(request.param)
@@ -92,6 +92,7 @@ def test_killed_between_sending_and_marking_the_next_one_sends_the_same_ids_agai
     assert len(shop.arrived) == 8, "three of them twice"
 
 
+@pytest.mark.soak
 def test_of_two_processes_one_relays_and_when_it_is_killed_the_other_takes_over(
     postgres18: PostgresServer, tmp_path: Path, redis: RedisServer
 ) -> None:

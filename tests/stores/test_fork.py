@@ -12,7 +12,7 @@ from tests.stores.build import sql
 
 _PRELUDE = """
 import asyncio, faulthandler, os, signal, sys, threading
-from holdfast.stores.query import counts
+from holdfast.stores.counting import counts
 from tests.stores.build import job, put
 from holdfast.stores.publish import Fanout, publish
 {open_store}

@@ -14,7 +14,7 @@ from holdfast.stores.lookback import Slice, delivery_page, message_page
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter, Listed, deliveries, failure_groups
+from holdfast.stores.query import Filter, Listed, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
@@ -138,16 +138,6 @@ def test_a_filter_that_matches_nothing_reads_one_stretch_after_the_other(
         assert far.rows_read("delivery") <= lookback.STRETCH
 
 
-def test_failure_groups_are_counted_from_an_index_alone(full: PostgresStore) -> None:
-    with session(full) as asked:
-        groups = asked.run(failure_groups())
-        assert sum(one.count for one in groups) == 7_200
-        plan = asked.explain("failure_groups")
-    assert plan.scans("delivery") == {"delivery_failure"}
-    counted = [node for node in plan.nodes if node["Node Type"] == "Index Only Scan"]
-    assert [node["Heap Fetches"] for node in counted] == [0]
-
-
 def test_sqlite_reads_by_index_too(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = SqliteStore(tmp_path_factory.mktemp("lookback") / "holdfast.db")
     store.migrate()
@@ -157,8 +147,5 @@ def test_sqlite_reads_by_index_too(tmp_path_factory: pytest.TempPathFactory) -> 
         assert items == []
         assert (following is None) is wanted.dead, "two stretches hold all dead letters there are"
         assert not [line for line in plan if line.startswith("SCAN d") and "INDEX" not in line]
-    groups, plan = sqlite_plan(store, failure_groups())
-    assert [one.count for one in groups] == [8_000]
-    assert len([line for line in plan if "holdfast_delivery_failure" in line]) == 2, "the groups, and an example of each"
     sql(store, "delete from {hf}delivery")
     store.close_sync()

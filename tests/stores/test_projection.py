@@ -77,7 +77,7 @@ async def sure(store: Store, held: Held) -> None:
 
 
 async def end(store: Store, held: Held, cursor: Cursor) -> Ended:
-    return await store.run(Operation(lambda: ended(held, cursor, 1, "ada", "mended")))
+    return await store.run(Operation(lambda: ended(held, cursor, 1, (), "ada", "mended")))
 
 
 def lapse(store: Store, table: str, column: str) -> None:

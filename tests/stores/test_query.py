@@ -8,9 +8,10 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
+from holdfast.stores.counting import counts, failure_groups
 from holdfast.stores.operate import cancel, discard
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter, clock, counts, deliveries, deliveries_of, failure_groups, messages, runs
+from holdfast.stores.query import Filter, clock, deliveries, deliveries_of, messages, runs
 from tests.stores.build import (
     SECOND,
     age,

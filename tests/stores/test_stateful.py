@@ -27,6 +27,7 @@ from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.report import LEASE_EXPIRED, ErrorReport
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.claim import claim, claim_anew, lanes, take_over
+from holdfast.stores.counting import counts
 from holdfast.stores.operate import (
     block_consumer,
     cancel,
@@ -42,7 +43,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
 from holdfast.stores.publish import Fanout, publish
-from holdfast.stores.query import Filter, counts, deliveries
+from holdfast.stores.query import Filter, deliveries
 from holdfast.stores.registry import Declaration, Subscription, catch_up, register, retire
 from holdfast.stores.settle import Hold, Settlement, complete, ownership, settle
 from holdfast.stores.sqlite.store import SqliteStore

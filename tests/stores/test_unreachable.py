@@ -12,10 +12,11 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import ConfigurationError, StoreError, StoreUnavailable
+from holdfast.stores.counting import counts
 from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock, counts
+from holdfast.stores.query import clock
 from holdfast.stores.registry import Declaration, register
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.process import free_port, server_directory

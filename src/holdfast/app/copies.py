@@ -104,6 +104,7 @@ def _copy(message: Message, alert: DeadLetterAlert) -> Outgoing:
         "dead-letter-key": message.key or "",
         "dead-letter-attempts": str(alert.attempts),
         "dead-letter-error-type": alert.error_type,
-        "dead-letter-error": alert.last_error[:_ERROR_LIMIT],
+        # In one line: not every broker's headers take more.
+        "dead-letter-error": " ".join(alert.last_error.split())[:_ERROR_LIMIT],
     }
     return replace(sent, headers={**sent.headers, **said})

@@ -39,7 +39,7 @@ from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
 from holdfast.stores.claim import Claimed
-from holdfast.stores.intake import Known, look_up, record_handled, take_in_settled
+from holdfast.stores.intake import Known, look_up, record_handled, take_in, take_in_settled
 from holdfast.stores.operate import block_consumer
 from holdfast.stores.operation import Operation
 from holdfast.stores.publish import Fanout
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 log = structlog.get_logger("holdfast.brokers")
+
+_MOST_HANDED_OVER = 5
 
 
 class DirectContext(Context):
@@ -108,7 +110,14 @@ class Direct:
         if message is None:
             return
         self._nameless.look(message)
-        known = await self._known(message)
+        try:
+            known = await self._known(message)
+            if not known.taken and record.handed_over > _MOST_HANDED_OVER:
+                await self._set_aside(record, message)
+                return
+        except KeyConflict as error:
+            await self._letters.keep(record, conflict(message, record, error.message_id))
+            return
         if known.taken:
             log.info(
                 "duplicate skipped",
@@ -123,6 +132,18 @@ class Direct:
         with hiding(self._app._secrets.redactor.hide(message.type, message.payload)):
             await self._run(record, message)
         self._gate.passed(1)
+
+    async def _set_aside(self, record: Record, message: NewMessage) -> None:
+        """Stores a record that may be what its workers died of: the engine counts its runs, and runs it apart."""
+        log.warning(
+            "handed over too often: it goes through the store, where its runs are counted",
+            consumer=self._handler.name,
+            source=message.source,
+            idempotency_key=message.key,
+            handed_over=record.handed_over,
+        )
+        await self._store.run(take_in([message], self._fanout))
+        self._app._wake()
 
     async def _run(self, record: Record, message: NewMessage) -> None:
         handler, claimed = self._handler, _as_claimed(message, self._handler)
@@ -191,7 +212,7 @@ class Direct:
         self._app._wake()
 
     async def _known(self, message: NewMessage) -> Known:
-        return await self._store.run(look_up(self._handler.name, message.source, message.key or ""))
+        return await self._store.run(look_up(self._handler.name, message))
 
 
 def _stable_id(message: NewMessage, record: Record) -> UUID:

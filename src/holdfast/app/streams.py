@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.app.router import Router
 
 _MOST_AT_ONCE = 1_000
+_CUT_OFF_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +133,16 @@ class Streams:
         """Whether records may still come."""
         return bool(self._running) and not all(intake.idle(self._limit) for intake in self._intakes)
 
-    async def end(self, *, hurried: bool) -> None:
-        """Waits for what is under way, and cuts off what takes longer than the grace."""
+    async def end(self, hurry: asyncio.Event) -> None:
+        """Waits for what is under way, and cuts off what takes longer than the grace, or is told to hurry."""
         if self._running:
-            _, late = await asyncio.wait(self._running, timeout=1.0 if hurried else self._grace + 5.0)
-            for task in late:
+            hurried = asyncio.create_task(hurry.wait())
+            ended = asyncio.create_task(asyncio.wait(self._running))
+            await asyncio.wait({hurried, ended}, timeout=self._grace + 5.0, return_when=asyncio.FIRST_COMPLETED)
+            for intake in self._intakes:
+                intake.cut_off()
+            _, late = await asyncio.wait(self._running, timeout=_CUT_OFF_SECONDS)
+            for task in (hurried, ended, *late):
                 task.cancel()
             await asyncio.wait(self._running, timeout=5.0)
         for direct in self._direct:

@@ -68,7 +68,7 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
                 await relays.caught_up(stop)
         finally:
             worker.stopping.set()
-            await streams.end(hurried=worker.hurried)
+            await streams.end(worker.hurry)
             await relays.stop()
             app._workers.discard(worker)
             if stopper is not None:

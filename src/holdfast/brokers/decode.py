@@ -64,6 +64,9 @@ class Reading:
                 type, body, headers, occurred_at = found.type, found.data, _headers(found.headers), found.occurred_at
             if not any(matches(pattern, type) for pattern in self.patterns):
                 return None
+            if type == RAW_TYPE:
+                # Read anew, it would speak for any stream that its sender names in it.
+                raise self._unreadable(record, f"only Holdfast itself makes messages of the type {RAW_TYPE}")
             told_apart = record.id if found is None else f"{found.source}#{found.id}"
             return self._new(
                 id or self.fresh(), type, record, body, self._key(told_apart), headers, occurred_at, self.max_bytes

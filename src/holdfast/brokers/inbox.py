@@ -107,7 +107,7 @@ class Gate:
 
 
 class Inbox:
-    """Stores records in batches, each with a delivery for the consumer, in the order in which they came."""
+    """Stores records in batches, each with a delivery for the consumer. Deliveries have no order among themselves."""
 
     batch = bound = BATCH
 

@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ log = structlog.get_logger("holdfast.brokers")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _NOT_READY_SECONDS = 0.2
+_LOOK_SECONDS = 0.1
 _WAIT, _SHORT_WAIT = 1.0, 0.2
 _REPORT_SECONDS = 10.0
 _MOST_DONE = 10_000
@@ -79,7 +81,7 @@ class Intake:
         self._broken: BrokerUnavailable | None = None
         self._empty = False
         self._out_since: float | None = None
-        self._worked = False
+        self._worked = self._cut_off = False
 
     def idle(self, limit: float) -> bool:
         """Whether nothing is under way and nothing seems to come; a broker that is out for longer than `limit` s counts."""
@@ -87,6 +89,10 @@ class Intake:
             return False
         out = self._out_since is not None and time.monotonic() - self._out_since > limit
         return self._empty or self._taker.closed or out
+
+    def cut_off(self) -> None:
+        """Once told to stop, waits no more for what is under way: that is cancelled, and given back."""
+        self._cut_off = True
 
     async def run(self, stop: asyncio.Event) -> None:
         """Takes records in until `stop`; a broker that is out is waited for, for ever."""
@@ -98,6 +104,11 @@ class Intake:
                         await self._serve(subscription, stop)
                 except ConfigurationError:
                     raise
+                except asyncio.CancelledError as cancelled:
+                    if _is_cancelled():
+                        raise
+                    # One that a driver let escape: nobody told us to end.
+                    await self._lost(BrokerUnavailable(self._source.name, repr(cancelled)))
                 except BrokerUnavailable as error:
                     await self._lost(error)
                 except Exception as error:  # noqa: BLE001
@@ -193,11 +204,16 @@ class Intake:
             self._news.set()
 
     async def _acknowledge(self, batch: list[_Held]) -> None:
-        acknowledged = await self._settle(batch, lambda subscription: subscription.ack)
-        for held in batch:
-            self._done.pop(held.key, None)
-            if held not in acknowledged and held.record.id is not None:
-                self._done[held.key] = None
+        left = batch
+        while left:
+            told = [held.record for held in left]
+            acknowledged = await self._settle(left, lambda subscription: subscription.ack)
+            for held in left:
+                self._done.pop(held.key, None)
+                if held not in acknowledged and held.record.id is not None:
+                    self._done[held.key] = None
+            # Handed over anew meanwhile: under another receipt, which nobody was told of.
+            left = [held for held, record in zip(left, told, strict=True) if held.record is not record]
         while len(self._done) > _MOST_DONE:
             del self._done[next(iter(self._done))]
 
@@ -250,13 +266,14 @@ class Intake:
 
     async def _drain(self) -> None:
         """Waits for what is under way; what takes too long is cut off and given back."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=self._grace)
-        left = list(self._under_way.values())
+        ends = time.monotonic() + self._grace
+        while self._tasks and not self._cut_off and (left := ends - time.monotonic()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=min(left, _LOOK_SECONDS))
+        given_back = list(self._under_way.values())
         await self._end(self._tasks)
-        if left:
-            log.warning("records are given back to the broker", **self._fields, records=len(left))
-            await self._settle(left, lambda subscription: subscription.release)
+        if given_back:
+            log.warning("records are given back to the broker", **self._fields, records=len(given_back))
+            await self._settle(given_back, lambda subscription: subscription.release)
 
     async def _end(self, tasks: Iterable["asyncio.Task[None]"]) -> None:
         ending = list(tasks)
@@ -285,9 +302,14 @@ def _raised(error: BaseException) -> dict[str, object]:
     return {"error": told.message, "error_type": told.type, "stack_trace": told.trace}
 
 
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _either(event: asyncio.Event, seconds: float) -> None:
     """Waits for the event, but not longer."""
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return
+    # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

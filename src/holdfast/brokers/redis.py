@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,6 +87,8 @@ class RedisStream:
     patience: float
     start: str
     maxlen: int | None
+    # Whether this process has read here: a group that is gone then was deleted, or its server forgot it.
+    _read: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         # The address may hold a password.
@@ -118,8 +120,9 @@ class RedisStream:
                 retry=Retry(NoBackoff(), 0),
                 protocol=2,
             )
-        except ValueError as error:
-            raise ConfigurationError(f"the address of {self.name} cannot be read; give redis://host:6379/0") from error
+        except ValueError:
+            # Not from it: it shows what it took for the port, which is part of a password with a slash in it.
+            raise ConfigurationError(f"the address of {self.name} cannot be read; give redis://host:6379/0") from None
         # The driver gives the ids or the deleted ones, not both.
         client.set_response_callback("XAUTOCLAIM", lambda reply, **_: reply)
         try:
@@ -320,12 +323,13 @@ class RedisSubscription:
 
     async def _make_group(self, *, from_start: bool = False) -> None:
         place = self._place
-        start = "0" if from_start or place.start == "beginning" else "$"
+        start = "0" if from_start or place._read or place.start == "beginning" else "$"
         try:
             await self._client.xgroup_create(place.stream, place.group, id=start, mkstream=True)
         except Exception as error:
             if "BUSYGROUP" not in str(error):
                 raise
+        place._read.add(place.stream)
 
     async def _forget_dead(self) -> None:
         place = self._place
@@ -349,7 +353,7 @@ class RedisSender:
         pipe = self._client.pipeline(transaction=False)
         for one, reason in zip(batch, refused, strict=True):
             if reason is None:
-                fields: dict[Any, Any] = {BODY: one.body, **one.headers}
+                fields: dict[Any, Any] = {**one.headers, BODY: one.body}
                 if one.key is not None:
                     fields[KEY] = one.key
                 pipe.xadd(place.stream, fields, maxlen=place.maxlen, approximate=True)

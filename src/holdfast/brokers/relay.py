@@ -60,7 +60,11 @@ class Relay:
         return {"events": list(self.wanted.patterns), "to": self.target.name}
 
     def encode(self, message: Message) -> Outgoing:
-        return encode(message, key=None if self.key is None else self.key(message), mode=self.mode)
+        key: object = None if self.key is None else self.key(message)
+        if key is not None and not isinstance(key, str):
+            # The broker's client would fail with the whole batch, and again with the next.
+            raise TypeError(f"key= of relay {self.name} returned {type(key).__name__} for {message.id}; return text")
+        return encode(message, key=key, mode=self.mode)
 
     async def send_again(self, store: Store, message_id: UUID) -> None:
         """Sends one event that could not be sent with the others; `TerminalError` when the broker refuses it again."""
@@ -181,8 +185,9 @@ class Relaying:
                     await self._mark(held, page_sent, refused)
                     marked, marked_at = page_sent.cursor, time.monotonic()
                     continue
-                if page.cursor != marked and time.monotonic() - marked_at > _MARK_EVERY:
-                    # Events that are not wanted are not looked at again either.
+                caught_up = bool(self._asked_before_reading) and not page.more
+                if page.cursor != marked and (caught_up or time.monotonic() - marked_at > _MARK_EVERY):
+                    # Events that are not wanted are not looked at again either, nor kept for it.
                     await self._mark(held, page, [])
                     marked, marked_at = page.cursor, time.monotonic()
                 if not page.more:

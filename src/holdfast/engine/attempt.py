@@ -71,7 +71,8 @@ class Attempts:
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs one delivery to its end in this task. Cancelled, it gives the delivery back."""
-        hide_from_here(self._around.redactor().hide(claimed.type, claimed.payload))
+        if (redactor := self._around.redactor()).declared:
+            hide_from_here(redactor.hide(claimed.type, claimed.payload))
         try:
             await self._run(claimed, task)
         except Exception as error:  # noqa: BLE001

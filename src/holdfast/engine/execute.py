@@ -4,13 +4,13 @@ import asyncio
 import contextvars
 import functools
 from collections.abc import Mapping
-from contextvars import Token
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 import structlog
-from structlog.contextvars import bind_contextvars, reset_contextvars
+from structlog.contextvars import STRUCTLOG_KEY_PREFIX, bind_contextvars, reset_contextvars
 
 from holdfast.core.classify import Rules
 from holdfast.core.correlation import leave, resume
@@ -52,6 +52,7 @@ class Ended:
 
 
 _SUCCEEDED = Ended(Succeeded())
+_FIELDS = ("event_id", "event_type", "source", "consumer", "queue", "attempt")
 
 
 class Window(Protocol):
@@ -70,7 +71,7 @@ async def execute(
     A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its fence
     is void once the outcome is settled, and its late result changes nothing.
     """
-    carried = _correlate(context)
+    carried = _correlate(context, claimed)
     try:
         result = await _once(handler, claimed, context, threads, window)
     except NewerVersion as newer:
@@ -100,21 +101,28 @@ class _Carried(NamedTuple):
         leave(self.published)
 
 
-def _correlate(context: Context) -> _Carried | None:
+def _correlate(context: Context, claimed: Claimed) -> _Carried | None:
     """What the handler publishes and logs carries the ids of its message, and the lines say whose they are."""
     carried = None
     if context.headers:
         carried = _Carried(bind_contextvars(**loggable(context.headers)), resume(context.headers))
     # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
-    bind_contextvars(
-        event_id=str(context.message_id),
-        event_type=context.type,
-        source=context.source,
-        consumer=context.consumer,
-        queue=context.queue,
-        attempt=context.attempt,
-    )
+    told = (str(claimed.message_id), claimed.type, claimed.source, claimed.consumer, claimed.queue, claimed.attempts)
+    for variable, value in zip(_log_variables(), told, strict=True):
+        variable.set(value)
     return carried
+
+
+@functools.cache
+def _log_variables() -> tuple[ContextVar[Any], ...]:
+    """structlog's variables of a run's fields. Setting them takes a quarter of the time of binding them by name."""
+
+    def bound() -> tuple[ContextVar[Any], ...]:
+        bind_contextvars(**dict.fromkeys(_FIELDS))
+        known = {variable.name: variable for variable in contextvars.copy_context()}
+        return tuple(known[f"{STRUCTLOG_KEY_PREFIX}{name}"] for name in _FIELDS)
+
+    return contextvars.copy_context().run(bound)
 
 
 async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Threads, window: Window) -> object:

@@ -6,8 +6,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+import structlog
+
 from holdfast.core.metric import Distribution, Family, MetricKind, Sample
+from holdfast.engine.fields import raised
 from holdfast.stores.claim import Claimed
+
+log = structlog.get_logger("holdfast.metrics")
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 OTHERS = "(others)"
@@ -81,9 +86,13 @@ class Meter:
         held, begun = None, self._begun.pop(id(claimed), None)
         if begun is not None:
             series.held.add(held := time.monotonic() - begun)
-        if self._observers:
-            for observer in self._observers:
+        for observer in self._observers:
+            try:
                 observer(claimed.queue, claimed.consumer, operation, elapsed, held)
+            except Exception as error:  # noqa: BLE001
+                # It is told of nothing more: what settles deliveries must not stumble over who counts them.
+                self._observers = [one for one in self._observers if one is not observer]
+                log.warning("an observer of metrics failed and is left out", **raised(error))
 
     def lost(self, claimed: Claimed) -> None:
         """What became of a run was refused: somebody else owns it by now."""

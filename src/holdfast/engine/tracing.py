@@ -5,17 +5,24 @@ Nothing is imported and nothing is done until the process itself has configured 
 
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
 
+import structlog
 from structlog.contextvars import bound_contextvars
 
 from holdfast._version import __version__
+from holdfast.core.errors import HoldfastError
 from holdfast.core.outcome import Failed, Outcome
 from holdfast.core.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
 from holdfast.engine.execute import Ended
+from holdfast.engine.fields import raised
 from holdfast.stores.claim import Claimed
 from holdfast.stores.publish import Messages, Unmade
+
+log = structlog.get_logger("holdfast.worker")
+
+T = TypeVar("T")
 
 _IDLE = ("ProxyTracerProvider", "NoOpTracerProvider")
 _SYSTEM = {"messaging.system": "holdfast"}
@@ -45,8 +52,12 @@ class Tracing:
             provider = None if api is None else api.get_tracer_provider()
             if provider is None or type(provider).__name__ in _IDLE:
                 return False
-        self._tracer = provider.get_tracer("holdfast", __version__)
-        return True
+        try:
+            self._tracer = provider.get_tracer("holdfast", __version__)
+        except Exception as error:  # noqa: BLE001
+            self._enabled = False
+            _broken(error)
+        return self._enabled
 
     @contextmanager
     def publishing(self, messages: Messages) -> Iterator[Messages]:
@@ -56,10 +67,11 @@ class Tracing:
             return
         from opentelemetry.trace import SpanKind
 
-        with self._tracer.start_as_current_span(
+        spanning = self._tracer.start_as_current_span(
             f"publish {_named(messages)}", kind=SpanKind.PRODUCER, attributes=_published(messages)
-        ) as span:
-            yield _carrying(messages, _injected(span))
+        )
+        with _harmless(spanning) as span:
+            yield messages if span is None else _carrying(messages, _injected(span))
 
     @contextmanager
     def consuming(self, claimed: Claimed, first: str | None) -> Iterator["Consumed"]:
@@ -124,13 +136,57 @@ async def traced(
     """
     if not tracing.on:
         return await run(), None
-    earlier = await first() if first is not None and claimed.fence > 1 else None
-    with tracing.consuming(claimed, earlier) as span:
+    earlier = await _asked(first) if first is not None and claimed.fence > 1 else None
+    with _harmless(tracing.consuming(claimed, earlier)) as span:
+        if span is None:
+            return await run(), None
         trace = read_traceparent(span.traceparent)
         with bound_contextvars(**({} if trace is None else {"trace_id": trace.trace_id})):
             ended = await run()
-        span.ended(ended.outcome)
+        try:
+            span.ended(ended.outcome)
+        except Exception as error:  # noqa: BLE001
+            _broken(error)
         return ended, span.traceparent
+
+
+async def _asked(first: Callable[[], Awaitable[str | None]]) -> str | None:
+    try:
+        return await first()
+    except HoldfastError as error:
+        # A link is not worth an attempt.
+        log.warning("a run does not refer to its first attempt", **raised(error))
+        return None
+
+
+@contextmanager
+def _harmless(span: AbstractContextManager[T]) -> Iterator[T | None]:
+    """`span`, or none where it cannot begin. Whatever a tracer raises is logged: the work goes on, and what was done
+    is not taken for a failure and done again."""
+    try:
+        begun = span.__enter__()
+    except Exception as error:  # noqa: BLE001
+        _broken(error)
+        yield None
+        return
+    try:
+        yield begun
+    except BaseException as inside:
+        _end(span, type(inside), inside, inside.__traceback__)
+        raise
+    _end(span, None, None, None)
+
+
+def _end(span: AbstractContextManager[object], kind: Any, inside: BaseException | None, trace: Any) -> None:
+    try:
+        span.__exit__(kind, inside, trace)
+    except Exception as error:  # noqa: BLE001
+        if error is not inside:
+            _broken(error)
+
+
+def _broken(error: Exception) -> None:
+    log.warning("OpenTelemetry failed; the work goes on", **raised(error))
 
 
 def _named(messages: Messages) -> str:

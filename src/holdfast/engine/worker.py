@@ -34,9 +34,9 @@ class Worker:
         return self._signals.stop
 
     @property
-    def hurried(self) -> bool:
-        """Whether it was told not to wait for handlers."""
-        return self._signals.hurry.is_set()
+    def hurry(self) -> asyncio.Event:
+        """Set once it was told not to wait for handlers."""
+        return self._signals.hurry
 
     def stop(self) -> None:
         """Takes no more work and drains; called twice, it stops waiting for handlers. Safe in a signal handler."""

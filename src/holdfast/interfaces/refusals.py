@@ -14,6 +14,7 @@ from holdfast.stores.protocol import Store
 
 log = structlog.get_logger("holdfast.refusals")
 
+NOBODY = "nobody"
 _MOST = 60
 _MINUTE = 60.0
 
@@ -23,16 +24,17 @@ class Refusals:
 
     def __init__(self, kind: str, store: Callable[[], Store]) -> None:
         self._kind, self._store = kind, store
-        self._written: deque[float] = deque(maxlen=_MOST)
+        # Whoever is known has an allowance apart: strangers must not be able to use it up and hide them.
+        self._written = {known: deque[float](maxlen=_MOST) for known in (True, False)}
 
     async def record(self, actor: str, method: str, path: str, why: str, came_from: str | None) -> None:
         """Notes that `actor` was refused; never raises because of the store."""
         path = sanitise(path, 200)
         log.warning("request refused", actor_key=actor, operation=f"{method} {path}", error=why, where=self._kind)
-        now = time.monotonic()
-        if len(self._written) == _MOST and now - self._written[0] < _MINUTE:
+        now, written = time.monotonic(), self._written[actor != NOBODY]
+        if len(written) == _MOST and now - written[0] < _MINUTE:
             return
-        self._written.append(now)
+        written.append(now)
         entry = record(
             actor, "refused", self._kind, path, sanitise(why, 500), {"method": sanitise(method, 20), "from": came_from}
         )

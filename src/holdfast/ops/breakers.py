@@ -6,6 +6,7 @@ from datetime import datetime
 from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.mask import mask
 from holdfast.core.names import check_name
 from holdfast.ops.work import Work, do
 from holdfast.stores import breaker
@@ -49,5 +50,5 @@ def _state(stored: breaker.StoredBreaker) -> BreakerState:
         failures=circuit.failures,
         until=circuit.probe_until if state is CircuitState.PROBING else circuit.open_until,
         since=circuit.changed_at,
-        why=circuit.why,
+        why=None if circuit.why is None else mask(circuit.why),
     )

@@ -7,16 +7,18 @@ from uuid import UUID
 
 from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.tally import Tally, total
 from holdfast.ops.relays import relays
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate, registry
 from holdfast.stores.backfill import FIRST, backfill, first_id, pruned_to
+from holdfast.stores.counting import counts
 from holdfast.stores.intake import forget_intake
 from holdfast.stores.operate import audited, record
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.overview import subscribed
-from holdfast.stores.query import clock, counts
+from holdfast.stores.query import clock
 from holdfast.stores.relay import retire_relay
 from holdfast.stores.worker import workers
 
@@ -42,10 +44,10 @@ class ConsumerState:
     paused_at: datetime | None
     blocked_until: datetime | None
     blocked_resource: str | None
-    pending: int
-    in_flight: int
-    failed: int
-    discarded: int
+    pending: Tally
+    in_flight: Tally
+    failed: Tally
+    discarded: Tally
     lag: timedelta
     relays_to: str | None = None
 
@@ -81,10 +83,10 @@ def consumers() -> Work[list[ConsumerState]]:
                 paused_at=row.paused_at,
                 blocked_until=row.blocked_until if blocked else None,
                 blocked_resource=row.blocked_resource if blocked else None,
-                pending=sum(load.pending for load in own) + (relay.waiting if relay else 0),
-                in_flight=sum(load.in_flight for load in own),
-                failed=sum(load.failed for load in own),
-                discarded=sum(load.discarded for load in own),
+                pending=total(load.pending for load in own) + (Tally(relay.waiting, relay.or_more) if relay else 0),
+                in_flight=total(load.in_flight for load in own),
+                failed=total(load.failed for load in own),
+                discarded=total(load.discarded for load in own),
                 lag=max([relay.lag if relay else timedelta(0), *(load.lag for load in own)]),
                 relays_to=None if relay is None else relay.to,
             )
@@ -106,10 +108,10 @@ def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> Work
     return resumed
 
 
-def unblock_consumer(name: str, *, actor: str) -> Work[bool]:
+def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
     """Lets a blocked consumer try again at once; false when it was not blocked."""
     yield from _known(name)
-    unblocked = yield from do(operate.unblock_consumer(name, actor))
+    unblocked = yield from do(operate.unblock_consumer(name, actor, reason))
     yield from ask(lambda store: store.hint())
     return unblocked
 

@@ -9,11 +9,12 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.core.message import Message
 from holdfast.core.pattern import check_pattern
+from holdfast.core.tally import Tally
 from holdfast.ops.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
 from holdfast.ops.work import Work, do
-from holdfast.stores import query
+from holdfast.stores import counting, query
 from holdfast.stores.operate import AuditEntry, audit
-from holdfast.stores.overview import group_size, messages_with, paused_queues
+from holdfast.stores.overview import messages_with, paused_queues
 from holdfast.stores.query import FailureGroup, Filter, Listed, Run
 from holdfast.stores.registry import consumers
 from holdfast.stores.worker import workers
@@ -35,7 +36,7 @@ class DeliveryDetail:
     runs: tuple[Run, ...]
     audit: tuple[AuditEntry, ...]
     siblings: tuple[Listed, ...]
-    alike: int | None
+    alike: Tally | None
     obstacles: tuple[str, ...]
     now: datetime
 
@@ -85,7 +86,7 @@ def job(id: UUID) -> Work[DeliveryDetail]:
 
 def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first."""
-    return [shown_group(one) for one in (yield from do(query.failure_groups(limit, consumers)))]
+    return [shown_group(one) for one in (yield from do(counting.failure_groups(limit, consumers)))]
 
 
 def now() -> Work[datetime]:
@@ -103,7 +104,9 @@ def _detail(one: Listed) -> Work[DeliveryDetail]:
     siblings = [other for other in (yield from do(query.deliveries_of(row.message_id))) if other.delivery.id != row.id]
     alike = None
     if row.dead:
-        alike = 1 if row.fingerprint is None else (yield from do(group_size(row.consumer, row.fingerprint)))
+        alike = (
+            Tally(1) if row.fingerprint is None else (yield from do(counting.group_size(row.consumer, row.fingerprint)))
+        )
     obstacles = (yield from _obstacles(one)) if row.status is Status.PENDING else ()
     return DeliveryDetail(
         listed=shown_listed(one, hide),

@@ -9,6 +9,7 @@ from holdfast.ops.projectors import judge_projectors
 from holdfast.ops.relays import relays
 from holdfast.ops.upkeep import now_and_skew
 from holdfast.ops.work import Work, ask, do
+from holdfast.stores.counting import counts
 from holdfast.stores.health import (
     at_history_bound,
     lane_counts,
@@ -21,7 +22,7 @@ from holdfast.stores.health import (
 from holdfast.stores.intake import intakes
 from holdfast.stores.overview import paused_queues
 from holdfast.stores.projection import projectors
-from holdfast.stores.query import clock, counts
+from holdfast.stores.query import clock
 from holdfast.stores.registry import consumers
 from holdfast.stores.worker import workers
 

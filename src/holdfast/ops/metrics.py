@@ -19,8 +19,11 @@ _STATES: dict[str, Callable[[Load], int]] = {
 
 
 def metrics() -> Work[list[Family]]:
-    """The store at this moment as metrics. One process of many may tell them, or all: they say the same."""
-    now = yield from stats()
+    """The store at this moment as metrics. One process of many may tell them, or all: they say the same.
+
+    Counted to the end, in a time that grows with what is not done: a graph must not lie flat at a bound.
+    """
+    now = yield from stats(exact=True)
     circuits = [one.name for one in (yield from do(breakers())) if one.circuit.state(one.now) is CircuitState.OPEN]
     return families(now, circuits)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from holdfast.core.tally import Tally
 from holdfast.ops.consumers import ConsumerState, consumers
 from holdfast.ops.findings import Finding, Level
 from holdfast.ops.work import Work, do
@@ -25,10 +26,10 @@ class ProjectorState:
     queue: str
     position: int
     newest: int
-    pending: int
-    in_flight: int
-    failed: int
-    discarded: int
+    pending: Tally
+    in_flight: Tally
+    failed: Tally
+    discarded: Tally
     lag: timedelta
     workers: int
     paused_at: datetime | None

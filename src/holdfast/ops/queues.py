@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 
 from holdfast.core.errors import NotFound
 from holdfast.core.names import check_name
+from holdfast.core.tally import Tally, total
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate
+from holdfast.stores.counting import counts
 from holdfast.stores.overview import paused_queues
-from holdfast.stores.query import counts
 from holdfast.stores.registry import consumers
 from holdfast.stores.worker import workers
 
@@ -22,10 +23,10 @@ class Queue:
     consumers: tuple[str, ...]
     workers: int
     paused_at: datetime | None
-    pending: int
-    in_flight: int
-    failed: int
-    discarded: int
+    pending: Tally
+    in_flight: Tally
+    failed: Tally
+    discarded: Tally
     lag: timedelta
 
 
@@ -46,10 +47,10 @@ def queues() -> Work[list[Queue]]:
                 consumers=tuple(sorted(served)),
                 workers=sum((not w.queues or name in w.queues) and not served.isdisjoint(w.consumers) for w in alive),
                 paused_at=paused.get(name),
-                pending=sum(load.pending for load in own),
-                in_flight=sum(load.in_flight for load in own),
-                failed=sum(load.failed for load in own),
-                discarded=sum(load.discarded for load in own),
+                pending=total(load.pending for load in own),
+                in_flight=total(load.in_flight for load in own),
+                failed=total(load.failed for load in own),
+                discarded=total(load.discarded for load in own),
                 lag=max((load.lag for load in own), default=timedelta(0)),
             )
         )

@@ -9,6 +9,7 @@ from holdfast.core.message import Message
 from holdfast.core.redact import Redactor, redact_headers, redacted, scrub
 from holdfast.ops.work import Work, do
 from holdfast.stores.operate import AuditEntry
+from holdfast.stores.plan import StoredPlan
 from holdfast.stores.query import FailureGroup, Listed, Run
 from holdfast.stores.redaction import redactions
 
@@ -54,6 +55,13 @@ def shown_run(run: Run, hide: Hide = None) -> Run:
 def shown_entry(entry: AuditEntry, hide: Hide = None) -> AuditEntry:
     """An audit entry whose reason and detail may be shown."""
     return replace(entry, reason=_text(entry.reason, hide), detail=scrub(entry.detail, hide))
+
+
+def shown_plan(plan: StoredPlan) -> StoredPlan:
+    """A stored plan whose reasons may be shown."""
+    if plan.save_reason is None and plan.start_reason is None:
+        return plan
+    return replace(plan, save_reason=_text(plan.save_reason, None), start_reason=_text(plan.start_reason, None))
 
 
 def shown_group(group: FailureGroup) -> FailureGroup:

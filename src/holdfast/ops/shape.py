@@ -3,7 +3,7 @@
 Times are ISO 8601 in UTC, durations are seconds, a payload is the JSON it is. Shapes grow only by addition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -14,14 +14,21 @@ import orjson
 from holdfast.core.delivery import FailureCycle
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.tally import is_or_more
+from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.deliveries import DeliveryDetail, Exported
 from holdfast.ops.messages import MessageDetail
 from holdfast.ops.plan_file import plan_to_json, skipped_to_json
 from holdfast.ops.plans import REASONS, Plan, Skipped
-from holdfast.ops.stats import Stats
+from holdfast.ops.projectors import ProjectorState
+from holdfast.ops.queues import Queue
+from holdfast.ops.stats import Load, Stats
+from holdfast.ops.webhooks import Webhook
 from holdfast.stores.plan import PlanItem, StoredPlan
-from holdfast.stores.query import Listed
+from holdfast.stores.query import FailureGroup, Listed
 
+COUNTED = (Load, Stats, Queue, ConsumerState, ProjectorState, Webhook, FailureGroup, DeliveryDetail)
+"""What holds counts: its shape says in `at_least` which of them are lower bounds."""
 TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
 
 
@@ -51,7 +58,7 @@ def shape(value: object) -> object:
             return {**_mapping(value.listed), "message": shape(value.message)}
         case DeliveryDetail():
             rest = {name: part for name, part in _fields(value).items() if name not in ("listed", "now")}
-            return {**_mapping(value.listed), **rest}
+            return {**_mapping(value.listed), **rest, "at_least": _at_least(value, ("alike",))}
         case MessageDetail():
             return {**_mapping(value.message), "deliveries": shape(value.deliveries)}
         case Plan():
@@ -63,7 +70,8 @@ def shape(value: object) -> object:
         case PlanItem():
             return {**_mapping(value._asdict()), "reason": None if value.why is None else REASONS[value.why]}
         case Stats():
-            return {**_fields(value), **{name: shape(getattr(value, name)) for name in TOTALS}}
+            totals = {name: shape(getattr(value, name)) for name in TOTALS}
+            return {**_fields(value), **totals, "at_least": _at_least(value, TOTALS)}
         case FailureCycle() | RetryPolicy():
             return value.to_json()
         case Mapping():
@@ -72,6 +80,8 @@ def shape(value: object) -> object:
             return shape(value._asdict())
         case list() | tuple() | set() | frozenset():
             return [shape(item) for item in value]
+        case _ if isinstance(value, COUNTED):
+            return {**_fields(value), "at_least": _at_least(value, [spec.name for spec in fields(value)])}
         case _ if is_dataclass(value):
             return _fields(value)
         case _:
@@ -87,6 +97,10 @@ def _mapping(value: object) -> dict[str, object]:
 def _fields(value: object) -> dict[str, object]:
     assert is_dataclass(value)
     return {spec.name: shape(getattr(value, spec.name)) for spec in fields(value)}
+
+
+def _at_least(value: object, names: Iterable[str]) -> list[str]:
+    return [name for name in names if is_or_more(getattr(value, name))]
 
 
 def _delivery(listed: Listed) -> dict[str, object]:

@@ -8,11 +8,13 @@ from datetime import datetime, timedelta
 
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.tally import NONE, Tally, is_or_more, total
 from holdfast.ops.relays import RelayState, relays
 from holdfast.ops.work import Work, do
+from holdfast.stores.counting import counts
 from holdfast.stores.intake import IntakeReport, intakes
 from holdfast.stores.overview import paused_queues
-from holdfast.stores.query import Count, clock, counts
+from holdfast.stores.query import Count, clock
 from holdfast.stores.registry import consumers
 from holdfast.stores.worker import workers
 
@@ -21,15 +23,18 @@ _ZERO = timedelta(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How a consumer's deliveries in a queue stand. `lag` is how long the oldest that is due has waited."""
+    """How a consumer's deliveries in a queue stand. `lag` is how long the oldest that is due has waited.
+
+    Each count is a `Tally`, a lower bound when it is `or_more`.
+    """
 
     queue: str
     consumer: str
-    pending: int = 0
-    suspects: int = 0
-    in_flight: int = 0
-    failed: int = 0
-    discarded: int = 0
+    pending: Tally = NONE
+    suspects: Tally = NONE
+    in_flight: Tally = NONE
+    failed: Tally = NONE
+    discarded: Tally = NONE
     lag: timedelta = _ZERO
 
 
@@ -47,24 +52,24 @@ class Stats:
     sources: tuple[IntakeReport, ...] = ()
 
     @property
-    def pending(self) -> int:
-        return sum(load.pending for load in self.loads)
+    def pending(self) -> Tally:
+        return total(load.pending for load in self.loads)
 
     @property
-    def suspects(self) -> int:
-        return sum(load.suspects for load in self.loads)
+    def suspects(self) -> Tally:
+        return total(load.suspects for load in self.loads)
 
     @property
-    def in_flight(self) -> int:
-        return sum(load.in_flight for load in self.loads)
+    def in_flight(self) -> Tally:
+        return total(load.in_flight for load in self.loads)
 
     @property
-    def failed(self) -> int:
-        return sum(load.failed for load in self.loads)
+    def failed(self) -> Tally:
+        return total(load.failed for load in self.loads)
 
     @property
-    def discarded(self) -> int:
-        return sum(load.discarded for load in self.loads)
+    def discarded(self) -> Tally:
+        return total(load.discarded for load in self.loads)
 
     @property
     def oldest(self) -> timedelta:
@@ -73,9 +78,12 @@ class Stats:
         return max(lags, default=_ZERO)
 
 
-def stats() -> Work[Stats]:
-    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done."""
-    rows = yield from do(counts())
+def stats(*, exact: bool = False) -> Work[Stats]:
+    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
+
+    Counts end at a bound, so that asking takes the same time however much there is; `exact` counts to the end.
+    """
+    rows = yield from do(counts(exact=exact))
     now = yield from do(clock())
     known = yield from do(consumers())
     alive = [worker for worker in (yield from do(workers())) if worker.alive]
@@ -100,8 +108,8 @@ def loads(rows: Sequence[Count]) -> list[Load]:
 
 
 def _load(queue: str, consumer: str, states: dict[str, Count]) -> Load:
-    def count(state: str) -> int:
-        return states[state].count if state in states else 0
+    def count(state: str) -> Tally:
+        return states[state].count if state in states else NONE
 
     waiting = [states[state] for state in ("pending", "suspect") if state in states]
     lags = [row.now - row.oldest_at for row in waiting if row.oldest_at is not None]
@@ -133,6 +141,13 @@ class Condition:
     def holds(self, stats: Stats) -> bool:
         return bool(_COMPARE[self.comparison](getattr(stats, self.figure), self.bound))
 
+    def settled(self, stats: Stats) -> bool:
+        """Whether counting on could not change what `holds` says."""
+        figure = getattr(stats, self.figure)
+        if not is_or_more(figure) or figure > self.bound:
+            return True
+        return figure == self.bound and self.comparison in (">=", "<")
+
     def describe(self, stats: Stats) -> str:
         """The figure beside its bound, for people."""
         return f"{self.figure} is {_shown(getattr(stats, self.figure))} ({self.comparison} {_shown(self.bound)})"
@@ -159,5 +174,5 @@ def _condition(text: str) -> Condition:
 
 def _shown(value: int | timedelta) -> str:
     if isinstance(value, int):
-        return str(value)
+        return f"{value}"
     return format_duration(timedelta(seconds=round(value.total_seconds())))

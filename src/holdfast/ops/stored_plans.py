@@ -7,6 +7,7 @@ from uuid import UUID
 from holdfast.core.message import check_generation
 from holdfast.ops.plan_file import counted, filter_to_json
 from holdfast.ops.plans import Plan
+from holdfast.ops.redaction import shown_plan
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import plan as stored
 from holdfast.stores.plan import LEASE, LeftItem, NewItem, NewPlan, PlanItem, PlanState, StoredPlan
@@ -34,17 +35,17 @@ def save_plan(plan: Plan, *, actor: str, reason: str | None = None) -> Work[Stor
         items=items,
         skipped=[LeftItem(one.id, one.consumer, one.why) for one in plan.skipped],
     )
-    return (yield from do(stored.save_plan(new, actor, reason)))
+    return shown_plan((yield from do(stored.save_plan(new, actor, reason))))
 
 
 def plans(*, limit: int = 50, before: UUID | None = None, state: PlanState | None = None) -> Work[list[StoredPlan]]:
     """A page of stored plans, newest first; pass the last id as `before` for the next."""
-    return (yield from do(stored.plans(limit, before, state)))
+    return [shown_plan(one) for one in (yield from do(stored.plans(limit, before, state)))]
 
 
 def plan(id: UUID) -> Work[StoredPlan]:
     """A stored plan as it stands: what it was to do, how far it has come, what it skipped and why."""
-    return (yield from do(stored.plan(id)))
+    return shown_plan((yield from do(stored.plan(id))))
 
 
 def plan_items(id: UUID, *, limit: int = 50, after: int = 0, skipped: bool = False) -> Work[list[PlanItem]]:
@@ -57,22 +58,22 @@ def start_plan(id: UUID, *, actor: str, reason: str | None = None, generation: i
     """Lets a stored plan run; whoever drives plans goes on with it. `generation` overrides what the preview shows."""
     if generation is not None:
         check_generation(generation)
-    return (yield from do(stored.start_plan(id, actor, reason, generation)))
+    return shown_plan((yield from do(stored.start_plan(id, actor, reason, generation))))
 
 
 def pause_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
     """Stops a running plan after the batch that is under way."""
-    return (yield from do(stored.pause_plan(id, actor, reason)))
+    return shown_plan((yield from do(stored.pause_plan(id, actor, reason))))
 
 
 def resume_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
     """Lets a paused plan go on from where it was."""
-    return (yield from do(stored.resume_plan(id, actor, reason)))
+    return shown_plan((yield from do(stored.resume_plan(id, actor, reason))))
 
 
 def abandon_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
     """Ends a plan where it is; what it did stays done."""
-    return (yield from do(stored.abandon_plan(id, actor, reason)))
+    return shown_plan((yield from do(stored.abandon_plan(id, actor, reason))))
 
 
 def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> Work[StoredPlan | None]:
@@ -83,7 +84,7 @@ def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> Work[Sto
     plan = yield from do(stored.advance_plan(id, runner, lease))
     if plan is not None and plan.action is Action.REPLAY:
         yield from ask(lambda store: store.hint())
-    return plan
+    return None if plan is None else shown_plan(plan)
 
 
 def advance_plans(*, runner: str) -> Work[int]:

@@ -8,7 +8,8 @@ from holdfast.core.redact import redacted
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, do
 from holdfast.stores import trend as _trend
-from holdfast.stores.query import clock, counts
+from holdfast.stores.counting import counts
+from holdfast.stores.query import clock
 from holdfast.stores.trend import Retrying, Sample
 
 MINUTES = 60

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
+from holdfast.core.tally import Tally, total
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.outbound.webhooks.address import shown
@@ -18,8 +19,8 @@ from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.signature import new_secret
 from holdfast.stores import webhook
 from holdfast.stores.breaker import breakers
+from holdfast.stores.counting import counts
 from holdfast.stores.operate import record
-from holdfast.stores.query import counts
 from holdfast.stores.webhook import Endpoint
 
 _LONGEST_OVERLAP = timedelta(days=90)
@@ -43,9 +44,9 @@ class Webhook:
     circuit: CircuitState
     circuit_until: datetime | None
     consumer: str
-    pending: int
-    in_flight: int
-    failed: int
+    pending: Tally
+    in_flight: Tally
+    failed: Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +88,9 @@ def webhooks(*, tenant: str | None = None) -> Work[list[Webhook]]:
                 circuit=CircuitState.CLOSED if stored is None else stored.circuit.state(stored.now),
                 circuit_until=None if stored is None else stored.circuit.open_until,
                 consumer=one.consumer,
-                pending=sum(load.pending for load in own),
-                in_flight=sum(load.in_flight for load in own),
-                failed=sum(load.failed for load in own),
+                pending=total(load.pending for load in own),
+                in_flight=total(load.in_flight for load in own),
+                failed=total(load.failed for load in own),
             )
         )
     return listed

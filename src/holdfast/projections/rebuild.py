@@ -153,7 +153,7 @@ class Rebuild:
                     await self._pass(held)
                     return await asyncio.to_thread(self._finish, held)
             except (Occupied, LockTimeout) as error:
-                log.info("the swap waits", projector=self._subject.name, reason=str(error) or "somebody is at work")
+                self._waits(error)
             self._holding = False
             if not self._half_built:
                 await self._store.run(let_go(held))
@@ -168,8 +168,15 @@ class Rebuild:
                 await self._begin(held, resume, lambda: unoccupied(held))
                 break
         self._holding = False
-        await self._pass(held)
-        return await asyncio.to_thread(self._finish, held)
+        while True:
+            await self._pass(held)
+            try:
+                return await asyncio.to_thread(self._finish, held)
+            except (Occupied, LockTimeout) as error:
+                # A worker that takes over what a dead one left has it for a moment.
+                self._waits(error)
+            await asyncio.sleep(_FIRST_PAUSE)
+            await self._drained(held, float("inf"))
 
     async def _hold(self, held: Held) -> None:
         """Holds the projector for as long as the lease is kept; what is half built stays held whatever happens."""
@@ -223,7 +230,7 @@ class Rebuild:
         def end() -> Steps[Ended]:
             # Once more, now that `swap` has its locks: nobody has begun meanwhile.
             yield from unoccupied(held)
-            return (yield from ended(held, self._cursor, self._applied, self._actor, self._reason))
+            return (yield from ended(held, self._cursor, self._applied, self._skip, self._actor, self._reason))
 
         with self._store.transaction(_LOCK_TIMEOUT) as conn:
             run_on(Operation(steps), self._store.dialect, _blocking(conn))
@@ -305,6 +312,9 @@ class Rebuild:
             await asyncio.shield(self._store.run(stop_rebuild(held, self._applied, _why(error))))
             if not self._begun and not self._half_built:
                 await asyncio.shield(self._store.run(let_go(held)))
+
+    def _waits(self, error: Exception) -> None:
+        log.info("the swap waits", projector=self._subject.name, reason=str(error) or "somebody is at work")
 
     def _tell(self, waiting: int = 0) -> None:
         if self._progress is not None:

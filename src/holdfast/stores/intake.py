@@ -11,7 +11,7 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Steps, columns, operation
-from holdfast.stores.publish import FANNED_OUT, Fanout, Published, publish
+from holdfast.stores.publish import FANNED_OUT, Fanout, Published, find_first, publish
 from holdfast.stores.settle import SETTLEMENT, Settlement, complete, settlement_row
 
 _BATCH = 1000
@@ -96,14 +96,17 @@ def forget_handled(consumers: Sequence[str], older_than: timedelta) -> Steps[boo
 
 
 @operation(reads=True)
-def look_up(consumer: str, source: str, key: str) -> Steps[Known]:
-    """Whether the consumer has handled this key in a transaction of its own, or has a delivery of it."""
-    asked = {"source": source, "key": key}
+def look_up(consumer: str, message: NewMessage) -> Steps[Known]:
+    """Whether the consumer has handled this key in a transaction of its own, or has a delivery of it.
+
+    `KeyConflict` when a message of other content is stored under the key.
+    """
+    asked = {"source": message.source, "key": message.key}
     handled = yield Query("was_handled", {"consumer": consumer, **asked})
-    stored = yield Query("find_keyed", batches={"keys": columns(asked, [(source, key)])})
+    stored = yield from find_first([message])
     if not stored:
         return Known(bool(handled), None)
-    message_id = as_uuid(stored[0][2])
+    message_id = stored[message.id].id
     delivered = yield Query("ownership", {"ids": [delivery_id(message_id, consumer)]})
     return Known(bool(handled or delivered), message_id)
 

@@ -6,6 +6,7 @@ what one snapshot shows and the one before did not. A transaction that stays ope
 event written after another had committed comes after it. On SQLite one writes at a time: there the position is enough.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -26,6 +27,8 @@ _PAGE_BYTES = 4_000_000
 _AHEAD = 50_000
 _LOOK, _MOST = 1000, 10_000
 _BEFORE_ALL = "1:1:"
+_SNAPSHOT = r"((?:\d+:\d+:[\d,]*)?)"
+_CURSOR = re.compile(rf"{_SNAPSHOT};{_SNAPSHOT};(\d{{1,18}})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +46,10 @@ class Cursor:
     @classmethod
     def parse(cls, text: str) -> "Cursor":
         """The cursor that was written as this text; `ConfigurationError` if none was."""
-        done, _, rest = text.partition(";")
-        target, _, position = rest.partition(";")
-        if not position.isdecimal():
+        written = _CURSOR.fullmatch(text)
+        if written is None:
             raise ConfigurationError(f"{text!r} is no cursor of this log; pass one that it gave you, or none to start")
-        return cls(done, target, int(position))
+        return cls(written[1], written[2], int(written[3]))
 
 
 START = Cursor()

@@ -121,11 +121,11 @@ def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> St
 
 
 @operation
-def unblock_consumer(name: str, actor: str) -> Steps[bool]:
+def unblock_consumer(name: str, actor: str, reason: str | None = None) -> Steps[bool]:
     """Lets a blocked consumer run again; false when it was not blocked."""
     if not (yield Query("unblock_consumer", {"name": name})):
         return False
-    yield audited(actor, "unblock", "consumer", name, None)
+    yield audited(actor, "unblock", "consumer", name, reason)
     return True
 
 

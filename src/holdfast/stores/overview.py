@@ -43,13 +43,6 @@ def messages_with(ids: Sequence[UUID]) -> Steps[dict[UUID, Message]]:
 
 
 @operation(reads=True)
-def group_size(consumer: str, group: str) -> Steps[int]:
-    """How many dead letters of a consumer failed alike."""
-    rows = yield Query("group_size", {"consumer": consumer, "group": group})
-    return int(rows[0][0])
-
-
-@operation(reads=True)
 def prunable_messages(ceiling: UUID, older_than: timedelta, *, discarded: bool = False) -> Steps[int]:
     """How many messages a pruning would remove after it removed the deliveries."""
     slots = (("unless", ("unless_set_aside",) if discarded else ()),)

@@ -222,9 +222,14 @@ def unoccupied(held: Held) -> Steps[None]:
         raise Occupied
 
 
-def ended(held: Held, cursor: Cursor, applied: int, actor: str, reason: str | None) -> Steps[Ended]:
-    """Makes done what the rebuild applied, waiting and dead, and ends it; the last step of its transaction."""
-    values = {"name": held.name, "done": cursor.done, "reached": cursor.position}
+def ended(
+    held: Held, cursor: Cursor, applied: int, skipped: Iterable[UUID], actor: str, reason: str | None
+) -> Steps[Ended]:
+    """Makes done what the rebuild applied, waiting and dead, and ends it; the last step of its transaction.
+
+    Deliveries of the messages that it skipped stay as they are.
+    """
+    values = {"skipped": sorted(skipped), "name": held.name, "done": cursor.done, "reached": cursor.position}
     for mark_tx, mark_position in (yield Query("lowest_mark", {"name": held.name})):
         marks = {"mark_tx": mark_tx, "mark_position": mark_position}
         missing = yield Query("unknown_to_rebuild", {**values, **marks})

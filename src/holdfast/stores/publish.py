@@ -152,7 +152,7 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
             newest = max([newest, *(row[1] for row in rows)])
             stored.update((id, Published(id, True)) for id in created)
             if late := [m for m in missing if m.id not in created]:
-                stored.update(_first_ones(late, (yield _find(late))))
+                stored.update((yield from find_first(late)))
     for message in sorted(filter(_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
     yield from _put_right([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
@@ -276,8 +276,11 @@ def _padded(row: tuple[object, ...]) -> tuple[object, ...]:
     return (*row, None, None, None, None)
 
 
-def _find(messages: Sequence[NewMessage]) -> Query:
-    return Query("find_keyed", batches={"keys": columns(("source", "key"), [(m.source, m.key) for m in messages])})
+def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
+    """Which messages hold the keys of these already, by the id of each; `KeyConflict` for one of other content."""
+    keys = [(m.source, m.key) for m in messages]
+    rows = yield Query("find_keyed", batches={"keys": columns(("source", "key"), keys)})
+    return dict(_first_ones(messages, rows))
 
 
 def _first_ones(messages: Sequence[NewMessage], rows: Rows) -> Iterator[tuple[UUID, Published]]:

@@ -1,4 +1,4 @@
-"""Reading: deliveries, messages, runs, failure groups and counts, by filter and page."""
+"""Reading: deliveries, messages and runs, by filter and page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from holdfast.core.delivery import Delivery, Status, read_history
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_range
 from holdfast.core.message import Message
+from holdfast.core.tally import Tally
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, operation
 
@@ -103,7 +104,7 @@ class FailureGroup:
     fingerprint: str | None
     consumer: str
     error_type: str | None
-    count: int
+    count: Tally
     first_failed_at: datetime | None
     last_failed_at: datetime | None
     first_generation: int
@@ -119,7 +120,7 @@ class Count:
     queue: str
     consumer: str
     state: str
-    count: int
+    count: Tally
     oldest_at: datetime | None
     now: datetime
 
@@ -169,29 +170,6 @@ def runs(delivery_id: UUID) -> Steps[list[Run]]:
     """The recorded attempts of a delivery, in order."""
     rows = yield Query("runs", {"delivery_id": delivery_id})
     return [_run(row) for row in rows]
-
-
-@operation(reads=True)
-def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list[FailureGroup]]:
-    """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all."""
-    slots = (("where", ("where_consumers",) if consumers else ()),)
-    rows = yield Query("failure_groups", {"consumers": list(consumers)}, slots=slots, limit=page_size(limit))
-    return [
-        FailureGroup(
-            mark, consumer, kind, size, optional_time(first), optional_time(last), low, high, as_uuid(id), error
-        )
-        for mark, consumer, kind, size, first, last, low, high, id, error in rows
-    ]
-
-
-@operation(reads=True)
-def counts() -> Steps[list[Count]]:
-    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done."""
-    rows = yield Query("counts")
-    return [
-        Count(queue, consumer, state, count, optional_time(oldest), aware_time(now))
-        for queue, consumer, state, count, oldest, now in rows
-    ]
 
 
 @operation(reads=True)

@@ -50,7 +50,12 @@ def retire_relay(name: str, actor: str, reason: str | None) -> Steps[tuple[str, 
         if relay.name == name:
             if not (yield Query("forget_position", {"kind": Reader.RELAY.value, "name": name})):
                 remedy = "take it out of the app and stop the workers that have it first"
-                raise Refused("retire", f"relay {name}", f"run by {relay.owner}", remedy)
+                raise Refused(
+                    "retire",
+                    f"relay {name}",
+                    f"run by {relay.owner}" if relay.owner else "known to a worker that is alive",
+                    remedy,
+                )
             yield audited(actor, "retire", "consumer", name, reason, {"cursor": str(relay.cursor), **relay.detail})
             events = relay.detail.get("events")
             return tuple(map(str, events)) if isinstance(events, list) else ("*",)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     OFFSET_END,
     OFFSET_INVALID,
     TIMESTAMP_NOT_AVAILABLE,
@@ -290,7 +291,10 @@ class Reading:
         if not self._unanswered:
             self._answered_at = time.monotonic()
         self._unanswered += 1
-        self._consumer.commit(offsets=moved, asynchronous=True)
+        try:
+            self._consumer.commit(offsets=moved, asynchronous=True)
+        except KafkaException as error:
+            self._answered(error.args[0], moved)
 
     def _answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self._unanswered -= 1
@@ -307,14 +311,16 @@ class Reading:
 
     def _lag(self) -> Lag:
         found = self._consumer.list_topics(self._topic.topic, timeout=_LAG_SECONDS).topics[self._topic.topic]
-        partitions = [self._at(partition, OFFSET_END) for partition in found.partitions]
-        ends = {at.partition: at.offset for at in self._consumer.offsets_for_times(partitions, timeout=_LAG_SECONDS)}
-        behind = 0
-        for at in self._consumer.committed(partitions, timeout=_LAG_SECONDS):
-            behind += max(0, ends[at.partition] - max(0, at.offset))
+        first, end = (self._bounds(found.partitions, which) for which in (OFFSET_BEGINNING, OFFSET_END))
+        reached = self._consumer.committed([self._at(partition) for partition in first], timeout=_LAG_SECONDS)
+        behind = sum(end[at.partition] - max(first[at.partition], at.offset) for at in reached)
         with self._lock:
             held = sum(len(offsets) for offsets in self._offsets.values()) - len(self._ready)
         return Lag(waiting=max(0, behind - held), unacknowledged=held)
+
+    def _bounds(self, partitions: Iterable[int], which: int) -> dict[int, int]:
+        asked = [self._at(partition, which) for partition in partitions]
+        return {at.partition: at.offset for at in self._consumer.offsets_for_times(asked, timeout=_LAG_SECONDS)}
 
     def _at(self, partition: int, offset: int = OFFSET_INVALID) -> TopicPartition:
         return TopicPartition(self._topic.topic, partition, offset)
@@ -337,9 +343,17 @@ def _record(message: Message, handed: Handed) -> Record:
         body=message.value() or b"",
         headers={name: _text(value) for name, value in dict(message.headers() or ()).items()},
         key=None if key is None else _text(key),
-        at=datetime.fromtimestamp(milliseconds / 1000, UTC) if known else None,
+        at=_time(milliseconds) if known else None,
         receipt=handed,
     )
+
+
+def _time(milliseconds: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        # Somebody's clock counts in microseconds. A record that could not be read would stop its partition.
+        return None
 
 
 def _text(value: str | bytes | None) -> str:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("holdfast.brokers")
 
+SUBJECT = "nats-subject"
+"""The header that tells the subject of a record, of which a stream can hold many."""
+
 ANSWER_SECONDS = 5.0
 _CLOSE_SECONDS = 2.0
 # More than is ever in flight: at its bound the client would block, and swallow a cancellation while it does.
@@ -69,6 +72,7 @@ class Line:
         for answer in asked:
             if not answer.done():
                 answer.set_exception(NatsTimeout())
+                answer.exception()  # the first of them is raised, and the others would be told to nobody
         return [answer.result() for answer in asked]
 
     def ended(self) -> None:

@@ -1,10 +1,10 @@
 """Messages into a JetStream stream, each confirmed by the server once it is stored."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
-from holdfast.brokers.nats.line import Line, reported, status
+from holdfast.brokers.nats.line import SUBJECT, Line, reported, status
 from holdfast.brokers.protocol import Outgoing
 from holdfast.core.errors import BrokerUnavailable
 
@@ -66,7 +66,7 @@ class NatsSender:
     def _addressed(self, message: Outgoing) -> tuple[str, dict[str, str]]:
         subject = self._subject.replace("{type}", message.type)
         # The subject too, or the second of two subjects in one stream would pass for a repetition of the first.
-        headers = {**message.headers, "Nats-Msg-Id": f"{message.id}@{subject}"}
+        headers = {**_free(message.headers), "Nats-Msg-Id": f"{message.id}@{subject}"}
         if self._stream is not None:
             headers["Nats-Expected-Stream"] = self._stream
         return subject, headers
@@ -82,3 +82,8 @@ class NatsSender:
         if size > self._line.client.max_payload:
             return f"{size:,} bytes with its headers, over the server's limit of {self._line.client.max_payload:,}"
         return None
+
+
+def _free(headers: Mapping[str, str]) -> dict[str, str]:
+    """Without those that tell the server what to do: a raw record's may be its own sender's, even to drop the stream."""
+    return {name: value for name, value in headers.items() if name == SUBJECT or not name.lower().startswith("nats-")}

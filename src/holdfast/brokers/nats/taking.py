@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 import structlog
 
-from holdfast.brokers.nats.line import ANSWER_SECONDS, Line, description, reported, status
+from holdfast.brokers.nats.line import ANSWER_SECONDS, SUBJECT, Line, description, reported, status
 from holdfast.brokers.protocol import Lag, Record
 from holdfast.core.errors import BrokerUnavailable
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo
 
 log = structlog.get_logger("holdfast.brokers")
-
-SUBJECT = "nats-subject"
-"""The header that tells the subject of a record, of which a stream can hold many."""
 
 _BEAT_SECONDS = 5.0
 # How long the rest of a batch may take behind its first record.
@@ -129,10 +126,12 @@ class NatsSubscription:
         return BrokerUnavailable(self._name, f"consumer {self._consumer} of stream {self._stream}: {description(msg)}")
 
     async def _settle(self, records: Sequence[Record], word: bytes) -> None:
-        """A consumer that is gone has nothing to settle; its records come again."""
+        """Raises if the consumer is gone, or has no leader just now: then nobody was told, and the records come again."""
         with reported(self._name):
             asked = [await self._line.ask(str(record.receipt), word) for record in records]
-            await self._line.answers(asked)
+            for answer in await self._line.answers(asked):
+                if status(answer) is not None:
+                    raise self._refusal(answer)
 
     async def _mind_gaps(self, found: Sequence["Msg"]) -> None:
         """Says how many records the stream dropped before this group was handed them.

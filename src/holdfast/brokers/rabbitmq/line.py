@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
@@ -60,8 +60,14 @@ class Line:
         try:
             answer = await channel.queue_declare(queue, timeout=self.timeout, **properties)
         finally:
-            await _closed(channel)
+            await self.closed(channel)
         return answer.message_count or 0
+
+    async def closed(self, what: "Connection | Channel") -> None:
+        # One that the server ended raises why, which is known by now.
+        with suppress(Exception):
+            async with asyncio.timeout(self.timeout):
+                await what.close()
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -92,9 +98,7 @@ async def opened(name: str, url: str | None, label: str, seconds: float) -> Asyn
         raise ConfigurationError(
             f"{name} has no address; pass url='amqp://user:password@host:5672/' or set HOLDFAST_RABBITMQ"
         )
-    parts = urlsplit(address)
-    if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
-        raise ConfigurationError(f"the address of {name} cannot be read; give amqp://user:password@host:5672/")
+    parts = _parts(name, address)
     asked = [parts.query] if parts.query else []
     if "heartbeat=" not in parts.query:
         asked.append(f"heartbeat={_HEARTBEAT_SECONDS}")
@@ -107,11 +111,15 @@ async def opened(name: str, url: str | None, label: str, seconds: float) -> Asyn
                 await connection.connect()
         yield line
     finally:
-        await _closed(connection)
+        await line.closed(connection)
 
 
-async def _closed(what: "Connection | Channel") -> None:
-    # One that the server ended raises why, which is known by now.
-    with suppress(Exception):
-        async with asyncio.timeout(2):
-            await what.close()
+def _parts(name: str, address: str) -> SplitResult:
+    try:
+        parts = urlsplit(address)
+        if parts.scheme in ("amqp", "amqps") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass
+    # What could not be read is not shown: it may hold a password.
+    raise ConfigurationError(f"the address of {name} cannot be read; give amqp://user:password@host:5672/")

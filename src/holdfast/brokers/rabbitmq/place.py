@@ -52,8 +52,11 @@ class Queue:
         async with self._line(consumer) as line:
             await line.ensure(self.queue)
             reading = Reading(line, self.queue, prefetch=self.prefetch, patience=self.patience)
-            await reading.start()
-            yield reading
+            try:
+                await reading.start()
+                yield reading
+            finally:
+                await reading.close()
 
     @asynccontextmanager
     async def _sending(self) -> AsyncIterator["Sending"]:

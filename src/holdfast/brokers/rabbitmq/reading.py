@@ -2,21 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from aiormq import Channel
 from aiormq.abc import DeliveredMessage
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError
 
 from holdfast.brokers.protocol import Lag, Record
 from holdfast.brokers.rabbitmq.line import Line
 from holdfast.brokers.rabbitmq.sending import KEY
 
 _COUNT = "x-delivery-count"
-# A channel that has ended has nothing to settle; the next fetch says that it has.
-_ENDED = (AMQPError, ChannelInvalidStateError, OSError)
+_MOMENT = 0.002
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +33,7 @@ class Reading:
         self._prefetch, self._patience = prefetch, patience
         self._arrived: deque[Record] = deque()
         self._held: set[int] = set()
+        self._settling = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._channel: Channel | None = None
         self._consumer: str | None = None
@@ -52,23 +51,39 @@ class Reading:
             )
         self._consumer = told.consumer_tag
 
+    async def close(self) -> None:
+        """Ends the channel, and with that waits until the server has taken what was sent before."""
+        if self._channel is not None:
+            await self._line.closed(self._channel)
+
     async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
         if not self._arrived:
             self._stirred.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._stirred.wait()
+        if len(self._arrived) < limit:
+            # They are pushed one by one; a moment later there are more to be committed together.
+            await asyncio.sleep(_MOMENT)
         self._check()
         return [self._arrived.popleft() for _ in range(min(limit, len(self._arrived)))]
 
     async def ack(self, records: Sequence[Record]) -> None:
-        with suppress(*_ENDED):
-            for tag in self._tags(records):
-                await self._open.basic_ack(tag, wait=False)
+        async with self._settling:
+            tags = self._tags(records)
+            # What lies before everything that is still held goes in one frame. Of many single frames, some had no
+            # effect when the channel was closed right after them (seen under load, not explained).
+            lowest = min(self._held.difference(tags), default=None)
+            rest = [] if lowest is None else [tag for tag in tags if tag > lowest]
+            frames = [self._open.basic_ack(tag, wait=False) for tag in rest]
+            if len(tags) > len(rest):
+                frames.append(self._open.basic_ack(tags[len(tags) - len(rest) - 1], multiple=True, wait=False))
+            await self._settle(tags, frames)
 
     async def release(self, records: Sequence[Record]) -> None:
-        with suppress(*_ENDED):
-            for tag in self._tags(records):
-                await self._open.basic_nack(tag, requeue=True, wait=False)
+        async with self._settling:
+            tags = self._tags(records)
+            await self._settle(tags, [self._open.basic_nack(tag, requeue=True, wait=False) for tag in tags])
 
     async def extend(self, records: Sequence[Record]) -> None:
         """Nothing to do: RabbitMQ counts from the hand-over, and was told our patience with the subscription."""
@@ -76,6 +91,25 @@ class Reading:
     async def lag(self) -> Lag:
         with self._line.told():
             return Lag(waiting=await self._line.declare(self._queue, passive=True), unacknowledged=len(self._held))
+
+    async def _settle(self, tags: Sequence[int], frames: Sequence[Coroutine[None, None, None]]) -> None:
+        """Sends these in order; a tag is held until its frame is written, or another's frame would settle it too."""
+        if not frames:
+            return
+        sending = asyncio.create_task(_one_by_one(frames))
+        try:
+            # Not only awaited: in a connection that is lost the client would wait for ever for room to write.
+            await asyncio.wait(
+                [sending, self._open.closing], return_when=asyncio.FIRST_COMPLETED, timeout=self._line.timeout
+            )
+            if not sending.done():
+                why = None if self._open.is_closed else TimeoutError()
+                raise self._line.unavailable(why)
+            with self._line.told():
+                sending.result()
+        finally:
+            sending.cancel()
+        self._held.difference_update(tags)
 
     @property
     def _open(self) -> Channel:
@@ -98,18 +132,27 @@ class Reading:
         if self._consumer not in self._open.consumers:
             raise self._line.unavailable(LookupError("the queue was deleted, or its node is away"))
 
-    def _tags(self, records: Sequence[Record]) -> Iterator[int]:
+    def _tags(self, records: Sequence[Record]) -> list[int]:
+        """The tags of these that are still held here, lowest first."""
         # A tag that is told twice, or to another channel, would settle another record or end the channel.
-        for record in records:
-            receipt = record.receipt
-            if isinstance(receipt, _Receipt) and receipt.reading is self and receipt.tag in self._held:
-                self._held.discard(receipt.tag)
-                yield receipt.tag
+        receipts = [record.receipt for record in records]
+        own = {one.tag for one in receipts if isinstance(one, _Receipt) and one.reading is self}
+        return sorted(own & self._held)
+
+
+async def _one_by_one(frames: Sequence[Coroutine[None, None, None]]) -> None:
+    try:
+        for frame in frames:
+            await frame
+    finally:
+        for frame in frames:
+            frame.close()
 
 
 def _record(queue: str, message: DeliveredMessage, receipt: _Receipt) -> Record:
     properties = message.header.properties
-    headers = {name: _text(value) for name, value in (properties.headers or {}).items()}
+    # How often it was handed over is no part of it: what is kept of a record must be the same each time.
+    headers = {name: _text(value) for name, value in (properties.headers or {}).items() if name != _COUNT}
     if properties.content_type:
         headers["content-type"] = properties.content_type
     return Record(

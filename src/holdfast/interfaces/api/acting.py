@@ -22,7 +22,10 @@ class Chosen(Told):
 
 
 class Replay(Chosen):
-    """Which dead letters to replay. Without a generation each gets the highest alive for its consumer."""
+    """Which dead letters to replay. Without a generation each gets the highest alive for its consumer.
+
+    `rerun` runs again what is done, too; it takes the scope admin.
+    """
 
     generation: Generation | None = None
     rerun: bool = False
@@ -89,7 +92,7 @@ async def _resume_consumer(call: Call) -> Changed:
 
 
 async def _unblock_consumer(call: Call) -> Changed:
-    return Changed(await call.ops.unblock_consumer(call.name, actor=call.caller.name))
+    return Changed(await call.ops.unblock_consumer(call.name, actor=call.caller.name, reason=call.body.reason))
 
 
 async def _pause_schedule(call: Call) -> Changed:
@@ -167,10 +170,15 @@ ENDPOINTS = (
     _post("/schedules/{name}/pause", "Fire nothing until it is resumed", _pause_schedule),
     _post("/schedules/{name}/resume", "Fire again", _resume_schedule),
     _post("/schedules/{name}/run", "Run a schedule's job once, now", _run_schedule, answer=Published),
-    _post("/webhooks/{name}/disable", "Hold an endpoint's deliveries and make no more", _disable_webhook),
-    _post("/webhooks/{name}/enable", "Go on with an endpoint", _enable_webhook),
+    _post(
+        "/webhooks/{name}/disable",
+        "Hold an endpoint's deliveries and make no more",
+        _disable_webhook,
+        scope=Scope.ADMIN,
+    ),
+    _post("/webhooks/{name}/enable", "Go on with an endpoint", _enable_webhook, scope=Scope.ADMIN),
     _post("/breakers/{name}/reset", "Close a circuit", _reset_breaker),
     _post("/breakers/{name}/trip", "Open a circuit for a while", _trip_breaker, Trip),
-    _post("/idempotency-keys/release", "Let a key be used anew", _release_key, Release),
+    _post("/idempotency-keys/release", "Let a key be used anew", _release_key, Release, scope=Scope.ADMIN),
     _post("/tokens/{name}/revoke", "End a token at once, by its id or name", _revoke_token, scope=Scope.ADMIN),
 )

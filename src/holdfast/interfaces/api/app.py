@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,8 +18,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, SchemaMismatch
 from holdfast.core.text import storable
+from holdfast.engine.fields import raised
 from holdfast.engine.periodic import every
 from holdfast.idempotency.asgi import IdempotencyMiddleware
 from holdfast.interfaces.api import acting, planning, reading
@@ -29,10 +30,10 @@ from holdfast.interfaces.api.fields import Asked
 from holdfast.interfaces.api.health import health_routes
 from holdfast.interfaces.api.openapi import document
 from holdfast.interfaces.api.problem import Problem, invalid, problem_of, respond
-from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import shape
 from holdfast.produce.request_ids import RequestIdMiddleware
+from holdfast.stores.token import Scope
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -44,19 +45,27 @@ ENDPOINTS: tuple[Endpoint, ...] = (*reading.ENDPOINTS, *planning.ENDPOINTS, *act
 _LARGEST = 1024 * 1024
 
 
-def api(hf: "Holdfast | Operations", *, anonymous: Caller | None = None, metrics: ASGIApp | None = None) -> Starlette:
+def api(
+    hf: "Holdfast | Operations",
+    *,
+    anonymous: Caller | None = None,
+    metrics: ASGIApp | None = None,
+    read_only: bool = False,
+) -> Starlette:
     """The HTTP API: `/api/v1/…`, `/healthz`, `/readyz`, and `/metrics` if an application for it is given.
 
     Every request under `/api/v1` needs a token of `holdfast tokens create`; its name is the actor of what it does.
-    `anonymous` opens it without tokens, to requests that come by a loopback name alone. Served alone it carries
-    stored plans on; mounted, that is for the workers to do.
+    `anonymous` opens it without tokens, to requests that come by a loopback name alone. `read_only` lets every token
+    look and none act. Served alone it carries stored plans on; mounted, that is for the workers to do.
     """
-    return _Api(hf, anonymous, metrics).app
+    return _Api(hf, anonymous, metrics, read_only).app
 
 
 class _Api:
-    def __init__(self, hf: "Holdfast | Operations", anonymous: Caller | None, metrics: ASGIApp | None) -> None:
-        self._hf = hf
+    def __init__(
+        self, hf: "Holdfast | Operations", anonymous: Caller | None, metrics: ASGIApp | None, read_only: bool
+    ) -> None:
+        self._hf, self._read_only = hf, read_only
         self._document = document(ENDPOINTS, PREFIX, tokens=anonymous is None)
         guarded = IdempotencyMiddleware(
             Starlette(routes=self._routes(), exception_handlers=_HANDLERS),
@@ -64,7 +73,7 @@ class _Api:
             scope=lambda request: f"api:{request.raw['state'][CALLER].id}",
             max_body=_LARGEST,
         )
-        self._door = Door(guarded, lambda: self.ops, anonymous)
+        self._door = Door(guarded, lambda: self.ops, anonymous, read_only=read_only)
         routes: list[BaseRoute] = [
             *health_routes(lambda: self.ops),
             Route(f"{PREFIX}/openapi.json", self._openapi),
@@ -87,11 +96,15 @@ class _Api:
     @asynccontextmanager
     async def _lifespan(self, _app: object) -> AsyncIterator[None]:
         name = f"api:{socket.gethostname()}:{os.getpid()}"
-        running = asyncio.create_task(every(1.0, lambda: PlanRunner(self.ops.store).perform(name)))
+        running = asyncio.create_task(every(1.0, lambda: self._carry_on(name)))
         try:
             yield
         finally:
             running.cancel()
+
+    async def _carry_on(self, name: str) -> None:
+        with suppress(SchemaMismatch):  # /readyz says so
+            await self.ops.advance_plans(runner=name)
 
     async def _openapi(self, request: Request) -> Response:
         # Where it is mounted, only the request knows.
@@ -117,17 +130,24 @@ class _Api:
 
     async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
         caller: Caller = request.scope["state"][CALLER]
-        if not caller.scope.covers(endpoint.scope):
-            why = f"needs the scope {endpoint.scope}, and {caller.name} has {caller.scope}"
-            await self._door.refuse(request, caller.name, why)
-            raise Problem(403, "forbidden", f"this {why}")
+        await self._check_scope(request, caller, endpoint.scope)
         _check_path(request)
         query = _query(request, endpoint.query)
         body = None if endpoint.body is None else await _body(request, endpoint.body)
+        if getattr(body, "rerun", False):
+            # As in the console: what is done may have its effect a second time.
+            await self._check_scope(request, caller, Scope.ADMIN)
         answer = await endpoint.handle(Call(self.ops, caller, request.path_params, query, body))
         return Response(
             orjson.dumps(shape(answer)), endpoint.status, {"cache-control": "no-store"}, media_type="application/json"
         )
+
+    async def _check_scope(self, request: Request, caller: Caller, needed: Scope) -> None:
+        if not caller.scope.covers(needed):
+            only = " here, where nothing can be changed" if self._read_only else ""
+            why = f"needs the scope {needed}, and {caller.name} has {caller.scope}{only}"
+            await self._door.refuse(request, caller.name, why)
+            raise Problem(403, "forbidden", f"this {why}")
 
 
 def _check_path(request: Request) -> None:
@@ -188,7 +208,8 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    log.error("the API failed", operation=f"{request.method} {request.url.path}", exc_info=error)
+    # The error alone: a traceback with its variables would hold the token, perhaps a payload.
+    log.error("the API failed", operation=f"{request.method} {request.scope['path']}", **raised(error))
     return respond(Problem(500, "fault", "this is a fault in Holdfast; its log says more"))
 
 

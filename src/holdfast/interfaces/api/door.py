@@ -1,6 +1,7 @@
 """The door of the API: who comes in, by which token, and what everybody else is told."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
 from holdfast.interfaces.refusals import Refusals
 from holdfast.ops.service import Operations
+from holdfast.stores.token import Scope as TokenScope
 
 CALLER = "holdfast_caller"
 
@@ -30,8 +32,10 @@ def is_loopback(host: str) -> bool:
 class Door:
     """Lets requests with a valid token through and says whose they are; without tokens, those of this machine."""
 
-    def __init__(self, inner: ASGIApp, ops: Callable[[], Operations], anonymous: Caller | None) -> None:
-        self._inner, self._ops, self._anonymous = inner, ops, anonymous
+    def __init__(
+        self, inner: ASGIApp, ops: Callable[[], Operations], anonymous: Caller | None, *, read_only: bool = False
+    ) -> None:
+        self._inner, self._ops, self._anonymous, self._read_only = inner, ops, anonymous, read_only
         self.refusals = Refusals("api", lambda: ops().store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,7 +44,10 @@ class Door:
             return
         connection = HTTPConnection(scope)
         try:
-            scope.setdefault("state", {})[CALLER] = await self._caller(connection)
+            caller = await self._caller(connection)
+            scope.setdefault("state", {})[CALLER] = (
+                replace(caller, scope=TokenScope.READ) if self._read_only else caller
+            )
         except Problem as problem:
             await respond(problem)(scope, receive, send)
         except HoldfastError as error:

@@ -104,7 +104,7 @@ def read_cursor(kind: str, given: str | None, read: Callable[[Any], T]) -> T | N
         found, key = orjson.loads(base64.urlsafe_b64decode(given + "=" * (-len(given) % 4)))
         if found == kind:
             return read(key)
-    except (ValueError, TypeError, KeyError, binascii.Error, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, OverflowError):
         pass
     raise Problem(400, "invalid_cursor", "the cursor is not from this list; begin again without one")
 

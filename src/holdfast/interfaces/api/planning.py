@@ -44,7 +44,7 @@ class Wanted(Asked):
 
 
 class NewPlan(Told):
-    """A plan to be previewed and stored; nothing is done until it is started."""
+    """A plan to be previewed and stored; nothing is done until it is started. `rerun` takes the scope admin."""
 
     action: Literal["replay", "discard", "cancel"]
     filter: Wanted

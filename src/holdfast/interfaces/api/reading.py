@@ -8,8 +8,10 @@ from pydantic import Field
 
 from holdfast.core.delivery import Status
 from holdfast.core.message import Message
+from holdfast.core.text import storable
 from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor, write_cursor
 from holdfast.interfaces.api.fields import Flag, Limited, Moment, Nothing, Paged, Text
+from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.deliveries import DeliveryDetail
@@ -59,6 +61,12 @@ class MessageQuery(Paged):
     type: Text | None = None
     source: Text | None = None
     key: Text | None = None
+
+
+class StatsQuery(Nothing):
+    """`exact` counts to the end, in a time that grows with what is not done."""
+
+    exact: Flag = False
 
 
 class GroupQuery(Limited):
@@ -143,7 +151,7 @@ async def _keys(call: Call) -> Page[Record]:
 def _mark(key: Any) -> Mark:
     at, scope, name = key
     read = datetime.fromisoformat(at)
-    if read.utcoffset() is None or not isinstance(scope, str) or not isinstance(name, str):
+    if read.utcoffset() is None or not (storable(scope) and storable(name)):
         raise ValueError("no such place")
     return Mark(read, scope, name)
 
@@ -151,6 +159,8 @@ def _mark(key: Any) -> Mark:
 async def _audit(call: Call) -> Page[AuditEntry]:
     query: AuditQuery = call.query
     before = read_cursor("audit", query.cursor, number)
+    if (query.kind is None) is not (query.target is None):
+        raise Problem(400, "invalid_parameters", "kind and target name an item together; give both or neither")
     target = None if query.kind is None or query.target is None else (query.kind, query.target)
     found = await call.ops.audit(limit=query.limit, before=before, target=target)
     return page("audit", found, query.limit, lambda one: one.id)
@@ -165,7 +175,7 @@ async def _webhooks(call: Call) -> Page[Webhook]:
 
 
 async def _stats(call: Call) -> Stats:
-    return await call.ops.stats()
+    return await call.ops.stats(exact=call.query.exact)
 
 
 async def _delivery(call: Call) -> DeliveryDetail:
@@ -220,7 +230,7 @@ def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> Endp
 
 
 ENDPOINTS = (
-    _get("/stats", "What waits, runs and has failed, per queue and consumer", Stats, _stats),
+    _get("/stats", "What waits, runs and has failed, per queue and consumer", Stats, _stats, query=StatsQuery),
     _get("/queues", "Every queue", Page[Queue], _queues),
     _get("/consumers", "Every consumer that ever registered", Page[ConsumerState], _consumers),
     _get("/deliveries", "Deliveries, newest first", Page[Listed], _deliveries, query=DeliveryQuery),

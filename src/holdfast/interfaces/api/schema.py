@@ -11,10 +11,11 @@ from uuid import UUID
 from holdfast.core.delivery import Delivery
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.tally import Tally
 from holdfast.ops.deliveries import DeliveryDetail
 from holdfast.ops.messages import MessageDetail
 from holdfast.ops.plans import Skipped
-from holdfast.ops.shape import TOTALS
+from holdfast.ops.shape import COUNTED, TOTALS
 from holdfast.ops.stats import Stats
 from holdfast.stores.plan import PlanItem, StoredPlan
 from holdfast.stores.query import Listed
@@ -24,6 +25,7 @@ Schema = dict[str, Any]
 _PLAIN: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
+    Tally: {"type": "integer"},
     float: {"type": "number"},
     bool: {"type": "boolean"},
     UUID: {"type": "string", "format": "uuid"},
@@ -74,7 +76,8 @@ class Schemas:
         name = kind.__name__
         if name not in self.components:
             self.components[name] = {}  # a type that holds itself finds its name here
-            self.components[name] = _object(self._properties(kind))
+            counted = {"at_least": self.of(tuple[str, ...])} if kind in COUNTED else {}
+            self.components[name] = _object({**self._properties(kind), **counted})
         return {"$ref": f"#/components/schemas/{name}"}
 
     def _properties(self, kind: Any) -> dict[str, Schema]:

@@ -68,7 +68,7 @@ def resume(name: str, reason: str | None) -> None:
     """Let workers run a consumer again, be it paused or blocked."""
     ops = settings().operations()
     resumed = ops.resume_consumer(name, actor=settings().who(), reason=reason)
-    unblocked = ops.unblock_consumer(name, actor=settings().who())
+    unblocked = ops.unblock_consumer(name, actor=settings().who(), reason=reason)
     note(f"consumer {name} goes on" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
 
 

@@ -4,12 +4,13 @@ from uuid import UUID
 
 import click
 
+from holdfast.core.errors import NotFound
 from holdfast.interfaces.cli.choose import ID, page_options
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
-from holdfast.interfaces.cli.rows import delivery_columns, message_columns
+from holdfast.interfaces.cli.rows import delivery_columns, message_columns, state
 from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import noun, settings
-from holdfast.interfaces.cli.words import moment, printable
+from holdfast.interfaces.cli.words import moment, one_line, printable
 
 
 @noun("messages")
@@ -58,3 +59,33 @@ def show(id: UUID) -> None:
         print_table(detail.deliveries, delivery_columns(now))
     else:
         note("no delivery: nobody subscribed to it, or they were pruned")
+
+
+@make(command, name="follow")
+@click.argument("request_id")
+def follow(request_id: str) -> None:
+    """Follow one request by its id: the messages it led to, their deliveries and runs, and what operators did in it."""
+    ops = settings().operations()
+    trail = ops.follow(request_id)
+    if not trail.steps and not trail.audit:
+        raise NotFound("request", request_id, "no message and no act carries this id, or they were pruned")
+    if not settings().tabular:
+        show_json(settings(), trail)
+        return
+    now = ops.now()
+    for step in trail.steps:
+        message = step.message
+        click.echo(f"{message.type} from {message.source}, {moment(message.occurred_at, now)}, message {message.id}")
+        for told in step.deliveries:
+            row = told.listed.delivery
+            click.echo(f"  {row.consumer}: {state(told.listed).replace('_', ' ')}, delivery {row.id}")
+            for run in told.runs:
+                error = f": {one_line(run.error)[:160]}" if run.error else ""
+                when, outcome = moment(run.completed_at, now), run.outcome.replace("_", " ")
+                click.echo(f"    run {run.attempt} {outcome}, {when} on {printable(run.worker)}{error}")
+    for entry in trail.audit:
+        why = f": {one_line(entry.reason)}" if entry.reason else ""
+        did = f"{entry.actor} {entry.action} {entry.kind} {entry.target}"
+        click.echo(f"{printable(did)}, {moment(entry.at, now)}{why}")
+    if trail.more:
+        note("it led to more than is shown here")

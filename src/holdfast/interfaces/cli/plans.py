@@ -58,7 +58,7 @@ def show(id: UUID) -> None:
 
 
 @make(command, name="save", acts=True)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
 @REASON
 def save(file: Path, reason: str | None) -> None:
     """Store the plan in FILE, as `holdfast replay --dry-run --plan FILE` wrote it."""

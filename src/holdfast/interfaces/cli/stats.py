@@ -21,27 +21,31 @@ from holdfast.stores.intake import IntakeReport
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from holdfast.ops.service import SyncOperations
+
 
 @make(name="stats")
 @click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option("--every", type=DURATION, default="2s", show_default=True, help="How often, with --watch.")
+@click.option("--exact", is_flag=True, help="Count to the end, however much there is.")
 @click.option("--fail-if", metavar="CONDITIONS", help="Exit 1 if one holds, such as failed>10,oldest>5m.")
-def command(watch: bool, every: timedelta, fail_if: str | None) -> Code:
+def command(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> Code:
     """Count what waits, runs and has failed, per queue and consumer.
 
-    LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. --fail-if takes failed, pending, in_flight, discarded,
-    suspects, workers and oldest, with > >= < <= =.
+    LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. Counting ends at 10,000
+    of a kind, shown as 10,000+, or earlier where many are large. --fail-if takes failed, pending, in_flight, discarded,
+    suspects, workers and oldest, with > >= < <= =; it counts to the end where that decides.
     """
     conditions = [] if fail_if is None else read_conditions(fail_if)
     ops = settings().operations()
     if not watch:
-        stats = ops.stats()
+        stats = _counted(ops, conditions, exact)
         _show(stats)
         return _judge(stats, conditions)
     live = settings().tabular and sys.stdout.isatty()
     with console().screen() if live else _still() as screen:
         while True:
-            stats = ops.stats()
+            stats = _counted(ops, conditions, exact)
             if live:
                 screen.update(_picture(stats))
             else:
@@ -51,6 +55,13 @@ def command(watch: bool, every: timedelta, fail_if: str | None) -> Code:
                 break
             time.sleep(max(0.1, every.total_seconds()))
     return _judge(stats, conditions)
+
+
+def _counted(ops: "SyncOperations", conditions: list[Condition], exact: bool) -> Stats:
+    stats = ops.stats(exact=exact)
+    if all(condition.settled(stats) for condition in conditions):
+        return stats
+    return ops.stats(exact=True)
 
 
 class _still:  # noqa: N801

@@ -8,6 +8,7 @@ from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.cli.rows import attempts, state
 from holdfast.interfaces.cli.words import ago, clock, many, moment, one_line, printable, rough
 from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.shape import dumps
 from holdfast.stores.query import Run
 
@@ -190,7 +191,8 @@ def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
                 f"look at all {detail.alike:,}",
                 f"holdfast dlq list --group {row.fingerprint} --consumer {row.consumer}",
             )
-            limit = f" --limit {detail.alike}" if detail.alike > 100 else ""
+            most = MAX_PLAN if detail.alike.or_more else int(detail.alike)
+            limit = f" --limit {most}" if most > 100 else ""
             yield (
                 f"run all {detail.alike:,} again",
                 f"holdfast replay --group {row.fingerprint} --consumer {row.consumer}{limit}",

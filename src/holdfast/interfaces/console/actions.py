@@ -54,7 +54,7 @@ async def _resume_consumer(visit: Visit) -> Said:
 
 async def _unblock_consumer(visit: Visit) -> Said:
     name = _named(visit)
-    unblocked = await visit.ops.unblock_consumer(name, actor=visit.visitor.name)
+    unblocked = await visit.ops.unblock_consumer(name, actor=visit.visitor.name, reason=_why(visit))
     return Said(
         f"Consumer {name} tries again." if unblocked else f"Consumer {name} was not blocked.", visit.url("/consumers")
     )

@@ -16,8 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from holdfast.core.errors import HoldfastError, NotFound, Refused, StoreError
+from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Refused, StoreError
 from holdfast.core.mask import mask
+from holdfast.core.text import storable
 from holdfast.engine.fields import raised
 from holdfast.interfaces.console import fleet, overview, plans, templating, work
 from holdfast.interfaces.console.actions import CHANGES, Change
@@ -110,6 +111,7 @@ class Console:
         self._refusals = Refusals("console", lambda: self._ops.store)
         self._runner = f"console/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._running: set[asyncio.Task[None]] = set()
+        self._asked = False
         routes = [Route("/static/{name}", self._static)]
         routes += [Route(path, self._change(change), methods=["POST"]) for path, change in CHANGES.items()]
         routes += [Route(path, self._screen(view)) for path, view in SCREENS.items()]
@@ -127,8 +129,11 @@ class Console:
 
     @asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
-        """Served alone, it watches all the time and carries plans on. Mounted, it does so while somebody looks."""
-        watching = [asyncio.create_task(self.watch.keep_watching()), asyncio.create_task(self._carry_on())]
+        """Served alone, it watches all the time and carries plans on, unless it is to change nothing. Mounted, it does so
+        while somebody looks."""
+        watching = [asyncio.create_task(self.watch.keep_watching())]
+        if not self._read_only:
+            watching.append(asyncio.create_task(self._carry_on()))
         try:
             yield
         finally:
@@ -170,6 +175,7 @@ class Console:
                 read_only=self._read_only,
                 form={} if change is None else await read_form(request),
             )
+            _check_text({**visit.query, **visit.form})
             if change is not None:
                 check_origin(request, self._origins)
                 check_token(request, visit.form)
@@ -208,7 +214,13 @@ class Console:
                 response: Response = RedirectResponse(to, 303)
                 if text:
                     response.set_cookie(
-                        _SAID, quote(text[:300]), max_age=20, path=visit.root + "/", httponly=True, samesite="strict"
+                        _SAID,
+                        quote(text[:300]),
+                        max_age=20,
+                        path=visit.root + "/",
+                        httponly=True,
+                        samesite="strict",
+                        secure=visit.request.scope["scheme"] == "https",
                     )
             case Page(template, shown, status):
                 said = unquote(visit.request.cookies.get(_SAID, ""))
@@ -253,16 +265,24 @@ class Console:
 
     def _start_carrying(self) -> None:
         """Carries plans on in this process until none runs: mounted, there may be no worker that would."""
+        self._asked = True
         if not self._running:
-            task = asyncio.create_task(self._carry_once())
+            task = asyncio.create_task(self._carry_while_asked())
             self._running.add(task)
             task.add_done_callback(self._running.discard)
+
+    async def _carry_while_asked(self) -> None:
+        while self._asked:
+            # Taken back before it looks: what is started meanwhile is looked for again.
+            self._asked = False
+            await self._carry_once()
 
     async def _carry_once(self) -> None:
         try:
             await self._ops.advance_plans(runner=self._runner)
-        except HoldfastError as error:
-            log.warning("plans are not carried on for now", error=mask(str(error)))
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, the next plan must find somebody.
+            log.warning("plans are not carried on for now", **raised(error))
 
     async def _carry_on(self) -> None:
         while True:
@@ -296,6 +316,12 @@ def _back(request: Request) -> str | None:
     if request.method != "POST" or came.netloc != request.headers.get("host"):
         return None
     return f"/{came.path.lstrip('/')}" + (f"?{came.query}" if came.query else "")
+
+
+def _check_text(given: Mapping[str, str]) -> None:
+    for name, value in given.items():
+        if not storable(value):
+            raise ConfigurationError(f"{name[:40]!r} holds a character that cannot be stored, such as NUL")
 
 
 def _lacking(visit: Visit, change: Change) -> str:

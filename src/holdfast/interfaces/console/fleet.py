@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.console.visit import PAGE, Page, Visit
+from holdfast.interfaces.console.visit import PAGE, Page, Visit, read_number
 from holdfast.stores.idempotency import Mark, Progress
 
 
@@ -90,7 +90,7 @@ async def audit(visit: Visit) -> Page:
     kind, colon, target = query.get("target", "").partition(":")
     if "target" in query and not (kind and colon and target):
         raise ConfigurationError(f"{query['target'][:60]!r} is no target; write KIND:NAME, such as queue:mail")
-    before = int(query["before"]) if query.get("before", "").isdecimal() else None
+    before = read_number(query.get("before", ""))
     found = await visit.ops.audit(limit=PAGE + 1, before=before, target=(kind, target) if colon else None)
     return Page(
         "audit.html",

@@ -3,7 +3,7 @@
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.choose import FIELDS, read_filter
 from holdfast.interfaces.console.guard import NotAllowed
-from holdfast.interfaces.console.visit import PAGE, Page, Said, Visit, read_id
+from holdfast.interfaces.console.visit import PAGE, Page, Said, Visit, read_id, read_number
 from holdfast.interfaces.console.visitor import Role
 from holdfast.ops.plans import MAX_PLAN, Skipped
 from holdfast.stores.plan import PlanState
@@ -36,7 +36,7 @@ async def plan(visit: Visit) -> Page:
     id = read_id(visit.request.path_params["id"])
     found = await visit.ops.plan(id)
     skipped = visit.query.get("items") == "skipped"
-    after = int(visit.query["after"]) if visit.query.get("after", "").isdecimal() else 0
+    after = min(read_number(visit.query.get("after", "")) or 0, 2 * MAX_PLAN)
     items = await visit.ops.plan_items(id, limit=PAGE + 1, after=after, skipped=skipped)
     return Page(
         "plan.html",
@@ -61,18 +61,19 @@ async def preview(visit: Visit) -> Said:
     action = form.get("action", "")
     if action not in set(Action):
         raise ConfigurationError(f"{action[:40]!r} is nothing a plan can do; it can {', '.join(Action)}")
-    limit = form.get("limit", "") or str(_LIMIT)
-    if not limit.isdecimal() or not 1 <= int(limit) <= MAX_PLAN:
-        raise ConfigurationError(f"{limit[:20]!r} is no limit; a plan holds 1 to {MAX_PLAN:,} deliveries")
+    given = form.get("limit", "") or str(_LIMIT)
+    limit = read_number(given)
+    if limit is None or not 1 <= limit <= MAX_PLAN:
+        raise ConfigurationError(f"{given[:20]!r} is no limit; a plan holds 1 to {MAX_PLAN:,} deliveries")
     wanted = await _wanted(visit)
     rerun = form.get("rerun") == "yes"
     if rerun and not visit.may(Role.ADMIN):
         raise NotAllowed("to run again what is done takes the role admin: its effect may be applied twice")
     if action == Action.REPLAY:
-        made = await visit.ops.plan_replay(wanted, limit=int(limit), rerun=rerun)
+        made = await visit.ops.plan_replay(wanted, limit=limit, rerun=rerun)
     else:
         plan = visit.ops.plan_discard if action == Action.DISCARD else visit.ops.plan_cancel
-        made = await plan(wanted, limit=int(limit))
+        made = await plan(wanted, limit=limit)
     await visit.ops.save_plan(made, actor=visit.visitor.name)
     return Said("", visit.url(f"/plans/{made.id}"))
 
@@ -87,12 +88,11 @@ async def _wanted(visit: Visit) -> Filter:
 
 async def start(visit: Visit) -> Said:
     id = read_id(visit.form.get("id", ""))
-    generation = visit.form.get("generation", "").strip()
-    if generation and not generation.isdecimal():
-        raise ConfigurationError(f"{generation[:20]!r} is no generation; give a whole number, or leave it empty")
-    await visit.ops.start_plan(
-        id, actor=visit.visitor.name, reason=_reason(visit), generation=int(generation) if generation else None
-    )
+    given = visit.form.get("generation", "").strip()
+    generation = read_number(given)
+    if given and generation is None:
+        raise ConfigurationError(f"{given[:20]!r} is no generation; give a whole number, or leave it empty")
+    await visit.ops.start_plan(id, actor=visit.visitor.name, reason=_reason(visit), generation=generation)
     return Said("", visit.url(f"/plans/{id}"), carry=True)
 
 

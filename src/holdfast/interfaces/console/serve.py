@@ -14,18 +14,18 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.core.errors import ConfigurationError, Refused
+from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
+from holdfast.core.mask import mask
 from holdfast.core.metric import exposition
 from holdfast.interfaces.api.app import PREFIX, api
 from holdfast.interfaces.api.door import is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.console.app import Console
-from holdfast.interfaces.console.guard import LOOPBACK
+from holdfast.interfaces.console.guard import LOOPBACK, NotAllowed, check_host
 from holdfast.interfaces.console.signin import ROLES, SignIn
 from holdfast.interfaces.console.visitor import Role, Visitor
 from holdfast.interfaces.metrics.serve import CONTENT_TYPE
 from holdfast.ops.service import Operations
-from holdfast.stores.token import Scope as TokenScope
 
 Auth = Literal["none", "token"]
 _HEALTH = ("/healthz", "/readyz")
@@ -62,13 +62,20 @@ def standalone(
     else:
         local = Visitor(actor, role)
         console = Console(ops, lambda _: local, read_only, hosts=(*LOOPBACK, host))
-        anonymous = Caller(actor, TokenScope.READ if read_only else _SCOPES[role])
-    inner = api(ops, anonymous=anonymous)
+        anonymous = Caller(actor, _SCOPES[role])
+    inner = api(ops, anonymous=anonymous, read_only=read_only)
 
     async def metrics(request: Request) -> Response:
-        if auth == "token" and not await _bearer(ops, request):
-            return PlainTextResponse("send a token of this store: Authorization: Bearer …\n", 401)
-        families = await console.watch.read("metrics", lambda ops: ops.metrics())
+        try:
+            if auth == "none":
+                check_host(request, (*LOOPBACK, host))
+            elif not await _bearer(ops, request):
+                return PlainTextResponse("send a token of this store: Authorization: Bearer …\n", 401)
+            families = await console.watch.read("metrics", lambda ops: ops.metrics())
+        except NotAllowed as refusal:
+            return PlainTextResponse(f"{refusal.why}\n", refusal.status)
+        except HoldfastError as error:
+            return PlainTextResponse(f"{mask(str(error))}\n", 503)
         return PlainTextResponse(exposition(families), media_type=CONTENT_TYPE)
 
     screens = Starlette(routes=[*extra, Route("/metrics", metrics), Mount("/", console.app)], lifespan=console.lifespan)

@@ -1,5 +1,6 @@
 """A visit: one request with who makes it, and what comes of it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from holdfast.interfaces.console.watch import Watch
 from holdfast.ops.service import Operations
 
 PAGE = 50
+_WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,11 @@ class Said:
     text: str
     to: str
     carry: bool = False
+
+
+def read_number(text: str) -> int | None:
+    """A whole number from an address or a form, small enough for both databases; none when it is not one."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def read_id(text: str) -> UUID:

@@ -38,7 +38,8 @@ class Watch:
     def __init__(self, ops: Callable[[], Operations]) -> None:
         self._ops = ops
         self._kept: dict[str, tuple[float, Any]] = {}
-        self._asking: dict[str, asyncio.Future[Any]] = {}
+        self._asking: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        self._changes = 0
         self._history: deque[Sampled] = deque(maxlen=_SAMPLES)
 
     @property
@@ -47,7 +48,8 @@ class Watch:
         return tuple(self._history)
 
     def forget(self) -> None:
-        """The next reading is a new one: somebody has just changed something."""
+        """The next reading is a new one, begun after this: somebody has just changed something."""
+        self._changes += 1
         self._kept.clear()
 
     async def stats(self) -> Stats:
@@ -61,19 +63,24 @@ class Watch:
         until, value = self._kept.get(name, (0.0, None))
         if time.monotonic() < until:
             return value  # type: ignore[no-any-return]
-        if name not in self._asking:
-            self._asking[name] = asyncio.ensure_future(self._look(name, ask))
-        asking: asyncio.Future[T] = self._asking[name]
+        now = (name, self._changes)
+        if now not in self._asking:
+            self._asking[now] = asyncio.ensure_future(self._look(now, ask))
+            # Whoever asked may be gone when it fails.
+            self._asking[now].add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        asking: asyncio.Future[T] = self._asking[now]
         return await asyncio.shield(asking)
 
-    async def _look(self, name: str, ask: Callable[[Operations], Awaitable[T]]) -> T:
+    async def _look(self, now: tuple[str, int], ask: Callable[[Operations], Awaitable[T]]) -> T:
         began = time.monotonic()
         try:
             value = await ask(self._ops())
         finally:
-            del self._asking[name]
+            del self._asking[now]
         ended = time.monotonic()
-        self._kept[name] = (ended + max(_FRESH_SECONDS, _REST * (ended - began)), value)
+        name, changes = now
+        if changes == self._changes:
+            self._kept[name] = (ended + max(_FRESH_SECONDS, _REST * (ended - began)), value)
         return value
 
     async def keep_watching(self) -> None:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from holdfast.core.errors import HoldfastError
-from holdfast.interfaces.drill.scratch import NeverHappened, Scratch, scratch
+from holdfast.interfaces.drill.scratch import Scratch, scratch
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,6 @@ async def perform(name: str, drill: Callable[[Scratch], Awaitable[list[Check]]],
     with scratch(dsn) as place:
         try:
             checks = tuple(await drill(place))
-        except (NeverHappened, HoldfastError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001
             checks = (Check("the drill comes to its end", False, f"{type(error).__name__}: {error}"),)
     return Result(name, all(check.kept for check in checks), checks, round(time.monotonic() - started, 1))

@@ -15,6 +15,7 @@ from pydantic import Field
 from holdfast._version import __version__
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import HoldfastError, Refused
+from holdfast.core.mask import mask
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import dumps
 from holdfast.stores.query import Filter
@@ -38,7 +39,7 @@ Limit = Annotated[int, Field(ge=1, le=_MOST, description="How many at most.")]
 Since = Annotated[
     str | None, Field(description="Only what ended after this: how long ago (2h, 3d) or an ISO 8601 time.")
 ]
-Before = Annotated[UUID | None, Field(description="The last id of the page before, for the next page.")]
+Before = Annotated[UUID | None, Field(description="The `next` of the page before, for the page after it.")]
 
 
 def server(ops: Operations, *, actor: str, read_only: bool = False) -> MCPServer[Any]:
@@ -62,7 +63,8 @@ def server(ops: Operations, *, actor: str, read_only: bool = False) -> MCPServer
         before: Before = None,
         limit: Limit = 20,
     ) -> object:
-        """Dead letters, newest first, without their payloads."""
+        """Dead letters, newest first, without their payloads. A page may be short, even empty, and not the last: there
+        is more as long as `next` is given; pass it as `before`."""
         wanted = Filter(
             dead=True,
             consumers=() if consumer is None else (consumer,),
@@ -71,8 +73,8 @@ def server(ops: Operations, *, actor: str, read_only: bool = False) -> MCPServer
             group=group,
             since=None if since is None else _moment(since),
         )
-        found = await ops.deliveries(wanted, limit=limit, before=before)
-        return {"events": found, "next": found[-1].delivery.id if len(found) == limit else None}
+        found = await ops.delivery_page(wanted, limit=limit, before=before)
+        return {"events": found.items, "next": found.next}
 
     @looks
     async def get_dlq_event_detail(id: UUID) -> object:
@@ -87,7 +89,8 @@ def server(ops: Operations, *, actor: str, read_only: bool = False) -> MCPServer
 
     @looks
     async def get_stats() -> object:
-        """How much is pending, in flight and failed, and how old the oldest is, in all and by queue and consumer."""
+        """How much is pending, in flight and failed, and how old the oldest is, in all and by queue and consumer.
+        Figures named in `at_least` are lower bounds."""
         return await ops.stats()
 
     @looks
@@ -140,7 +143,7 @@ def _answered(function: Callable[P, Awaitable[object]]) -> Callable[P, Coroutine
         try:
             found = await function(*args, **kwargs)
         except HoldfastError as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(mask(str(error))) from None
         shaped: Answer = orjson.loads(dumps(found))
         return shaped
 

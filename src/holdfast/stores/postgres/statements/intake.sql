@@ -10,11 +10,12 @@ with u as (
       last_error = :error::text, error_type = :error_type::text, fingerprint = :fingerprint::text,
       first_failed_at = case when :failure::boolean then now() end
   where d.id = :delivery_id::uuid and d.status = 'pending' and d.fence = 0
-  returning d.id),
+  returning d.id, d.consumer),
 r as (
-  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
+  insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
+                      consumer)
   select u.id, 0, 1, :outcome::text, :error_type::text, :error::text, :trace::text, :worker::text,
-         now() - coalesce(:elapsed::interval, interval '0'), :detail::text
+         now() - coalesce(:elapsed::interval, interval '0'), :detail::text, u.consumer
   from u where :keep_run::boolean)
 select u.id from u
 

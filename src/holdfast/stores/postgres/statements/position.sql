@@ -46,7 +46,9 @@ select 1 from {hf}consumer c left join {hf}queue q on q.name = c.queue
 where c.name = :name::text and (c.paused_at is not null or q.paused_at is not null)
 
 -- name: forget_position
--- Takes a position away that nobody holds.
+-- Takes a position away that nobody holds, and no worker would make anew: during an outage none holds it.
 delete from {hf}position
 where kind = :kind::text and name = :name::text and (owner is null or lease_until < clock_timestamp())
+  and not exists (
+    select 1 from {hf}worker w where w.alive_until > clock_timestamp() and :name::text = any (w.consumers))
 returning name

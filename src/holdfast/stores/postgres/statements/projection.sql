@@ -13,10 +13,30 @@ order by p.name
 insert into {hf}projector (name) values (:name::text) on conflict (name) do nothing
 
 -- name: projector_progress
--- The place of the oldest event that a projector has still to run, among the oldest by their ids.
-select min(m.position)
-from (select u.id from ({unfinished}) u order by u.id limit {limit}) o
-join {hf}delivery d on d.id = o.id join {hf}message m on m.id = d.message_id
+-- The place of the oldest event that a projector has still to run, among the oldest by their ids, and among the first
+-- of which a catch-up may still make deliveries.
+select min(p.position) from (
+  select m.position
+  from (select u.id from ({unfinished}) u order by u.id limit {limit}) o
+  join {hf}delivery d on d.id = o.id join {hf}message m on m.id = d.message_id
+  union all
+  select m.position
+  from {hf}subscription s
+  join {hf}consumer c on c.name = s.consumer
+  cross join lateral (
+    select l.id, l.type, l.tx, l.position, l.sub_epoch from {hf}message l
+    where (l.tx, l.position) > (s.mark_tx, s.mark_position) order by l.tx, l.position limit {limit}) m
+  where s.consumer = :name::text and s.retired_at is null and m.sub_epoch < s.since_epoch
+    and (s.pattern = m.type or s.pattern = '*'
+         or (s.pattern like '%.*' and starts_with(m.type, left(s.pattern, -1))))
+    and (s.from_start or not pg_visible_in_snapshot(m.tx, s.activated))
+    and (c.pruned_to is null or m.id > c.pruned_to or not pg_visible_in_snapshot(m.tx, s.resumed))
+    and not exists (
+      select 1 from {hf}delivery d
+      where d.message_id = m.id and d.consumer = s.consumer
+        and d.id between (left(m.id::text, 18) || '-8000-000000000000')::uuid
+                     and (left(m.id::text, 18) || '-bfff-ffffffffffff')::uuid
+      offset 0)) p
 
 -- name: newest_position
 -- The place of the newest event.
@@ -99,6 +119,9 @@ where p.name = :name::text and p.held_until > clock_timestamp() and exists (
 -- fragment: rebuilt
 pg_visible_in_snapshot(m.tx, :done::text::pg_snapshot)
 
+-- fragment: applied
+{rebuilt} and m.id <> all (:skipped::uuid[])
+
 -- name: lowest_mark
 -- How far the subscriptions of a consumer have all seen the log of messages.
 select s.mark_tx::text, s.mark_position from {hf}subscription s
@@ -120,7 +143,7 @@ where s.consumer = :name::text and s.retired_at is null and {rebuilt}
 -- name: dead_before_rebuild
 -- Dead letters whose message a rebuild applied.
 select d.id from {hf}delivery d join {hf}message m on m.id = d.message_id
-where d.consumer = :name::text and d.status = 'failed' and d.discarded_at is null and {rebuilt}
+where d.consumer = :name::text and d.status = 'failed' and d.discarded_at is null and {applied}
 order by d.id
 
 -- name: mark_rebuilt
@@ -130,7 +153,7 @@ with u as (
   set status = 'delivered', completed_at = now(), fence = d.fence + 1, suspect = false, expiries = 0, holds = 0,
       lease_until = null, locked_by = null
   from {hf}message m
-  where d.id = any (array({unfinished})) and d.status in ('pending', 'in_flight') and m.id = d.message_id and {rebuilt}
+  where d.id = any (array({unfinished})) and d.status in ('pending', 'in_flight') and m.id = d.message_id and {applied}
   returning d.id)
 select count(*) from u
 

@@ -84,47 +84,6 @@ and m.id = :message_id::uuid
 select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, r.started_at, r.completed_at, r.detail
 from {hf}run r where r.delivery_id = :delivery_id::uuid order by r.fence
 
--- name: failure_groups
--- Dead letters that failed alike: how many, for whom, since when, with the newest as an example.
--- They are counted from an index alone, and only the examples are read. An example is chosen by its id as text: in the
--- order of ids as such the planner would look for it among all dead letters.
-select g.fingerprint, g.consumer, e.error_type, g.size, g.first_failed_at, g.last_failed_at, g.first_generation,
-       g.last_generation, e.id, e.last_error
-from (
-  select d.fingerprint, d.consumer, count(*) as size, min(d.first_failed_at) as first_failed_at,
-         max(d.completed_at) as last_failed_at, min(d.generation) as first_generation,
-         max(d.generation) as last_generation
-  from {hf}delivery d
-  where d.status = 'failed' and d.discarded_at is null {where}
-  group by d.fingerprint, d.consumer
-  order by count(*) desc, d.fingerprint, d.consumer limit {limit}) g
-cross join lateral (
-  select m.* from (
-    select d.id, d.error_type, d.last_error from {hf}delivery d
-    where d.status = 'failed' and d.discarded_at is null and d.fingerprint = g.fingerprint
-      and d.consumer = g.consumer and d.completed_at = g.last_failed_at
-    union all
-    select d.id, d.error_type, d.last_error from {hf}delivery d
-    where d.status = 'failed' and d.discarded_at is null and g.fingerprint is null and d.fingerprint is null
-      and d.consumer = g.consumer and d.completed_at = g.last_failed_at) m
-  order by m.id::text collate "C" desc limit 1) e
-order by g.size desc, g.fingerprint, g.consumer
-
--- name: counts
--- How much waits, runs and has failed, per queue and consumer, from partial indexes alone.
-select d.queue, d.consumer, 'pending', count(*), min(d.run_at), now()
-from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer
-union all
-select d.queue, d.consumer, 'suspect', count(*), min(d.run_at), now()
-from {hf}delivery d where d.status = 'pending' and d.suspect group by d.queue, d.consumer
-union all
-select d.queue, d.consumer, 'in_flight', count(*), min(d.claimed_at), now()
-from {hf}delivery d where d.status = 'in_flight' group by d.queue, d.consumer
-union all
-select d.queue, d.consumer, case when d.discarded_at is null then 'failed' else 'discarded' end, count(*),
-       min(d.completed_at), now()
-from {hf}delivery d where d.status = 'failed' group by d.queue, d.consumer, d.discarded_at is null
-
 -- name: clock
 -- The database's own time, the only clock that decides.
 select now()

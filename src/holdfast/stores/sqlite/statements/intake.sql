@@ -9,10 +9,11 @@ set status = :status, attempts = 1 - :returned, holds = :held,
     last_error = :error, error_type = :error_type, fingerprint = :fingerprint,
     first_failed_at = case when :failure then {now} end
 where id = :delivery_id and status = 'pending' and fence = 0
-returning id;
+returning id, consumer;
 -- each: returned
-insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail)
-select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coalesce(:elapsed, 0), :detail
+insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
+                     consumer)
+select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coalesce(:elapsed, 0), :detail, :consumer
 where :keep_run
 
 -- name: was_handled

@@ -24,11 +24,6 @@ select d.id, d.consumer, d.status, d.fence, d.discarded_at is not null,
        json_extract(d.failure_history, '$[#-1].replayed_by')
 from {hf}delivery d where d.id in (select value from json_each(:ids))
 
--- name: group_size
--- How many dead letters of a consumer failed alike.
-select count(*) from {hf}delivery d
-where d.status = 'failed' and d.discarded_at is null and d.fingerprint = :group and d.consumer = :consumer
-
 -- name: queues
 -- The queues somebody has paused or resumed; others are known by their consumers and deliveries alone.
 select q.name, q.paused_at from {hf}queue q order by q.name

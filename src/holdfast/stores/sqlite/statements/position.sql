@@ -42,7 +42,9 @@ select 1 from {hf}consumer c left join {hf}queue q on q.name = c.queue
 where c.name = :name and (c.paused_at is not null or q.paused_at is not null)
 
 -- name: forget_position
--- Takes a position away that nobody holds.
+-- Takes a position away that nobody holds, and no worker would make anew: during an outage none holds it.
 delete from {hf}position
 where kind = :kind and name = :name and (owner is null or lease_until < {now})
+  and not exists (
+    select 1 from {hf}worker w where w.alive_until > {now} and :name in (select value from json_each(w.consumers)))
 returning name

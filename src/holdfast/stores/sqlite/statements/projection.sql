@@ -13,10 +13,28 @@ order by p.name
 insert into {hf}projector (name) values (:name) on conflict (name) do nothing
 
 -- name: projector_progress
--- The place of the oldest event that a projector has still to run, among the oldest by their ids.
-select min(m.position)
-from (select u.id from ({unfinished}) u order by u.id limit :limit) o
-join {hf}delivery d on d.id = o.id join {hf}message m on m.id = d.message_id
+-- The place of the oldest event that a projector has still to run, among the oldest by their ids, and among the first
+-- of which a catch-up may still make deliveries.
+select min(p.position) from (
+  select m.position
+  from (select u.id from ({unfinished}) u order by u.id limit :limit) o
+  join {hf}delivery d on d.id = o.id join {hf}message m on m.id = d.message_id
+  union all
+  select m.position
+  from {hf}subscription s
+  join {hf}consumer c on c.name = s.consumer
+  join {hf}message m on m.position in (
+    select l.position from {hf}message l where l.position > s.mark_position order by l.position limit :limit)
+  where s.consumer = :name and s.retired_at is null and m.sub_epoch < s.since_epoch
+    and (s.pattern = m.type or s.pattern = '*'
+         or (substr(s.pattern, -2) = '.*'
+             and substr(m.type, 1, length(s.pattern) - 1) = substr(s.pattern, 1, length(s.pattern) - 1)))
+    and (c.pruned_to is null or m.id > c.pruned_to)
+    and not exists (
+      select 1 from {hf}delivery d
+      where d.message_id = m.id and d.consumer = s.consumer
+        and d.id between substr(m.id, 1, 18) || '-8000-000000000000'
+                     and substr(m.id, 1, 18) || '-bfff-ffffffffffff')) p
 
 -- name: newest_position
 -- The place of the newest event.
@@ -95,6 +113,9 @@ where p.name = :name and p.held_until > {now} and exists (
 -- fragment: rebuilt
 m.position <= :reached
 
+-- fragment: applied
+{rebuilt} and m.id not in (select value from json_each(:skipped))
+
 -- name: lowest_mark
 -- How far the subscriptions of a consumer have all seen the log of messages.
 select '0', s.mark_position from {hf}subscription s
@@ -115,7 +136,7 @@ where s.consumer = :name and s.retired_at is null and {rebuilt} and m.position >
 -- name: dead_before_rebuild
 -- Dead letters whose message a rebuild applied.
 select d.id from {hf}delivery d join {hf}message m on m.id = d.message_id
-where d.consumer = :name and d.status = 'failed' and d.discarded_at is null and {rebuilt}
+where d.consumer = :name and d.status = 'failed' and d.discarded_at is null and {applied}
 order by d.id
 
 -- name: mark_rebuilt
@@ -126,7 +147,7 @@ set status = 'delivered', completed_at = {now}, fence = fence + 1, suspect = 0, 
     lease_until = null, locked_by = null
 where id in (
   select d.id from ({unfinished}) u join {hf}delivery d on d.id = u.id join {hf}message m on m.id = d.message_id
-  where {rebuilt});
+  where {applied});
 select changes()
 
 -- name: end_rebuild

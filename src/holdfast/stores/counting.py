@@ -1,0 +1,115 @@
+"""Counting in a time that does not depend on how much there is.
+
+Which queues, consumers and failures there are is found by loose index scans, whose cost grows with their number. Each
+is then counted up to a bound, within a budget for all: what is still counting there is `or_more`.
+"""
+
+from collections.abc import Sequence
+
+from holdfast.core.tally import Tally
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, columns, operation
+from holdfast.stores.query import Count, FailureGroup, page_size
+
+BOUND = 10_000
+"""How far is counted; with many that are large less far, but never less than a hundred."""
+
+_FEW = 100
+_BOUNDS = (BOUND, 1_000)
+_BUDGET = 250_000
+_KINDS = 500
+_NEWEST = 2_000
+
+Kind = tuple[str | None, str]
+
+
+@operation(reads=True)
+def counts(*, exact: bool = False) -> Steps[list[Count]]:
+    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
+
+    `exact` counts to the end, in a time that grows with what is not done.
+    """
+    if exact:
+        return [_count(row, Tally(row[3])) for row in (yield Query("counts"))]
+    heads = yield Query("load_heads", limit=BOUND)
+    lanes = [(state, queue, consumer) for queue, consumer, state, size, *_ in heads if size is None]
+    sizes = dict(zip(lanes, (yield from _sizes("load_sizes", "lanes", _LANE, lanes)), strict=True))
+    capped = sum(row[3] or 0 for row in heads) >= BOUND
+    found = []
+    for row in heads:
+        queue, consumer, state, size, *_ = row
+        found.append(_count(row, sizes[state, queue, consumer][0] if size is None else Tally(size, capped)))
+    return [one for one in found if one.count]
+
+
+@operation(reads=True)
+def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list[FailureGroup]]:
+    """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all.
+
+    Of more than 500 groups, the first by fingerprint are looked at and those of the newest failures.
+    """
+    limit = page_size(limit)
+    kinds: list[Kind] = [(mark, consumer) for mark, consumer in (yield Query("failure_kinds", limit=_KINDS + 1))]
+    if len(kinds) > _KINDS:
+        newest = yield Query("recent_failure_kinds", limit=_NEWEST)
+        kinds = list(dict.fromkeys([*kinds, *((mark, consumer) for mark, consumer in newest)]))
+    kinds = [kind for kind in kinds if not consumers or kind[1] in consumers]
+    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds)), strict=True))
+    largest = sorted(counted, key=lambda kind: (-counted[kind][0], kind[0] is None, kind[0] or "", kind[1]))[:limit]
+    examples = {row[0]: row for row in (yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(largest))))}
+    return [_group(kind, counted[kind], examples[n]) for n, kind in enumerate(largest) if n in examples]
+
+
+@operation(reads=True)
+def group_size(consumer: str, group: str) -> Steps[Tally]:
+    """How many dead letters of a consumer failed alike."""
+    ((size, _),) = yield from _sizes("failure_sizes", "kinds", _KIND, [(group, consumer)])
+    return size
+
+
+_LANE = ("n", "state", "queue", "consumer")
+_KIND = ("n", "fingerprint", "consumer")
+
+
+def _sizes(
+    name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]]
+) -> Steps[list[tuple[Tally, Row]]]:
+    """How many of each there are, with what else the statement tells: first a few of each, then those that are large."""
+    every = dict(enumerate(items))
+    if not every:
+        return []
+    rows = yield _asked(name, batch, names, every, _FEW)
+    found = {n: (Tally(size, size >= _FEW), rest) for n, size, *rest in rows}
+    large = {n: every[n] for n, (size, _) in found.items() if size.or_more}
+    bound = next((one for one in _BOUNDS if one * len(large) <= _BUDGET), None)
+    if large and bound is not None:
+        rows = yield _asked(name, batch, names, large, bound)
+        found |= {n: (Tally(size, size >= bound), rest) for n, size, *rest in rows}
+    return [found[n] for n in every]
+
+
+def _asked(name: str, batch: str, names: Sequence[str], items: dict[int, Sequence[object]], bound: int = _FEW) -> Query:
+    rows = [(n, *item) for n, item in items.items()]
+    return Query(name, {"bound": bound}, batches={batch: columns(names, rows)})
+
+
+def _count(row: Row, size: Tally) -> Count:
+    queue, consumer, state, _, oldest, now = row
+    return Count(queue, consumer, state, size, optional_time(oldest), aware_time(now))
+
+
+def _group(kind: Kind, counted: tuple[Tally, Row], example: Row) -> FailureGroup:
+    size, (first, first_generation, last_generation) = counted
+    _, id, error_type, error, completed, generation = example
+    return FailureGroup(
+        kind[0],
+        kind[1],
+        error_type,
+        size,
+        optional_time(first),
+        optional_time(completed),
+        first_generation if first_generation is not None else generation,
+        max(generation, last_generation if last_generation is not None else generation),
+        as_uuid(id),
+        error,
+    )

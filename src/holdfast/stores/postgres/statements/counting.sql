@@ -1,0 +1,152 @@
+-- name: counts
+-- How much waits, runs and has failed, per queue and consumer, counted to the end from partial indexes alone.
+select d.queue, d.consumer, 'pending', count(*), min(d.run_at), now()
+from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, 'suspect', count(*), min(d.run_at), now()
+from {hf}delivery d where d.status = 'pending' and d.suspect group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, 'in_flight', count(*), min(d.claimed_at), now()
+from {hf}delivery d where d.status = 'in_flight' group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, case when d.discarded_at is null then 'failed' else 'discarded' end, count(*),
+       coalesce(min(d.discarded_at), min(d.completed_at)), now()
+from {hf}delivery d where d.status = 'failed' group by d.queue, d.consumer, d.discarded_at is null
+
+-- name: load_heads
+-- Which queues and consumers have something in which state, and since when, by loose index scans: cost grows with lanes,
+-- not rows. What is in flight is few and is counted here. Each order is an index's own, so that no plan sorts.
+with recursive waiting as (
+  (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+   where d.status = 'pending' and not d.suspect
+   order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+  union all
+  select n.* from waiting l cross join lateral (
+    select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+    where d.status = 'pending' and not d.suspect
+      and (d.queue, d.consumer, d.generation, d.priority) > (l.queue, l.consumer, l.generation, l.priority)
+    order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1) n),
+suspected as (
+  (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+   where d.status = 'pending' and d.suspect
+   order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+  union all
+  select n.* from suspected l cross join lateral (
+    select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
+    where d.status = 'pending' and d.suspect
+      and (d.queue, d.consumer, d.generation, d.priority) > (l.queue, l.consumer, l.generation, l.priority)
+    order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1) n),
+ended as (
+  (select d.consumer, d.queue from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
+  union all
+  select n.* from ended l cross join lateral (
+    select d.consumer, d.queue from {hf}delivery d
+    where d.status = 'failed' and (d.consumer, d.queue) > (l.consumer, l.queue)
+    order by d.consumer, d.queue limit 1) n)
+select w.queue, w.consumer, 'pending', null::bigint, min(w.run_at), now() from waiting w group by w.queue, w.consumer
+union all
+select s.queue, s.consumer, 'suspect', null, min(s.run_at), now() from suspected s group by s.queue, s.consumer
+union all
+select r.queue, r.consumer, 'in_flight', count(*), min(r.claimed_at), now()
+from (select d.queue, d.consumer, d.claimed_at from {hf}delivery d where d.status = 'in_flight' limit {limit}) r
+group by r.queue, r.consumer
+union all
+select e.queue, e.consumer, 'failed', null, h.completed_at, now()
+from ended e cross join lateral (
+  select d.completed_at from {hf}delivery d
+  where d.status = 'failed' and d.discarded_at is null and d.consumer = e.consumer and d.queue = e.queue
+  order by d.consumer, d.queue, d.discarded_at, d.completed_at limit 1) h
+union all
+select e.queue, e.consumer, 'discarded', null, h.discarded_at, now()
+from ended e cross join lateral (
+  select d.discarded_at from {hf}delivery d
+  where d.status = 'failed' and d.discarded_at is not null and d.consumer = e.consumer and d.queue = e.queue
+  order by d.consumer, d.queue, d.discarded_at limit 1) h
+
+-- name: load_sizes
+-- How many of each queue, consumer and state there are, counted up to a bound.
+select l.n, case l.state
+  when 'pending' then (select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'pending' and not d.suspect and d.queue = l.queue and d.consumer = l.consumer
+    order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit :bound::bigint) c)
+  when 'suspect' then (select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'pending' and d.suspect and d.queue = l.queue and d.consumer = l.consumer
+    order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit :bound::bigint) c)
+  when 'failed' then (select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and d.consumer = l.consumer and d.queue = l.queue
+    order by d.consumer, d.queue, d.discarded_at, d.completed_at limit :bound::bigint) c)
+  else (select count(*) from (
+    select from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is not null and d.consumer = l.consumer and d.queue = l.queue
+    order by d.consumer, d.queue, d.discarded_at, d.completed_at limit :bound::bigint) c)
+  end
+from unnest(:n::bigint[], :state::text[], :queue::text[], :consumer::text[]) l (n, state, queue, consumer)
+
+-- name: failure_kinds
+-- What dead letters failed of, and whose they are, by a loose index scan that ends at a bound.
+with recursive kind as (
+  (select d.fingerprint, d.consumer, 1 as n from {hf}delivery d
+   where d.status = 'failed' and d.discarded_at is null and d.fingerprint is not null
+   order by d.fingerprint, d.consumer limit 1)
+  union all
+  select x.fingerprint, x.consumer, k.n + 1 from kind k cross join lateral (
+    select d.fingerprint, d.consumer from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and (d.fingerprint, d.consumer) > (k.fingerprint, k.consumer)
+    order by d.fingerprint, d.consumer limit 1) x
+  where k.n < {limit}),
+nameless as (
+  (select d.fingerprint, d.consumer, 1 as n from {hf}delivery d
+   where d.status = 'failed' and d.discarded_at is null and d.fingerprint is null
+   order by d.fingerprint, d.consumer limit 1)
+  union all
+  select x.fingerprint, x.consumer, k.n + 1 from nameless k cross join lateral (
+    select d.fingerprint, d.consumer from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and d.fingerprint is null and d.consumer > k.consumer
+    order by d.fingerprint, d.consumer limit 1) x
+  where k.n < {limit})
+select k.fingerprint, k.consumer from kind k
+union all
+select k.fingerprint, k.consumer from nameless k
+
+-- name: recent_failure_kinds
+-- What the newest failures failed of, and whose they are.
+select distinct r.fingerprint, r.consumer
+from (select d.fingerprint, d.consumer, d.discarded_at from {hf}delivery d
+      where d.status = 'failed' order by d.id desc limit {limit}) r
+where r.discarded_at is null
+
+-- name: failure_sizes
+-- How many dead letters failed alike, counted up to a bound from the oldest on, and what those show.
+select k.n, s.size, s.first_failed_at, s.first_generation, s.last_generation
+from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
+cross join lateral (
+  select count(*) as size, min(c.first_failed_at) as first_failed_at, min(c.generation) as first_generation,
+         max(c.generation) as last_generation
+  from (
+    (select d.first_failed_at, d.generation from {hf}delivery d
+     where d.status = 'failed' and d.discarded_at is null and d.fingerprint = k.fingerprint and d.consumer = k.consumer
+     order by d.fingerprint, d.consumer, d.completed_at limit :bound::bigint)
+    union all
+    (select d.first_failed_at, d.generation from {hf}delivery d
+     where d.status = 'failed' and d.discarded_at is null and k.fingerprint is null and d.fingerprint is null
+       and d.consumer = k.consumer
+     order by d.fingerprint, d.consumer, d.completed_at limit :bound::bigint)) c) s
+
+-- name: failure_examples
+-- The newest dead letter of each group; of several of one moment, only the first few are compared.
+select k.n, e.id, e.error_type, e.last_error, e.completed_at, e.generation
+from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
+cross join lateral (
+  select c.* from (
+    (select d.id, d.error_type, d.last_error, d.completed_at, d.generation from {hf}delivery d
+     where d.status = 'failed' and d.discarded_at is null and d.fingerprint = k.fingerprint and d.consumer = k.consumer
+     order by d.fingerprint desc, d.consumer desc, d.completed_at desc limit 10)
+    union all
+    (select d.id, d.error_type, d.last_error, d.completed_at, d.generation from {hf}delivery d
+     where d.status = 'failed' and d.discarded_at is null and k.fingerprint is null and d.fingerprint is null
+       and d.consumer = k.consumer
+     order by d.fingerprint desc, d.consumer desc, d.completed_at desc limit 10)) c
+  order by c.completed_at desc, c.id desc limit 1) e

@@ -1,0 +1,151 @@
+-- name: counts
+-- How much waits, runs and has failed, per queue and consumer, counted to the end from partial indexes alone.
+select d.queue, d.consumer, 'pending', count(*), min(d.run_at), {now}
+from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, 'suspect', count(*), min(d.run_at), {now}
+from {hf}delivery d where d.status = 'pending' and d.suspect group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, 'in_flight', count(*), min(d.claimed_at), {now}
+from {hf}delivery d where d.status = 'in_flight' group by d.queue, d.consumer
+union all
+select d.queue, d.consumer, case when d.discarded_at is null then 'failed' else 'discarded' end, count(*),
+       coalesce(min(d.discarded_at), min(d.completed_at)), {now}
+from {hf}delivery d where d.status = 'failed' group by d.queue, d.consumer, d.discarded_at is null
+
+-- name: load_heads
+-- Which queues and consumers have something in which state, and since when, by loose index scans: cost grows with lanes,
+-- not rows. What is in flight is few and is counted here. Probes stand in place of one comparison of rows, of which
+-- SQLite would use the first column alone.
+with recursive waiting(row) as (
+  select (select d.rowid from {hf}delivery d where d.status = 'pending' and not d.suspect
+          order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+  union all
+  select coalesce(
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and not d.suspect and d.queue = l.queue and d.consumer = l.consumer
+       and d.generation = l.generation and d.priority > l.priority
+     order by d.priority, d.run_at limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and not d.suspect and d.queue = l.queue and d.consumer = l.consumer
+       and d.generation > l.generation
+     order by d.generation, d.priority, d.run_at limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and not d.suspect and d.queue = l.queue and d.consumer > l.consumer
+     order by d.consumer, d.generation, d.priority, d.run_at limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and not d.suspect and d.queue > l.queue
+     order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1))
+  from waiting join {hf}delivery l on l.rowid = waiting.row),
+suspected(row) as (
+  select (select d.rowid from {hf}delivery d where d.status = 'pending' and d.suspect
+          order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
+  union all
+  select coalesce(
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and d.suspect and d.queue = l.queue and d.consumer = l.consumer
+       and d.generation = l.generation and d.priority > l.priority
+     order by d.priority, d.run_at limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and d.suspect and d.queue = l.queue and d.consumer = l.consumer
+       and d.generation > l.generation
+     order by d.generation, d.priority, d.run_at limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and d.suspect and d.queue = l.queue and d.consumer > l.consumer
+     order by d.consumer, d.generation, d.priority, d.run_at limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'pending' and d.suspect and d.queue > l.queue
+     order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1))
+  from suspected join {hf}delivery l on l.rowid = suspected.row),
+ended(row) as (
+  select (select d.rowid from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
+  union all
+  select coalesce(
+    (select d.rowid from {hf}delivery d
+     where d.status = 'failed' and d.consumer = l.consumer and d.queue > l.queue order by d.queue limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'failed' and d.consumer > l.consumer order by d.consumer, d.queue limit 1))
+  from ended join {hf}delivery l on l.rowid = ended.row),
+failing as (
+  select l.queue, l.consumer,
+    (select d.completed_at from {hf}delivery d
+     where d.status = 'failed' and d.consumer = l.consumer and d.queue = l.queue and d.discarded_at is null
+     order by d.completed_at limit 1) as failed_at,
+    (select d.discarded_at from {hf}delivery d
+     where d.status = 'failed' and d.consumer = l.consumer and d.queue = l.queue and d.discarded_at is not null
+     order by d.discarded_at limit 1) as discarded_at
+  from ended join {hf}delivery l on l.rowid = ended.row)
+select l.queue, l.consumer, 'pending', null, min(l.run_at), {now}
+from waiting join {hf}delivery l on l.rowid = waiting.row group by l.queue, l.consumer
+union all
+select l.queue, l.consumer, 'suspect', null, min(l.run_at), {now}
+from suspected join {hf}delivery l on l.rowid = suspected.row group by l.queue, l.consumer
+union all
+select r.queue, r.consumer, 'in_flight', count(*), min(r.claimed_at), {now}
+from (select d.queue, d.consumer, d.claimed_at from {hf}delivery d where d.status = 'in_flight' limit :limit) r
+group by r.queue, r.consumer
+union all
+select f.queue, f.consumer, 'failed', null, f.failed_at, {now} from failing f where f.failed_at is not null
+union all
+select f.queue, f.consumer, 'discarded', null, f.discarded_at, {now} from failing f where f.discarded_at is not null
+
+-- name: load_sizes
+-- How many of each queue, consumer and state there are, counted up to a bound.
+-- each: lanes
+select :n, case :state
+  when 'pending' then (select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'pending' and not d.suspect and d.queue = :queue and d.consumer = :consumer limit :bound))
+  when 'suspect' then (select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'pending' and d.suspect and d.queue = :queue and d.consumer = :consumer limit :bound))
+  when 'failed' then (select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'failed' and d.consumer = :consumer and d.queue = :queue and d.discarded_at is null limit :bound))
+  else (select count(*) from (
+    select 1 from {hf}delivery d
+    where d.status = 'failed' and d.consumer = :consumer and d.queue = :queue and d.discarded_at is not null
+    limit :bound))
+  end
+
+-- name: failure_kinds
+-- What dead letters failed of, and whose they are, by a loose index scan that ends at a bound. An unknown fingerprint
+-- comes first.
+with recursive kind(row) as (
+  select (select d.rowid from {hf}delivery d where d.status = 'failed' and d.discarded_at is null
+          order by d.fingerprint, d.consumer limit 1)
+  union all
+  select coalesce(
+    (select d.rowid from {hf}delivery d
+     where d.status = 'failed' and d.discarded_at is null and d.fingerprint is l.fingerprint and d.consumer > l.consumer
+     order by d.consumer limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'failed' and d.discarded_at is null and d.fingerprint > coalesce(l.fingerprint, '')
+     order by d.fingerprint, d.consumer limit 1))
+  from kind join {hf}delivery l on l.rowid = kind.row
+  limit :limit)
+select l.fingerprint, l.consumer from kind join {hf}delivery l on l.rowid = kind.row
+
+-- name: recent_failure_kinds
+-- What the newest failures failed of, and whose they are.
+select distinct r.fingerprint, r.consumer
+from (select d.fingerprint, d.consumer, d.discarded_at from {hf}delivery d
+      where d.status = 'failed' order by d.id desc limit :limit) r
+where r.discarded_at is null
+
+-- name: failure_sizes
+-- How many dead letters failed alike, counted up to a bound from the oldest on, and what those show.
+-- each: kinds
+select :n, count(*), min(c.first_failed_at), min(c.generation), max(c.generation)
+from (select d.first_failed_at, d.generation from {hf}delivery d
+      where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
+      order by d.completed_at limit :bound) c
+
+-- name: failure_examples
+-- The newest dead letter of each group; of several of one moment, only the first few are compared.
+-- each: kinds
+select :n, c.id, c.error_type, c.last_error, c.completed_at, c.generation
+from (select d.id, d.error_type, d.last_error, d.completed_at, d.generation from {hf}delivery d
+      where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
+      order by d.completed_at desc limit 10) c
+order by c.completed_at desc, c.id desc limit 1

@@ -1,0 +1,70 @@
+"""Counts that end at a bound, as operators see them: marked wherever they are shown, and exact where asked."""
+
+import pytest
+
+from holdfast.core.tally import Tally
+from holdfast.interfaces.cli.story import next_commands
+from holdfast.ops.plans import MAX_PLAN
+from holdfast.ops.service import Operations
+from holdfast.ops.shape import shape
+from holdfast.ops.stats import Load, Stats, read_conditions
+from holdfast.stores import counting
+from holdfast.stores.protocol import Store
+from tests.ops.build import dead_letters
+from tests.stores.build import job, put
+
+
+@pytest.fixture
+def low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound of three."""
+    monkeypatch.setattr(counting, "_FEW", 3)
+    monkeypatch.setattr(counting, "_BOUNDS", (3,))
+
+
+@pytest.mark.usefixtures("low")
+async def test_a_figure_at_the_bound_is_named_in_every_shape(store: Store, ops: Operations) -> None:
+    ids = await dead_letters(store, 5)
+    await put(store, job("mail"))
+    stats = await ops.stats()
+    (queue,), (consumer,), (group,) = await ops.queues(), await ops.consumers(), await ops.failure_groups()
+    for one in (stats, stats.loads[0], queue, consumer):
+        assert (f"{one.failed:,}", f"{one.pending:,}") == ("3+", "1")
+    for shown, named in ((stats, "failed"), (stats.loads[0], "failed"), (queue, "failed"), (group, "count")):
+        read = shape(shown)
+        assert isinstance(read, dict)
+        assert (read[named], read["at_least"]) == (3, [named])
+    detail = await ops.delivery(ids[0])
+    told = shape(detail)
+    assert isinstance(told, dict)
+    assert (told["alike"], told["at_least"]) == (3, ["alike"])
+    assert any(f"--limit {MAX_PLAN}" in command for _, command in next_commands(detail)), "all of them, not three"
+    exact = await ops.stats(exact=True)
+    assert (f"{exact.failed}", shape(exact)["at_least"]) == ("5", [])  # type: ignore[index]
+    (deliveries,) = [one for one in await ops.metrics() if one.name == "holdfast_deliveries_all"]
+    assert {sample.labels["state"]: sample.value for sample in deliveries.samples}["failed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "settled"),
+    [
+        ("failed>2", True),
+        ("failed>3", False),
+        ("failed>=3", True),
+        ("failed>=4", False),
+        ("failed<3", True),
+        ("failed<4", False),
+        ("failed<=2", True),
+        ("failed<=3", False),
+        ("failed=2", True),
+        ("failed=3", False),
+        ("failed=4", False),
+        ("pending>100", True),
+        ("oldest>1h", True),
+    ],
+)
+async def test_a_condition_knows_whether_counting_on_could_change_it(ops: Operations, text: str, settled: bool) -> None:
+    load = Load(queue="default", consumer="mail", failed=Tally(3, or_more=True), pending=Tally(7))
+    now = await ops.now()
+    stats = Stats(now=now, loads=(load,), workers=0, paused_queues=(), paused_consumers=(), blocked_consumers=())
+    (condition,) = read_conditions(text)
+    assert condition.settled(stats) is settled

@@ -1,0 +1,182 @@
+"""Counts that end at a bound: exact below it, marked at it, and read from indexes alone however much there is."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.core.change import DeadLetter
+from holdfast.core.tally import Tally
+from holdfast.stores import counting
+from holdfast.stores.counting import BOUND, counts, failure_groups, group_size
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.query import Count
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.servers.postgres import PostgresServer
+from tests.stores.backlog import Heap, pile, pile_sqlite
+from tests.stores.build import claim_all, failure, finish, job, put, sql
+from tests.stores.explain import Plan, session, sqlite_plan, sqlite_steps
+
+_LANES = 30
+_HEAPS = (
+    Heap("mail", 40_000, status="delivered"),
+    Heap("mail", 25_000),
+    Heap("export", 84_000, status="failed"),
+    Heap("export", 300, status="in_flight"),
+    *(Heap(f"c{n}", 3, queue=f"q{n % 3}") for n in range(_LANES)),
+    *(Heap(f"c{n}", 20, queue=f"q{n % 3}", status="failed") for n in range(_LANES)),
+)
+
+
+@pytest.fixture
+def low(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of three and six, and a budget for two that are large."""
+    monkeypatch.setattr(counting, "_FEW", 3)
+    monkeypatch.setattr(counting, "_BOUNDS", (12, 6))
+    monkeypatch.setattr(counting, "_BUDGET", 24)
+
+
+@pytest.fixture(scope="module")
+def full(postgres18: PostgresServer) -> PostgresStore:
+    store = PostgresStore(postgres18.create_database("counting"))
+    store.migrate()
+    pile(store, *_HEAPS)
+    return store
+
+
+@pytest.fixture(scope="module")
+def full_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
+    store = SqliteStore(tmp_path_factory.mktemp("counting") / "holdfast.db")
+    store.migrate()
+    pile_sqlite(store, *_HEAPS)
+    yield store
+    store.close_sync()
+
+
+def told(found: list[Count]) -> dict[tuple[str, str, str], str]:
+    return {(one.queue, one.consumer, one.state): f"{one.count:,}" for one in found}
+
+
+@pytest.mark.usefixtures("low")
+async def test_a_count_ends_at_a_bound_and_says_so(store: Store) -> None:
+    await put(store, *[job("few") for _ in range(2)], *[job("some", priority=n % 3) for n in range(11)])
+    await put(store, *[job("many", queue="slow") for _ in range(40)])
+    assert told(await store.run(counts())) == {
+        ("default", "few", "pending"): "2",
+        ("default", "some", "pending"): "11",
+        ("slow", "many", "pending"): "12+",
+    }
+    await put(store, *[job("another") for _ in range(7)], *[job("third") for _ in range(4)])
+    among_many = told(await store.run(counts()))
+    assert among_many["default", "some", "pending"] == "6+", "four are large: the budget is for six of each"
+    assert among_many["default", "third", "pending"] == "4"
+    exact = {(one.queue, one.consumer, one.state): one for one in await store.run(counts(exact=True))}
+    bounded = {(one.queue, one.consumer, one.state): one for one in await store.run(counts())}
+    assert {key: one.oldest_at for key, one in exact.items()} == {key: one.oldest_at for key, one in bounded.items()}
+    assert f"{exact['slow', 'many', 'pending'].count}" == "40"
+
+
+@pytest.mark.usefixtures("low")
+async def test_a_group_ends_at_a_bound_and_tells_its_first_and_its_last(store: Store) -> None:
+    await put(store, *[job("mail", generation=n) for n in range(20)], *[job("export") for _ in range(5)])
+    for claimed in await claim_all(store, generation=99, limit=100):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    mail, export = await store.run(failure_groups())
+    assert (f"{mail.count}", f"{export.count}") == ("12+", "5")
+    assert (mail.first_generation, mail.last_generation) == (0, 19)
+    assert mail.fingerprint is not None
+    assert (await store.run(group_size("mail", mail.fingerprint))).or_more
+    assert [one.consumer for one in await store.run(failure_groups(consumers=["export"]))] == ["export"]
+
+
+async def test_of_very_many_groups_the_first_and_the_newest_are_looked_at(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_KINDS", 4)
+    monkeypatch.setattr(counting, "_NEWEST", 3)
+    await put(store, *[job("mail") for _ in range(12)])
+    for claimed in await claim_all(store, limit=100):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    sql(store, "update {hf}delivery set fingerprint = 'f' || substr(cast(id as text), 20)")
+    ids = [str(row[0]) for row in sql(store, "select id from {hf}delivery order by id")]
+    found = {str(one.example) for one in await store.run(failure_groups())}
+    assert set(ids[-3:]) <= found
+    assert 5 <= len(found) <= 8
+
+
+def _index_only(plan: Plan, indexes: set[str], rows: int) -> None:
+    assert plan.scans("delivery") == indexes
+    assert plan.rows_removed("delivery") == 0
+    assert plan.rows_read("delivery") <= rows
+    assert not plan.has("Sort")
+    scans = [node for node in plan.nodes if str(node.get("Index Name", "")) in indexes - {"delivery_lease"}]
+    assert {node["Node Type"] for node in scans} == {"Index Only Scan"}
+    assert not sum(node["Heap Fetches"] * node["Actual Loops"] for node in scans)
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_counting_reads_a_bounded_part_of_indexes_alone(full: PostgresStore, mode: str) -> None:
+    with session(full) as asked:
+        asked.plan_mode(mode)
+        for _ in range(6):
+            asked.run(counts())
+        found = told(asked.run(counts()))
+        assert found["default", "mail", "pending"] == f"{BOUND:,}+"
+        assert found["default", "export", "failed"] == f"{BOUND:,}+"
+        assert found["default", "export", "discarded"] == "8,400"
+        assert found["default", "export", "in_flight"] == "300"
+        assert found["q1", "c1", "pending"] == "3"
+        assert len(found) == 4 + 3 * _LANES
+        heads = asked.explain("load_heads")
+        _index_only(
+            heads,
+            {"delivery_claim", "delivery_suspect", "delivery_lease", "delivery_failed_count"},
+            300 + 4 * len(found) + 8,
+        )
+        sizes = asked.explain("load_sizes")
+        _index_only(sizes, {"delivery_claim", "delivery_suspect", "delivery_failed_count"}, 2 * BOUND + 8_400)
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_failure_groups_read_a_bounded_part_of_an_index_alone(full: PostgresStore, mode: str) -> None:
+    with session(full) as asked:
+        asked.plan_mode(mode)
+        for _ in range(6):
+            asked.run(failure_groups())
+        groups = asked.run(failure_groups())
+        assert len(groups) == 50, "of 217 groups"
+        assert {f"{one.count:,}" for one in groups[:7]} == {f"{BOUND:,}+"}
+        _index_only(asked.explain("failure_kinds"), {"delivery_failure"}, 7 * (_LANES + 1) + 1)
+        _index_only(asked.explain("failure_sizes"), {"delivery_failure"}, 7 * BOUND)
+        examples = asked.explain("failure_examples")
+        assert examples.scans("delivery") == {"delivery_failure"}
+        assert examples.rows_read("delivery") <= 10 * len(groups)
+
+
+def test_sqlite_counts_by_index_too(full_sqlite: SqliteStore) -> None:
+    found, plan = sqlite_plan(full_sqlite, counts())
+    assert told(found)["default", "mail", "pending"] == f"{BOUND:,}+"
+    assert told(found)["default", "export", "failed"] == f"{BOUND:,}+"
+    groups, more = sqlite_plan(full_sqlite, failure_groups())
+    assert groups[0].count == BOUND
+    assert not [
+        line for line in {*plan, *more} if line.startswith(("SCAN d", "SEARCH d")) and "INDEX holdfast" not in line
+    ]
+    probes = (
+        "delivery_claim (queue=? AND consumer=? AND generation=? AND priority>?)",
+        "delivery_claim (queue=? AND consumer>?)",
+        "delivery_failed_count (consumer=? AND queue>?)",
+        "delivery_failed_count (consumer=? AND queue=? AND discarded_at=?)",
+        "delivery_claim (queue=? AND consumer=?)",
+    )
+    for probe in probes:
+        assert any(probe in line for line in plan), probe
+    for probe in ("(fingerprint=? AND consumer>?)", "(fingerprint>?)", "(fingerprint=? AND consumer=?)"):
+        assert any(f"delivery_failure {probe}" in line for line in more), probe
+    assert sqlite_steps(full_sqlite, counts()) < sqlite_steps(full_sqlite, counts(exact=True)) / 3
+
+
+def test_a_sum_keeps_that_it_is_a_lower_bound() -> None:
+    total = Tally(10_000, or_more=True) + Tally(5) + 1
+    assert (total, total.or_more, f"{total:,}") == (10_006, True, "10,006+")
+    assert f"{Tally(3) + 4:,}" == "7"
