@@ -22,6 +22,7 @@ from holdfast.stores.sqlite.store import SqliteStore
 _OPERATIONS = {
     "start_worker": "announce",
     "claim": "claim",
+    "claim_anew": "claim",
     "settle": "settle",
     "settle_delivered": "settle",
     "take_over": "take_over",
@@ -30,6 +31,7 @@ _OPERATIONS = {
     "schedules": "schedules",
     "advance_schedule": "fire",
     "publish": "publish",
+    "publish_one": "publish",
     "publish_keyed": "publish",
     "stop_worker": "stop",
     "move_position": "mark",
@@ -123,8 +125,12 @@ def _noted(executor: Any) -> _Noting:
     return _Noting(executor, names)
 
 
-def _come(when: str) -> None:
-    for name in {_OPERATIONS.get(name) for name in _executed.get() or ()}:
+def _come(when: str, result: object) -> None:
+    executed = _executed.get() or ()
+    if "claim_anew" in executed and not result:
+        # A worker that was woken for nothing has claimed nothing.
+        return
+    for name in {_OPERATIONS.get(name) for name in executed}:
         if name is not None:
             point(f"{name}.{when}")
 
@@ -135,13 +141,13 @@ def _arm_sqlite() -> None:
 
     def driven(operation: Operation[Any], executor: Any) -> Any:
         result = drive(operation, _noted(executor))
-        _come("uncommitted")
+        _come("uncommitted", result)
         return result
 
     def run(self: SqliteStore, operation: Operation[Any]) -> Any:
         _executed.set(None)
         result = run_sync(self, operation)
-        _come("committed")
+        _come("committed", result)
         return result
 
     sqlite.drive = driven
@@ -155,24 +161,24 @@ def _arm_postgres() -> None:
 
     def driven(operation: Operation[Any], executor: Any) -> Any:
         result = drive(operation, _noted(executor))
-        _come("uncommitted")
+        _come("uncommitted", result)
         return result
 
     async def driven_async(operation: Operation[Any], executor: Any) -> Any:
         result = await drive_async(operation, _noted(executor))
-        _come("uncommitted")
+        _come("uncommitted", result)
         return result
 
     def run(self: Any, operation: Operation[Any]) -> Any:
         _executed.set(None)
         result = run_sync(self, _in_transaction(operation))
-        _come("committed")
+        _come("committed", result)
         return result
 
     async def run_awaiting(self: Any, operation: Operation[Any]) -> Any:
         _executed.set(None)
         result = await run_async(self, _in_transaction(operation))
-        _come("committed")
+        _come("committed", result)
         return result
 
     postgres.drive, postgres.drive_async = driven, driven_async
