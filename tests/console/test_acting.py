@@ -56,7 +56,7 @@ async def test_a_group_is_previewed_replayed_and_reported_exactly(
         report = (await client.get(f"/ops/plans/{id}")).text
     assert (plan.done, plan.left, dict(plan.skipped), plan.started_by) == (BROKEN, 0, {}, "ada")
     assert f"<strong>{BROKEN}</strong> replayed" in report
-    assert {one.delivery.generation for one in await ops.deliveries(Filter(consumers=("stock",)), limit=BROKEN)} >= {43}
+    assert 43 in {one.delivery.generation for one in await ops.deliveries(Filter(consumers=("stock",)), limit=1000)}
     assert not await ops.deliveries(Filter(dead=True, consumers=("stock",)))
 
 

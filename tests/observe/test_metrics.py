@@ -141,7 +141,6 @@ async def test_an_asgi_app_tells_them_and_goes_on_without_the_store(make_app: Ma
     assert (status, headers[b"content-type"]) == (200, b"text/plain; version=0.0.4; charset=utf-8")
     assert at(read(body), "holdfast_workers") == 0
     assert (await get(metrics_app(hf), "POST"))[0] == 405
-    sql(hf.store, f"drop view if exists {prefix(dsn)}dead_letter")
     sql(hf.store, f"alter table {prefix(dsn)}queue rename to gone")
     try:
         _, _, body = await get(metrics_app(hf))

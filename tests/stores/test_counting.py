@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.change import DeadLetter
+from holdfast.core.identity import delivery_id
 from holdfast.core.tally import Tally
 from holdfast.stores import counting
 from holdfast.stores.counting import BOUND, counts, failure_groups, group_size
@@ -78,7 +79,10 @@ async def test_a_count_ends_at_a_bound_and_says_so(store: Store) -> None:
 
 @pytest.mark.usefixtures("low")
 async def test_a_group_ends_at_a_bound_and_tells_its_first_and_its_last(store: Store) -> None:
-    await put(store, *[job("mail", generation=n) for n in range(20)], *[job("export") for _ in range(5)])
+    # Several are made in one millisecond: which of them is the first, their ids say.
+    mails = sorted([job("mail") for _ in range(20)], key=lambda one: delivery_id(one.id, "mail"))
+    mails = [one._replace(generation=n) for n, one in enumerate(mails)]
+    await put(store, *mails, *[job("export") for _ in range(5)])
     for claimed in await claim_all(store, generation=99, limit=100):
         await finish(store, claimed, DeadLetter(), error=failure())
     mail, export = await store.run(failure_groups())
