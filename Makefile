@@ -23,8 +23,8 @@ $(STAMP): pyproject.toml src/holdfast/_version.py
 demo: $(STAMP) ## run the demo: a shop, its failures, and what holds (ARGS="--seconds 20")
 	@$(BIN)/holdfast demo $(ARGS)
 
-test: $(STAMP) ## run the tests on two cores, without the soak tests (ARGS="-k claim")
-	@$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+test: $(STAMP) ## run the tests in three processes, without the soak tests (ARGS="-k claim")
+	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 check: $(STAMP) ## check format, lint, types and import layers
 	@$(BIN)/ruff format --check .

@@ -34,6 +34,7 @@ def test_the_story_is_told_in_seconds_and_every_promise_is_kept(tmp_path: Path) 
         _check_story(running)
 
 
+@pytest.mark.soak
 def test_the_story_is_told_on_postgresql_in_a_schema_that_is_gone_afterwards(
     tmp_path: Path, postgres18: PostgresServer
 ) -> None:

@@ -192,7 +192,12 @@ def delivery_of(place: Place, consumer: str) -> tuple[object, ...]:
 
 @pytest.mark.parametrize(
     ("place", "how"),
-    [("sqlite", "exit"), ("postgres18", "exit"), ("postgres18", "segfault"), ("postgres18", "memory")],
+    [
+        ("sqlite", "exit"),
+        ("postgres18", "segfault"),
+        pytest.param("postgres18", "exit", marks=pytest.mark.soak),
+        pytest.param("postgres18", "memory", marks=pytest.mark.soak),
+    ],
     indirect=["place"],
 )
 def test_a_handler_that_ends_its_process_is_dead_lettered_alone(place: Place, how: str) -> None:

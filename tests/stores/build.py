@@ -243,6 +243,6 @@ def expire(store: Store) -> None:
 def until_one_waits(store: PostgresStore) -> None:
     """Returns when some session of the database waits for a lock."""
     waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 8
     while not sql(store, waiting):
         assert time.monotonic() < deadline, "nobody waits for a lock"
