@@ -8,6 +8,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import psutil
 import psycopg
+import pytest
 
 from tests.demo.process import Demo, demo, summary_of
 from tests.servers.postgres import PostgresServer
