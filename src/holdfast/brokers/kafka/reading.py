@@ -41,6 +41,7 @@ _T = TypeVar("_T")
 _SLICE = 0.1
 """Seconds that one poll blocks; commits and closing wait no longer."""
 _TICK = 0.5
+_SILENCE = 10.0
 """Seconds without a fetch after which we poll with our partitions paused."""
 _LAG_SECONDS = 2.0
 """For each answer about the lag: commits wait behind it."""
@@ -78,6 +79,7 @@ class Reading:
         self._offsets: dict[int, Offsets] = {}
         self._ready: deque[Record] = deque()
         self._failed: BrokerUnavailable | None = None
+        self._heard_at = time.monotonic()
         self._doubtful = self._paused = self._closing = False
         self._fetching = self._unanswered = 0
         self._answered_at = 0.0
@@ -194,9 +196,11 @@ class Reading:
                 self._take(message)
                 message = self._consumer.poll(0) if len(self._ready) < limit else None
             self._commit()
-            if self._doubtful and not self._ready:
+            # The client tells of brokers that it was connected to, not of one that it never reached: after a silence
+            # we ask.
+            if not self._ready and (self._doubtful or time.monotonic() - self._heard_at > _SILENCE):
                 self._look()
-                self._doubtful = False
+                self._doubtful, self._heard_at = False, time.monotonic()
             if left <= 0:
                 return
 
@@ -207,6 +211,7 @@ class Reading:
             self._take(message)
 
     def _take(self, message: Message) -> None:
+        self._heard_at = time.monotonic()
         partition, offset, error = message.partition(), message.offset(), message.error()
         assert partition is not None
         if error is None:
