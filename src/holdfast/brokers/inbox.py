@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
@@ -9,11 +10,14 @@ import structlog
 from holdfast.brokers.decode import NAMELESS, Reading
 from holdfast.brokers.persist import Persisting
 from holdfast.brokers.protocol import Record
-from holdfast.core.change import DeadLetter
+from holdfast.core.decide import decide
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
+from holdfast.core.outcome import Failed
 from holdfast.core.report import ErrorReport, report
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.verdict import Verdict
 from holdfast.stores.intake import Readiness, readiness, take_in, take_in_settled
 from holdfast.stores.publish import Fanout
 from holdfast.stores.settle import Settlement
@@ -29,6 +33,18 @@ _LOOK_RECORDS = 2_000
 
 Buried = Callable[[NewMessage, ErrorReport], None]
 """Called with a raw message once it is durable as a dead letter."""
+
+
+class _FirstRun(NamedTuple):
+    """How a record counts that was never run: reading it was its one attempt."""
+
+    attempts: int = 1
+    max_attempts: int | None = None
+    holds: int = 0
+    expiries: int = 0
+
+
+_FIRST_RUN = _FirstRun()
 
 
 class RawLetters:
@@ -52,7 +68,9 @@ class RawLetters:
 
     async def _write(self, raw: NewMessage, error: ErrorReport) -> UUID | None:
         id = delivery_id(raw.id, self._reading.address.consumer)
-        settlement = Settlement(id, 0, DeadLetter(), "failed", error, keep_run=True)
+        failed = Failed(error, Verdict.dead())
+        change = decide(_FIRST_RUN, failed, RetryPolicy.none(), 0.0)
+        settlement = Settlement(id, 0, change, failed.name, error, keep_run=True)
         return await self._store.run(take_in_settled(raw, settlement, self._worker, self._fanout))
 
 
