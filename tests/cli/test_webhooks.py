@@ -75,6 +75,10 @@ def test_an_endpoint_is_added_listed_disabled_and_enabled(shop: Shop) -> None:
     table = shop.run("webhooks", "list")
     assert "disabled" in table.stdout
     assert "\x1b" not in table.stdout
+    assert shop.run("webhooks", "enable", one["id"]).exit_code == 0
+    leaked = "moved from https://ada:hunter2@acme.test/in"
+    assert shop.run("webhooks", "disable", one["id"], "--reason", leaked).exit_code == 0
+    assert "hunter2" not in json.dumps(listed(shop, "--tenant", "acme"))
     assert "was disabled before" in shop.run("webhooks", "disable", one["id"], "--reason", "x").stderr
     assert "goes on" in shop.run("webhooks", "enable", one["id"]).stderr
     assert "was not disabled" in shop.run("webhooks", "enable", one["id"]).stderr

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
+from holdfast.core.mask import mask
 from holdfast.core.tally import Tally, total
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
@@ -84,7 +85,7 @@ def webhooks(*, tenant: str | None = None) -> Work[list[Webhook]]:
                 previous_secret_until=one.previous_until,
                 created_at=one.created_at,
                 disabled_at=one.disabled_at,
-                disabled_reason=one.disabled_reason,
+                disabled_reason=None if one.disabled_reason is None else mask(one.disabled_reason),
                 circuit=CircuitState.CLOSED if stored is None else stored.circuit.state(stored.now),
                 circuit_until=None if stored is None else stored.circuit.open_until,
                 consumer=one.consumer,
