@@ -2,15 +2,19 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import Holdfast
 from holdfast.core.delivery import Status
+from holdfast.engine import life
+from holdfast.stores.claim import claim, claim_anew, lanes
 from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, query, statuses, working
 
@@ -65,6 +69,41 @@ async def test_what_comes_without_a_hint_is_found_by_polling(app: Holdfast, dsn:
         for n in range(1, 4):
             await publish_without_a_hint(dsn, app)
             await eventually(partial(_delivered, app, n))
+
+
+async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody waits for it; and one that looked at every lane knows that there is no more."""
+    asked: list[str] = []
+
+    def noted(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def asking(*args: Any, **options: Any) -> Any:
+            asked.append(ask.__name__)
+            return ask(*args, **options)
+
+        return asking
+
+    for ask in (claim, claim_anew, lanes):
+        monkeypatch.setattr(life, ask.__name__, noted(ask))
+    before: list[list[str]] = []
+
+    @hf.consumer("order.placed")
+    async def billing(payload: object) -> None:
+        before.append(asked.copy())
+        await asyncio.sleep(0.1)
+        before.append(asked.copy())
+
+    await hf._prepare(None)
+    async with working(hf, poll=NEVER):
+        await hf.publish("order.placed", {}, conn=None)
+        await eventually(partial(_delivered, hf, 1))
+        await asyncio.sleep(0.1)
+        asked.clear()
+        await hf.publish("order.placed", {}, conn=None)
+        await eventually(partial(_delivered, hf, 2))
+    assert before[2] == ["claim_anew"]
+    assert set(before[3]) == {"claim_anew"}, "its own hint may have come back to it meanwhile"
 
 
 @on_postgres

@@ -62,7 +62,8 @@ class Life:
         self._store = around.store
         self.id = instance_id()
         self._over = asyncio.Event()
-        self._settler = Settler(self._store, self.id, signals.wake.set)
+        self._settler = Settler(self._store, self.id, self._wrote)
+        self._crowded = False
         self._outcomes = Outcomes(self.id, around.alerts, around.meter)
         self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
         self._pools = pools(options)
@@ -147,10 +148,11 @@ class Life:
 
     async def _round(self, woken: bool) -> float:
         """Claims for every pool that has room; returns how many seconds to wait before the next round."""
+        self._crowded = self._settler.behind
         if self._options.suspects:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
-        if not self._settler.behind and any(
+        if not self._crowded and any(
             [await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())]
         ):
             return 0.0
@@ -159,30 +161,37 @@ class Life:
             return poll
         return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
 
-    async def _claim(self, pool: Pool, room: int, woken: bool) -> int:
-        started = time.monotonic()
-        if woken and pool.lanes.idle:
-            claims = await self._store.run(self._claim_anew(pool, claim_size(room)))
+    async def _claim(self, pool: Pool, room: int, woken: bool) -> bool:
+        """Takes what there is and starts it; returns whether there may be more."""
+        started, size = time.monotonic(), claim_size(room)
+        if anew := woken and pool.lanes.idle:
+            claims = await self._store.run(self._claim_anew(pool, size))
         else:
             if started >= pool.lanes.refresh_due:
                 pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
             if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
                 pool.lanes.refresh_due, pool.lanes.idle = 0.0, True
-                return 0
+                return False
             started = time.monotonic()
             claims = await self._store.run(
-                claim(order, self.id, self._options.lease, claim_size(room), suspects=self._options.suspects)
+                claim(order, self.id, self._options.lease, size, suspects=self._options.suspects)
             )
             pool.lanes.claimed(claims, started, time.monotonic())
         pool.accept(claims)
-        self._around.meter.claimed(claims)
-        pool.lanes.idle = not claims
-        if not claims:
-            pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
-        else:
+        if claims:
+            self._look(pool)
             self._claimed_at = time.monotonic()
-        self._start(pool)
-        return len(claims)
+        else:
+            pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
+        self._around.meter.claimed(claims)
+        # One that looked at every lane, and all of it, has seen what there is.
+        pool.lanes.idle = len(claims) < size if anew else not claims
+        return not pool.lanes.idle
+
+    def _wrote(self) -> None:
+        """Claims again if that had to wait for settlements, or waits for nothing else."""
+        if self._crowded or self._options.until_idle:
+            self._signals.wake.set()
 
     def _claim_anew(self, pool: Pool, size: int) -> Operation[list[Claimed]]:
         """What finds the lanes and claims from them at once: a worker that was idle knows none."""

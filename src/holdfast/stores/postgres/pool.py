@@ -109,7 +109,8 @@ class AsyncPool:
         self._settle_in()
         slots, shelf = self._slots, self._shelf
         try:
-            async with asyncio.timeout(self._timeout):
+            # One that is free is had at once: the clock is for those who wait.
+            async with asyncio.timeout(self._timeout) if slots.locked() else contextlib.nullcontext():
                 await slots.acquire()
         except TimeoutError:
             raise StoreUnavailable(self._name, _exhausted(self._size, self._timeout)) from None
