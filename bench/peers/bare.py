@@ -22,8 +22,8 @@ from holdfast.stores.claim import Claimed, Lane, claim
 from holdfast.stores.dialect import Stream, Style
 from holdfast.stores.operation import Query
 from holdfast.stores.postgres.dialect import PostgresDialect
+from holdfast.stores.postgres.store import HINT, HOT_SESSION, SESSION
 
-_SESSION = "set plan_cache_mode = force_custom_plan; set default_transaction_isolation = 'read committed'"
 _ID, _FENCE, _RUN_AT, _PAYLOAD = (Claimed._fields.index(name) for name in ("id", "fence", "run_at", "payload"))
 _EVENT, _CONSUMER, _WORKER, _CHANNEL = "bench.happened", "bench0", "bare", "bare"
 
@@ -76,7 +76,7 @@ class Bare(Peer):
     async def publish_one(self, row: Payload) -> None:
         await self._run(self._conn, self._insert([row]))
         # Not awaited within the call: what is measured from its return is the round trip of NOTIFY and claim.
-        self._notifying = asyncio.ensure_future(self._conn.execute(f"notify {_CHANNEL}"))
+        self._notifying = asyncio.ensure_future(self._conn.execute(HINT, (_CHANNEL,)))
 
     async def transact(self, row: Payload) -> None:
         async with self._conn.transaction():
@@ -118,7 +118,7 @@ class Bare(Peer):
         settling = asyncio.create_task(self._settle(to_settle))
         lane = Lane("default", _CONSUMER, 0, 1)
         floor = lane
-        async with await self._connect() as conn:
+        async with await self._connect(HOT_SESSION) as conn:
             while not stop.is_set():
                 woken.clear()
                 rows = await self._run(conn, _first(claim([floor], _WORKER, timedelta(seconds=30), self._batch)))
@@ -139,7 +139,7 @@ class Bare(Peer):
         listening.cancel()
 
     async def _settle(self, queue: "asyncio.Queue[list[tuple[Any, ...]] | None]") -> None:
-        async with await self._connect() as conn:
+        async with await self._connect(HOT_SESSION) as conn:
             while (rows := await queue.get()) is not None:
                 settlements = {"delivery_id": [row[_ID] for row in rows], "fence": [row[_FENCE] for row in rows]}
                 query = Query("settle_delivered", {"worker": _WORKER}, {"settlements": settlements})
@@ -163,10 +163,10 @@ class Bare(Peer):
             await cursor.execute(text, values)
             return await cursor.fetchall()  # type: ignore[no-any-return]
 
-    async def _connect(self) -> Any:
+    async def _connect(self, session: str = SESSION) -> Any:
         conn = await psycopg.AsyncConnection.connect(self.where, autocommit=True)
         conn.adapters.register_dumper(int, Int8Dumper)
-        await conn.execute(_SESSION)
+        await conn.execute(session)
         return conn
 
     async def remaining(self) -> bool:

@@ -16,7 +16,7 @@ import psycopg
 from holdfast.stores.connection import OnConnection, Psycopg, Sqlite3
 from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.operation import Operation, Query, Rows, drive
-from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.store import HOT_SESSION, PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 
 T = TypeVar("T")
@@ -124,9 +124,11 @@ class Session:
 
 
 @contextmanager
-def session(store: PostgresStore) -> Iterator[Session]:
+def session(store: PostgresStore, *, hot: bool = False) -> Iterator[Session]:
     """A connection set up as the store sets up its own, prepared statements from the first use on."""
     with store._connect() as connection:
+        if hot:
+            connection.execute(HOT_SESSION)
         connection.prepare_threshold = 0
         connection.prepared_max = None
         yield Session(store, connection)

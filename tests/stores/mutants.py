@@ -43,8 +43,8 @@ SETTLING = [
     ),
     *collides(
         test_stale_owner.test_a_second_settle_of_the_same_claim_changes_nothing,
-        postgres("settle_delivered", "coalesce(d.locked_by, '') = :worker::text"),
-        postgres("settle", "coalesce(d.locked_by, '') = :worker::text"),
+        postgres("settle_delivered", "d.locked_by = :worker::text"),
+        postgres("settle", "d.locked_by = :worker::text"),
         sqlite("settle_delivered", "d.locked_by = :worker"),
         sqlite("settle", "locked_by = :worker"),
     ),
@@ -55,12 +55,12 @@ SETTLING = [
     ),
     *kills(
         partial(test_settle.test_settling_one_claim_leaves_the_others_as_they_are, keep_run=False),
-        postgres("settle_delivered", "d.id = s.delivery_id"),
+        postgres("settle_delivered", "d.id = any (array[s.delivery_id])"),
         sqlite("settle_delivered", "d.id = json_extract(s.value, '$[0]')"),
     ),
     *kills(
         partial(test_settle.test_settling_one_claim_leaves_the_others_as_they_are, keep_run=True),
-        postgres("settle", "d.id = s.delivery_id"),
+        postgres("settle", "d.id = any (array[s.delivery_id])"),
         sqlite("settle", "id = :delivery_id"),
     ),
     *collides(

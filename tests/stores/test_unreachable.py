@@ -43,7 +43,7 @@ async def test_an_unreachable_server_is_named_without_its_password() -> None:
         with pytest.raises(StoreUnavailable) as refused:
             attempt()
         assert_no_secret(refused.value, store)
-    store.hint()
+    store.hint_sync()
     await store.close()
 
 

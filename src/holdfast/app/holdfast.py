@@ -351,9 +351,9 @@ class Holdfast(Router):
         for worker in list(self._workers):
             worker.wake()
         try:
-            hint = asyncio.get_running_loop().run_in_executor(None, self.store.hint)
+            hint = asyncio.get_running_loop().create_task(self.store.hint())
         except RuntimeError:
-            self.store.hint()
+            self.store.hint_sync()
         else:
             self._hints.add(hint)
             hint.add_done_callback(self._hints.discard)

@@ -104,7 +104,7 @@ def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> Work
     """Lets a paused consumer be claimed again; false when it was not paused."""
     yield from _known(name)
     resumed = yield from do(operate.resume_consumer(name, actor, reason))
-    yield from ask(lambda store: store.hint())
+    yield from ask(lambda store: store.hint_sync())
     return resumed
 
 
@@ -112,7 +112,7 @@ def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> Wor
     """Lets a blocked consumer try again at once; false when it was not blocked."""
     yield from _known(name)
     unblocked = yield from do(operate.unblock_consumer(name, actor, reason))
-    yield from ask(lambda store: store.hint())
+    yield from ask(lambda store: store.hint_sync())
     return unblocked
 
 
@@ -156,7 +156,7 @@ def catch_up(
     target = ("store", "subscriptions") if name is None else ("consumer", name)
     yield from do(record(actor, "catch-up", *target, None, detail))
     if added:
-        yield from ask(lambda store: store.hint())
+        yield from ask(lambda store: store.hint_sync())
     return added
 
 

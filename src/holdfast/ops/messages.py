@@ -131,7 +131,7 @@ def enqueue(
 
 def _store(message: NewMessage, actor: str, action: str) -> Work[Published]:
     published = yield from do(publish_audited(message, actor, action))
-    yield from ask(lambda store: store.hint())
+    yield from ask(lambda store: store.hint_sync())
     return published
 
 

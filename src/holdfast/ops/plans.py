@@ -247,7 +247,7 @@ def carry_out(
         if progress is not None:
             progress(Progress(len(done) + len(consumers.keys() & earlier), len(skipped), len(plan.items)))
     if done and plan.action is Action.REPLAY:
-        yield from ask(lambda store: store.hint())
+        yield from ask(lambda store: store.hint_sync())
     return Report(
         plan=plan.id,
         action=plan.action,

@@ -72,7 +72,7 @@ def resume_queue(name: str, *, actor: str, reason: str | None = None) -> Work[bo
     """Lets a queue be claimed again; false when it was not paused."""
     check_name("queue", name)
     if (yield from do(operate.resume_queue(name, actor, reason))):
-        yield from ask(lambda store: store.hint())
+        yield from ask(lambda store: store.hint_sync())
         return True
     yield from _known(name)
     return False

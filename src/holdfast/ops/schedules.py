@@ -74,7 +74,7 @@ def run_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[Pu
         addressed=[Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)],
     )
     published = yield from do(publish_audited(call, actor, "run", reason))
-    yield from ask(lambda store: store.hint())
+    yield from ask(lambda store: store.hint_sync())
     return published
 
 

@@ -83,7 +83,7 @@ def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> Work[Sto
     """
     plan = yield from do(stored.advance_plan(id, runner, lease))
     if plan is not None and plan.action is Action.REPLAY:
-        yield from ask(lambda store: store.hint())
+        yield from ask(lambda store: store.hint_sync())
     return None if plan is None else shown_plan(plan)
 
 

@@ -133,7 +133,7 @@ def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> Work[bo
     """Goes on with what was held, and with events from now on; false when it was not disabled."""
     enabled = yield from do(webhook.enable_endpoint(id, actor, reason))
     if enabled:
-        yield from ask(lambda store: store.hint())
+        yield from ask(lambda store: store.hint_sync())
     return enabled
 
 

@@ -70,7 +70,7 @@ class TakenOver(NamedTuple):
     policy: RetryPolicy
 
 
-@operation(reads=True)
+@operation(reads=True, hot=True)
 def lanes(
     consumers: Sequence[str], generation: int, *, queues: Sequence[str] | None = None, suspects: bool = False
 ) -> Steps[list[Lane]]:
@@ -82,7 +82,7 @@ def lanes(
     return [Lane(*row) for row in rows]
 
 
-@operation(single=True)
+@operation(single=True, hot=True)
 def claim(
     lanes: Sequence[Lane], worker: str, lease: timedelta, limit: int, *, suspects: bool = False
 ) -> Steps[list[Claimed]]:
@@ -100,7 +100,7 @@ def claim(
     return [_claimed(row) for row in rows]
 
 
-@operation(single=True)
+@operation(single=True, hot=True)
 def claim_anew(
     consumers: Sequence[str],
     generation: int,

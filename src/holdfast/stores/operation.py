@@ -42,29 +42,31 @@ Steps = Generator[Query, Rows, T]
 class Operation(Generic[T_co]):
     """A unit of work that commits as a whole; it can be started again from the beginning.
 
-    `single` says that it is one statement, which a server makes atomic by itself; `reads` that it changes nothing.
+    `single` says that it is one statement, which a server makes atomic by itself; `reads` that it changes nothing;
+    `hot` that it is asked so often that its plan is worth keeping, and that it walks by indexes alone.
     """
 
     start: Callable[[], Steps[T_co]]
     single: bool = False
     reads: bool = False
+    hot: bool = False
 
 
 @overload
 def operation(function: Callable[P, Steps[T]], /) -> Callable[P, Operation[T]]: ...
 @overload
 def operation(
-    *, single: bool = False, reads: bool = False
+    *, single: bool = False, reads: bool = False, hot: bool = False
 ) -> Callable[[Callable[P, Steps[T]]], Callable[P, Operation[T]]]: ...
 def operation(
-    function: Callable[P, Steps[T]] | None = None, /, *, single: bool = False, reads: bool = False
+    function: Callable[P, Steps[T]] | None = None, /, *, single: bool = False, reads: bool = False, hot: bool = False
 ) -> Callable[P, Operation[T]] | Callable[[Callable[P, Steps[T]]], Callable[P, Operation[T]]]:
     """Turns a generator function into one that returns an `Operation`."""
 
     def decorate(function: Callable[P, Steps[T]]) -> Callable[P, Operation[T]]:
         @wraps(function)
         def make(*args: P.args, **kwargs: P.kwargs) -> Operation[T]:
-            return Operation(lambda: function(*args, **kwargs), single or reads, reads)
+            return Operation(lambda: function(*args, **kwargs), single or reads, reads, hot)
 
         return make
 

@@ -46,8 +46,12 @@ class Store(Protocol):
         """Calls `wake` whenever another connection may have published, until cancelled. A hint: nothing depends on it."""
         ...
 
-    def hint(self) -> None:
-        """Tells listeners that there is work, after a commit. Best effort, never raises, may block shortly."""
+    async def hint(self) -> None:
+        """Tells listeners that there is work, after a commit. Best effort, never raises. Many at once are as good as one."""
+        ...
+
+    def hint_sync(self) -> None:
+        """`hint`, blocking shortly."""
         ...
 
     def engine_lock(self) -> AbstractContextManager[None]:

@@ -69,7 +69,7 @@ def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozense
     """
     plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
     rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
-    return Operation(lambda: _settle(worker, plain, rest), single=not (plain and rest))
+    return Operation(lambda: _settle(worker, plain, rest), single=not (plain and rest), hot=True)
 
 
 def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]) -> Steps[frozenset[UUID]]:

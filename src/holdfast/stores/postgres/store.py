@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -25,6 +26,8 @@ T = TypeVar("T")
 _MIGRATIONS = "holdfast.stores.postgres.migrations"
 _TRIES = 6
 _HINT_EVERY = 0.01
+# Not worth waiting for the disk: with the server the listeners are gone too, and look when they are back.
+HINT = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
 # Nothing may wait for ever on a peer that went silent without a word. Client-side settings only: a pooler
 # refuses start-up options.
 _PATIENCE = {
@@ -37,7 +40,14 @@ _PATIENCE = {
 # A plan that was kept from when the tables were empty reads them whole until the next ANALYZE: 200,000 rows, 100
 # settled, 23 ms instead of 0.5. Planning anew costs 0.1 to 0.3 ms a statement. Read committed, whatever the database's
 # default is: a lock is taken to see what others have committed, and an older snapshot would hide it.
-_SESSION = "set plan_cache_mode = force_custom_plan; set default_transaction_isolation = 'read committed'"
+SESSION = "set plan_cache_mode = force_custom_plan; set default_transaction_isolation = 'read committed'"
+# Claims and settlements are asked all the time, and half of a small one is planning. They keep theirs, in sessions of
+# their own where nothing but a walk by indexes, in the order asked for, can be planned, however empty the tables are.
+HOT_SESSION = (
+    "set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off; "
+    "set enable_hashjoin = off; set enable_mergejoin = off; set enable_material = off; set enable_sort = off; "
+    "set default_transaction_isolation = 'read committed'"
+)
 _ISOLATION = psycopg.IsolationLevel.READ_COMMITTED
 # A replay can meet a job that was published under its unique key meanwhile; looking again tells.
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
@@ -63,18 +73,23 @@ class PostgresStore:
         settings: dict[str, Any] = {"application_name": application_name, **_PATIENCE, **given}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
-        self._hinted_at = float("-inf")
+        self._hinting = threading.Lock()
+        self._hint_at = float("-inf")
         self.pooled = False
         """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
         self._patience = Patience(patience.total_seconds())
         self._pool = Pool(self._connect, pool_size, timeout.total_seconds(), self.name)
-        self._async_pool = AsyncPool(self._connect_async, pool_size, timeout.total_seconds(), self.name)
+        self._async_pool, self._hot_pool = (
+            AsyncPool(connect, pool_size, timeout.total_seconds(), self.name)
+            for connect in (self._connect_async, self._connect_hot)
+        )
 
     async def run(self, operation: Operation[T]) -> T:
+        pool = self._hot_pool if operation.hot else self._async_pool
         for tries_left in reversed(range(_TRIES)):
             try:
                 with self._translated(), _heeding_cancellation():
-                    async with self._async_pool.connection() as connection:
+                    async with pool.connection() as connection:
                         with self._patience.watch(connection) as answered:
                             executor = OnAsyncConnection(self.dialect, AsyncPsycopg(connection, answered))
                             if operation.single:
@@ -136,15 +151,36 @@ class PostgresStore:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, 5.0)
 
-    def hint(self) -> None:
+    async def hint(self) -> None:
         """NOTIFY in a transaction of its own: inside the publisher's it would take a global lock at commit."""
-        now = time.monotonic()
-        if now - self._hinted_at < _HINT_EVERY:
+        if (wait := self._hint_in()) is None:
             return
-        self._hinted_at = now
+        if wait:
+            await asyncio.sleep(wait)
+        with contextlib.suppress(psycopg.Error, StoreUnavailable):
+            async with self._async_pool.connection() as connection:
+                await connection.execute(HINT, (self.channel,))
+
+    def hint_sync(self) -> None:
+        if (wait := self._hint_in()) is None:
+            return
+        if wait:
+            threading.Timer(wait, self._hint_now).start()
+        else:
+            self._hint_now()
+
+    def _hint_now(self) -> None:
         with contextlib.suppress(psycopg.Error, StoreUnavailable), self._pool.connection() as connection:
-            # Not worth waiting for the disk: with the server the listeners are gone too, and look when they are back.
-            connection.execute(f'begin; set local synchronous_commit = off; notify "{self.channel}"; commit'.encode())
+            connection.execute(HINT, (self.channel,))
+
+    def _hint_in(self) -> float | None:
+        """In how many seconds to send a hint; none when one will be sent that is as good."""
+        with self._hinting:
+            now = time.monotonic()
+            if self._hint_at > now:
+                return None
+            self._hint_at = max(now, self._hint_at + _HINT_EVERY)
+            return self._hint_at - now
 
     def engine_lock(self) -> contextlib.AbstractContextManager[None]:
         """Any number of engines may run."""
@@ -186,8 +222,8 @@ class PostgresStore:
         self.close_sync()
 
     def close_sync(self) -> None:
-        self._pool.close()
-        self._async_pool.close()
+        for pool in (self._pool, self._async_pool, self._hot_pool):
+            pool.close()
 
     def _version_table(self, connection: psycopg.Connection) -> bool:
         (found,) = connection.execute(
@@ -200,14 +236,17 @@ class PostgresStore:
         row = run(f"select max(version) from {self.dialect.prefix}schema_version").fetchone()
         return None if row is None else row[0]
 
-    async def _connect_async(self) -> psycopg.AsyncConnection:
+    async def _connect_hot(self) -> psycopg.AsyncConnection:
+        return await self._connect_async(HOT_SESSION)
+
+    async def _connect_async(self, session: str = SESSION) -> psycopg.AsyncConnection:
         connection = await Line.connect(self.conninfo, autocommit=True)
         try:
             cursor = await connection.execute("select pg_backend_pid()")
             self._adapt(connection, await cursor.fetchone())
             await connection.set_isolation_level(_ISOLATION)
             if not self.pooled:
-                await connection.execute(_SESSION)
+                await connection.execute(session.encode())
         except BaseException:
             # Nobody has it yet, so that nobody else would close it: a caller may be cancelled at any await.
             await connection.close()
@@ -220,7 +259,7 @@ class PostgresStore:
             self._adapt(connection, connection.execute("select pg_backend_pid()").fetchone())
             connection.set_isolation_level(_ISOLATION)
             if not self.pooled:
-                connection.execute(_SESSION)
+                connection.execute(SESSION)
         except BaseException:
             connection.close()
             raise

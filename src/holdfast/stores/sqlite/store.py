@@ -97,8 +97,11 @@ class SqliteStore:
         finally:
             connection.close()
 
-    def hint(self) -> None:
+    async def hint(self) -> None:
         """Nothing to do: the commit itself can be seen."""
+
+    def hint_sync(self) -> None:
+        """As `hint`."""
 
     @contextlib.contextmanager
     def engine_lock(self) -> Iterator[None]:

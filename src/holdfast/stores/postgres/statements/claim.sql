@@ -42,7 +42,8 @@ where q.paused_at is null and c.paused_at is null and {unheld}
              where w.alive_until > now() and w.generation = l.generation and l.consumer = any (w.consumers))))
 
 -- name: claim
--- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence.
+-- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence. `offset 0` leaves
+-- one look-up for each message as the only way, also for a plan that was made while there were none.
 with c as materialized (
   select d.id
   from unnest(:queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
@@ -61,7 +62,8 @@ u as (
   {taken}
   where d.id = any (array(select c.id from c))
   returning d.*)
-select {claimed} from u join {hf}message m on m.id = u.message_id
+select {claimed} from u
+cross join lateral (select m.* from {hf}message m where m.id = u.message_id offset 0) m
 
 -- name: claim_anew
 -- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
@@ -85,7 +87,8 @@ u as (
   {taken}
   where d.id = any (array(select c.id from c))
   returning d.*)
-select {claimed} from u join {hf}message m on m.id = u.message_id
+select {claimed} from u
+cross join lateral (select m.* from {hf}message m where m.id = u.message_id offset 0) m
 
 -- fragment: taken
 set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claimed_at = now(),
