@@ -4,6 +4,7 @@ Nothing is imported and nothing is done until the process itself has configured 
 """
 
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ log = structlog.get_logger("holdfast.worker")
 
 T = TypeVar("T")
 
+_LOOK_EVERY = 1.0
 _IDLE = ("ProxyTracerProvider", "NoOpTracerProvider")
 _SYSTEM = {"messaging.system": "holdfast"}
 
@@ -38,13 +40,16 @@ class Tracing:
     def __init__(self, *, links: bool = False, enabled: bool = True, provider: Any = None) -> None:
         self._links, self._enabled, self._provider = links, enabled, provider
         self._tracer: Any = None
+        self._look_at = float("-inf")
 
     @property
     def on(self) -> bool:
-        """Whether spans are made: somebody in this process has configured OpenTelemetry."""
-        return self._tracer is not None or (self._enabled and self._look())
+        """Whether spans are made: somebody in this process has configured OpenTelemetry, up to a second ago."""
+        return self._tracer is not None or (self._enabled and time.monotonic() >= self._look_at and self._look())
 
     def _look(self) -> bool:
+        # OpenTelemetry reads the environment to say that it has no provider: too dear to be asked for each message.
+        self._look_at = time.monotonic() + _LOOK_EVERY
         provider = self._provider
         if provider is None:
             # Who has configured it has imported it.

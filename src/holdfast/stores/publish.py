@@ -26,7 +26,7 @@ _TYPES = 10_000
 _EVERY_EPOCH = 2**63 - 1
 
 _MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
-_KEYED = ("id", "type", "source", "key", "payload", "headers", "generation", "occurred_at", "sub_epoch")
+_KEYED = (*_MESSAGE, "key")
 _DELIVERY = (
     "delivery_id",
     "message_id",
@@ -133,6 +133,11 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
         yield from _put_right(made, subscriptions, newest, fanout)
         return [Published(m.id, True) for m in made]
     newest = subscriptions.epoch
+    if len(messages) == 1 and messages[0].key is None and not _unique(messages[0]):
+        # What most calls bring, made short.
+        rows = yield _insert("publish", _MESSAGE, messages, subscriptions)
+        yield from _put_right(messages, subscriptions, max(newest, rows[0][0]), fanout)
+        return [Published(messages[0].id, True)]
     plain = [m for m in messages if m.key is None and not _unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.source, m.key))
     if own and len(plain) >= STREAMED:
@@ -197,7 +202,7 @@ def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newe
 
 
 def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
-    rows = [tuple(_value(m, column, subscriptions.epoch) for column in names) for m in messages]
+    rows = [_row(m, subscriptions.epoch)[: len(names)] for m in messages]
     deliveries = [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
     if name == "publish" and len(rows) == len(deliveries) == 1:
         return Query("publish_one", dict(zip((*names, *_DELIVERY), (*rows[0], *deliveries[0]), strict=True)))
@@ -225,10 +230,10 @@ def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[N
         yield message
 
 
-def _value(message: NewMessage, column: str, epoch: int) -> object:
-    if column == "sub_epoch":
-        return _EVERY_EPOCH if message.addressed else epoch
-    return _headers(message) if column == "headers" else getattr(message, column)
+def _row(m: NewMessage, epoch: int) -> tuple[object, ...]:
+    """A message as the columns of `_KEYED`."""
+    known = _EVERY_EPOCH if m.addressed else epoch
+    return m.id, m.type, m.source, m.payload, _headers(m), m.generation, m.occurred_at, known, m.key
 
 
 def _headers(message: NewMessage) -> str:
