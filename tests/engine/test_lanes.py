@@ -142,3 +142,12 @@ def test_a_pool_starts_what_is_most_urgent_first() -> None:
 def test_a_claim_has_one_of_few_sizes(free: int, size: int) -> None:
     """The limit is written into the statement, and each size has its plan."""
     assert claim_size(free) == size
+
+
+def test_a_dear_look_at_everything_is_not_repeated_soon(clock: Clock) -> None:
+    """Under an old snapshot it walks over all that was done since; the floors keep the next claims off that."""
+    lanes = Lanes()
+    lanes.looked(clock.now - 0.001, clock.now)
+    assert lanes.anew_due == clock.now
+    lanes.looked(clock.now - 0.05, clock.now)
+    assert lanes.anew_due == pytest.approx(clock.now + 1.0)

@@ -14,6 +14,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.core.delivery import Status
 from holdfast.engine import life
+from holdfast.engine.lanes import Lanes
 from holdfast.stores.claim import claim, claim_anew, lanes
 from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, query, statuses, working
@@ -71,10 +72,9 @@ async def test_what_comes_without_a_hint_is_found_by_polling(app: Holdfast, dsn:
             await eventually(partial(_delivered, app, n))
 
 
-async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(
-    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody waits for it; and one that looked at every lane knows that there is no more."""
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a worker asks the store when it looks for work."""
     asked: list[str] = []
 
     def noted(ask: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,6 +86,11 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(
 
     for ask in (claim, claim_anew, lanes):
         monkeypatch.setattr(life, ask.__name__, noted(ask))
+    return asked
+
+
+async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Holdfast, asked: list[str]) -> None:
+    """Somebody waits for it; and one that looked at every lane knows that there is no more."""
     before: list[list[str]] = []
 
     @hf.consumer("order.placed")
@@ -104,6 +109,19 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(
         await eventually(partial(_delivered, hf, 2))
     assert before[2] == ["claim_anew"]
     assert set(before[3]) == {"claim_anew"}, "its own hint may have come back to it meanwhile"
+
+
+async def test_where_looking_at_everything_is_dear_a_worker_looks_from_where_it_was(
+    app: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lanes, "looked", lambda lanes, started, ended: setattr(lanes, "anew_due", ended + 3600))
+    await app._prepare(None)
+    async with working(app, poll=NEVER):
+        for n in range(1, 4):
+            await app.publish("order.placed", {}, conn=None)
+            await eventually(partial(_delivered, app, n))
+    assert asked.count("claim_anew") == 1
+    assert asked.count("claim") >= 2
 
 
 @on_postgres

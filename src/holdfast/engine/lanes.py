@@ -17,6 +17,8 @@ _SHALLOW = timedelta(seconds=10)
 _COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
 _LOW_SHARE = 8
+_CHEAP = 0.005
+"""Seconds that a look at every lane from its beginning may take without being put off."""
 
 
 def urgency(claim: Claimed) -> tuple[int, datetime, int]:
@@ -45,9 +47,9 @@ class Lanes:
         self._depth = self._whole
         self._turn = 0
         self._outdated_at = float("-inf")
-        self.refresh_due = 0.0
+        self.refresh_due = self.anew_due = 0.0
         self.idle = False
-        """Whether the store, when it was last asked, had nothing to claim."""
+        """Whether the store, when it was last asked, had nothing more to claim."""
 
     def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
         """Takes over what the store found; looking again is due after a multiple of what it cost."""
@@ -95,6 +97,11 @@ class Lanes:
             if name not in lowest:
                 lowest[name] = Lane(*name, claim.run_at, claim.id)
         self._floors |= lowest
+
+    def looked(self, started: float, ended: float) -> None:
+        """Learns what a look at all there is has cost: a dear one, over many dead rows, is not repeated soon."""
+        cost = ended - started
+        self.anew_due = ended + (_COST_FACTOR * cost if cost > _CHEAP else 0.0)
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])

@@ -164,8 +164,9 @@ class Life:
     async def _claim(self, pool: Pool, room: int, woken: bool) -> bool:
         """Takes what there is and starts it; returns whether there may be more."""
         started, size = time.monotonic(), claim_size(room)
-        if anew := woken and pool.lanes.idle:
+        if anew := woken and pool.lanes.idle and started >= pool.lanes.anew_due:
             claims = await self._store.run(self._claim_anew(pool, size))
+            pool.lanes.looked(started, time.monotonic())
         else:
             if started >= pool.lanes.refresh_due:
                 pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
