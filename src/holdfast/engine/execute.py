@@ -107,9 +107,13 @@ def _correlate(context: Context, claimed: Claimed) -> _Carried | None:
     if context.headers:
         carried = _Carried(bind_contextvars(**loggable(context.headers)), resume(context.headers))
     # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
-    told = (str(claimed.message_id), claimed.type, claimed.source, claimed.consumer, claimed.queue, claimed.attempts)
-    for variable, value in zip(_log_variables(), told, strict=True):
-        variable.set(value)
+    event_id, event_type, source, consumer, queue, attempt = _log_variables()
+    event_id.set(str(claimed.message_id))
+    event_type.set(claimed.type)
+    source.set(claimed.source)
+    consumer.set(claimed.consumer)
+    queue.set(claimed.queue)
+    attempt.set(claimed.attempts)
     return carried
 
 
