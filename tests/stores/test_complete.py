@@ -136,6 +136,7 @@ pytestmark = pytest.mark.parametrize(("place", "way"), WAYS, indirect=["place"])
 @pytest.fixture
 async def handler(store: Store, way: str) -> AsyncIterator[Handler]:
     identity = "bigint generated always as identity" if isinstance(store, PostgresStore) else "integer"
+    sql(store, "drop table if exists effect")  # other tests leave one of theirs in the database of this process
     sql(store, f"create table effect (id {identity} primary key, done integer)")
     async with {**SQLITE, **POSTGRES}[way](store) as handler:
         yield handler
