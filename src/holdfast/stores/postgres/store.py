@@ -26,6 +26,7 @@ T = TypeVar("T")
 _MIGRATIONS = "holdfast.stores.postgres.migrations"
 _TRIES = 6
 _HINT_EVERY = 0.01
+_LAST_HINT = 5.0
 # Not worth waiting for the disk: with the server the listeners are gone too, and look when they are back.
 HINT = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
 # Nothing may wait for ever on a peer that went silent without a word. Client-side settings only: a pooler
@@ -73,8 +74,8 @@ class PostgresStore:
         settings: dict[str, Any] = {"application_name": application_name, **_PATIENCE, **given}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
-        self._hinting = threading.Lock()
         self._hint_at = float("-inf")
+        self._late_hint: threading.Timer | None = None
         self.pooled = False
         """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
         self._patience = Patience(patience.total_seconds())
@@ -165,7 +166,8 @@ class PostgresStore:
         if (wait := self._hint_in()) is None:
             return
         if wait:
-            threading.Timer(wait, self._hint_now).start()
+            self._late_hint = threading.Timer(wait, self._hint_now)
+            self._late_hint.start()
         else:
             self._hint_now()
 
@@ -174,13 +176,15 @@ class PostgresStore:
             connection.execute(HINT, (self.channel,))
 
     def _hint_in(self) -> float | None:
-        """In how many seconds to send a hint; none when one will be sent that is as good."""
-        with self._hinting:
-            now = time.monotonic()
-            if self._hint_at > now:
-                return None
-            self._hint_at = max(now, self._hint_at + _HINT_EVERY)
-            return self._hint_at - now
+        """In how many seconds to send a hint; none when one will be sent that is as good.
+
+        Needs no lock: of two threads that ask at the same time both may send one.
+        """
+        now = time.monotonic()
+        if self._hint_at > now:
+            return None
+        self._hint_at = at = max(now, self._hint_at + _HINT_EVERY)
+        return at - now
 
     def engine_lock(self) -> contextlib.AbstractContextManager[None]:
         """Any number of engines may run."""
@@ -222,6 +226,9 @@ class PostgresStore:
         self.close_sync()
 
     def close_sync(self) -> None:
+        if self._late_hint is not None:
+            # It would open a connection that nobody closes.
+            self._late_hint.join(_LAST_HINT)
         for pool in (self._pool, self._async_pool, self._hot_pool):
             pool.close()
 
