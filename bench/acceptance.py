@@ -108,10 +108,19 @@ def _at_most(
     asked = f"at most {ratio:g} times"
     ours = _best(results, suite, metric, _ours(results, suite, metric), min, point)
     theirs = _best(results, suite, metric, others(results.subjects(suite, metric)), min, point)
+    if ours is not None and theirs is None and _too_slow(results, suite, point):
+        return Verdict(bar, asked, "no peer holds the rate", True)
     if ours is None or theirs is None:
         return Verdict(bar, asked, "", None)
     found = ours[1] / theirs[1]
     return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} beside {theirs[0]})", found <= ratio)
+
+
+def _too_slow(results: Results, suite: str, point: str | None) -> bool:
+    """Whether peers were there, and could not do at all what ours was asked to do."""
+    return point is not None and any(
+        one.suite == suite and one.kind == "too slow" and point in one.reason for one in results.problems
+    )
 
 
 def _points(

@@ -54,7 +54,7 @@ SHORT = Sizes(
 )
 FULL = Sizes(
     rounds=5,
-    seconds=12,
+    seconds=10,
     drain=100_000,
     transactions=1000,
     latencies=120,

@@ -50,6 +50,14 @@ def test_a_steady_rate_is_compared_with_peers_at_that_rate_alone() -> None:
     assert verdict("steady load p99 beside the best peer, at half of ours", *figures).held is None
 
 
+def test_a_steady_rate_that_no_peer_holds_is_held() -> None:
+    found = results(("steady", "holdfast", "publish to done p99", 20.0, "half of ours"))
+    found.blame("steady", "pgqueuer/best", "too slow", "drains 9/s at most, less than the load of 10/s (half of ours)")
+    ours, theirs = (one for one in verdicts(found) if one.bar.startswith("steady load"))
+    assert (ours.held, ours.found) == (True, "no peer holds the rate")
+    assert theirs.held is None
+
+
 @pytest.mark.parametrize(("big", "held"), [(15.0, True), (16.0, False)])
 def test_a_claim_in_a_big_store_is_held_against_an_empty_one(big: float, held: bool) -> None:
     figures = [("store", "holdfast", "claim", big, "big"), ("store", "holdfast", "claim", 10.0, "empty")]
