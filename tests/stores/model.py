@@ -143,7 +143,8 @@ class Model:
             answers.append((m.id, True))
             if not unique:
                 created.append(m)
-        if created:
+        alone = len(batch) == 1 and len(batch[0].addressed) == 1 and batch[0].key is None
+        if created and not alone:  # what is addressed and comes alone needs no list, and does not look at it
             self.lists[number] = self.epoch
         return answers
 

@@ -14,6 +14,7 @@ from tests.stores import (
     test_projection,
     test_prune,
     test_psql,
+    test_publish,
     test_query,
     test_registry,
     test_replay,
@@ -311,6 +312,12 @@ LANES = [
 ]
 
 PUBLISHING = [
+    *collides(
+        test_publish.test_one_message_from_a_stale_fanout_is_not_stored_by_its_one_statement,
+        postgres("publish_one", "n.epoch <= :sub_epoch::bigint"),
+        sqlite("publish_one", "(select coalesce(max(s.epoch), 0) from {hf}subscription s) <= :sub_epoch"),
+        sqlite("publish_one", "exists (select 1 from {hf}message m where m.id = :message_id)"),
+    ),
     *collides(
         test_keys.test_a_key_published_twice_returns_the_first_message,
         postgres("publish_keyed", "on conflict (source, key) where key is not null do nothing", ""),

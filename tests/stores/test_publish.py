@@ -10,10 +10,10 @@ from holdfast.core.delivery import Status
 from holdfast.core.message import Address, new_message
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, publish
+from holdfast.stores.publish import Fanout, Published, publish, publish_alone
 from holdfast.stores.query import Filter, clock, deliveries_of, messages
 from holdfast.stores.registry import retire
-from tests.stores.build import all_deliveries, claim_all, fresh_id, job, message, put, register_consumers, sql
+from tests.stores.build import SECOND, all_deliveries, claim_all, fresh_id, job, message, put, register_consumers, sql
 
 
 async def consumers_of(store: Store, message_id: UUID) -> list[str]:
@@ -160,6 +160,37 @@ async def test_a_stale_fanout_is_noticed_in_the_same_transaction(store: Store) -
     assert stale is not None
     assert fanout.current is not None
     assert fanout.current.epoch > stale.epoch, "the next publish must fan out right at once"
+
+
+async def test_one_message_from_a_stale_fanout_is_not_stored_by_its_one_statement(store: Store) -> None:
+    """It commits by itself, so that nothing could be mended in its transaction."""
+    await register_consumers(store, {"old": ["*"]})
+    fanout = Fanout()
+    await put(store, message(), fanout=fanout)
+    await register_consumers(store, {"new": ["order.*"]})
+    late = message()
+    alone = publish_alone([late], fanout)
+    assert alone is not None
+    assert await store.run(alone) is None
+    assert sql(store, "select count(*) from {hf}message") == sql(store, "select count(*) from {hf}delivery") == [(1,)]
+    assert await store.run(publish([late], fanout)) == [Published(late.id, True)]
+    assert await consumers_of(store, late.id) == ["new", "old"]
+
+
+async def test_only_one_message_for_one_consumer_is_published_by_one_statement(store: Store) -> None:
+    fanout = Fanout()
+    assert publish_alone([job("mail")], fanout) is None, "nobody has read the list yet"
+    await register_consumers(store, {"billing": ["order.*"], "audit": ["order.paid"]})
+    await put(store, message(), fanout=fanout)
+    for one in (message(), job("mail", delay=SECOND)):
+        alone = publish_alone([one], fanout)
+        assert alone is not None
+        assert alone.single
+        assert await store.run(alone) == [Published(one.id, True)]
+        assert len(await consumers_of(store, one.id)) == 1
+    to_two, to_nobody = message("order.paid"), message("other.thing")
+    for more in ([], [to_two], [to_nobody], [message(key="k")], [job("mail", unique="u")], [message(), message()]):
+        assert publish_alone(more, fanout) is None
 
 
 async def test_a_stale_fanout_does_not_touch_messages_that_were_there_before(store: Store) -> None:

@@ -21,7 +21,7 @@ from holdfast.stores.connection import AsyncConnection, Connection, recognise, r
 from holdfast.stores.durability import durable, durable_async
 from holdfast.stores.overview import Subscribed, subscribed
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import STREAMED, Fanout, Messages, Published, Unmade, publish, write_first
+from holdfast.stores.publish import STREAMED, Fanout, Messages, Published, Unmade, publish, publish_alone, write_first
 
 _ASK_SECONDS = 1.0
 
@@ -128,13 +128,16 @@ class Producer:
         if trusted and self._must_ask():
             with contextlib.suppress(StoreError):
                 self._certain(await self.store.run(subscribed()))
-        operation = publish(messages, self._fanout if trusted else Fanout(), own=conn is None)
+        fanout = self._fanout if trusted else Fanout()
         if conn is None:
-            published = await self.store.run(operation)
+            alone = publish_alone(messages, fanout)
+            stored = await self.store.run(alone) if alone else None
+            if stored is None:
+                stored = await self.store.run(publish(messages, fanout, own=True))
             self._hint()
-            return published
+            return stored
         adapter = joined or await self.join(conn)
-        published = await run_on_async(operation, self.store.dialect, adapter)
+        published = await run_on_async(publish(messages, fanout), self.store.dialect, adapter)
         after_commit(conn, self._hint)
         return published
 
@@ -150,13 +153,16 @@ class Producer:
         if trusted and self._must_ask():
             with contextlib.suppress(StoreError):
                 self._certain(self.store.run_sync(subscribed()))
-        operation = publish(messages, self._fanout if trusted else Fanout(), own=conn is None)
+        fanout = self._fanout if trusted else Fanout()
         if conn is None:
-            published = self.store.run_sync(operation)
+            alone = publish_alone(messages, fanout)
+            stored = self.store.run_sync(alone) if alone else None
+            if stored is None:
+                stored = self.store.run_sync(publish(messages, fanout, own=True))
             self._hint()
-            return published
+            return stored
         adapter = joined or self.join_sync(conn)
-        published = run_on(operation, self.store.dialect, adapter)
+        published = run_on(publish(messages, fanout), self.store.dialect, adapter)
         after_commit(conn, self._hint)
         return published
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -14,7 +14,7 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import TENANT_HEADER, Address, NewMessage
 from holdfast.core.pattern import candidates
 from holdfast.stores.dialect import as_uuid
-from holdfast.stores.operation import Query, Rows, Steps, columns, operation
+from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 
 # Large batches with conflict handling plan badly; plain ones do not.
 _CHUNK = 1000
@@ -133,11 +133,8 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
         yield from _put_right(made, subscriptions, newest, fanout)
         return [Published(m.id, True) for m in made]
     newest = subscriptions.epoch
-    if len(messages) == 1 and messages[0].key is None and not _unique(messages[0]):
-        # What most calls bring, made short.
-        rows = yield _insert("publish", _MESSAGE, messages, subscriptions)
-        yield from _put_right(messages, subscriptions, max(newest, rows[0][0]), fanout)
-        return [Published(messages[0].id, True)]
+    if (alone := _alone(messages, subscriptions)) and (published := (yield from _publish_alone(alone))):
+        return published
     plain = [m for m in messages if m.key is None and not _unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.source, m.key))
     if own and len(plain) >= STREAMED:
@@ -162,6 +159,17 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
         stored[message.id] = yield from _publish_unique(message)
     yield from _put_right([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
     return [stored[m.id] for m in messages]
+
+
+def publish_alone(messages: Messages, fanout: Fanout) -> Operation[list[Published] | None] | None:
+    """`publish` for one message that goes to one consumer, as one statement, which needs no transaction around it.
+
+    None when these are not that. Its answer is none when the list of subscriptions was old; then nothing was stored.
+    """
+    if isinstance(messages, Unmade) or fanout.current is None:
+        return None
+    alone = _alone(messages, fanout.current)
+    return None if alone is None else Operation(lambda: _publish_alone(alone), single=True)
 
 
 @operation
@@ -201,11 +209,26 @@ def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newe
         yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, absent)})
 
 
+def _alone(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
+    """What stores one message without a key and its only delivery; none when there is more, or less, to store."""
+    if len(messages) != 1 or messages[0].key is not None or _unique(messages[0]):
+        return None
+    deliveries = _delivery_rows(messages, subscriptions)
+    if len(deliveries) != 1:
+        return None
+    values = (*_row(messages[0], subscriptions.epoch)[:-1], *deliveries[0])
+    return Query("publish_one", dict(zip((*_MESSAGE, *_DELIVERY), values, strict=True)))
+
+
+def _publish_alone(alone: Query) -> Steps[list[Published] | None]:
+    ((newest,),) = yield alone
+    known: Any = alone.values["sub_epoch"]
+    return None if newest > known else [Published(as_uuid(alone.values["id"]), True)]
+
+
 def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
     rows = [_row(m, subscriptions.epoch)[: len(names)] for m in messages]
-    deliveries = [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
-    if name == "publish" and len(rows) == len(deliveries) == 1:
-        return Query("publish_one", dict(zip((*names, *_DELIVERY), (*rows[0], *deliveries[0]), strict=True)))
+    deliveries = _delivery_rows(messages, subscriptions)
     batches = {"messages": columns(names, rows), "deliveries": columns(_DELIVERY, deliveries)}
     return Query(name, batches=batches)
 
@@ -275,6 +298,10 @@ def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) ->
             # A consumer that came with a later deploy must not get work that only earlier workers would run.
             generation = max(m.generation, to.generation)
             yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
+
+
+def _delivery_rows(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> list[tuple[object, ...]]:
+    return [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
 
 
 def _padded(row: tuple[object, ...]) -> tuple[object, ...]:

@@ -25,18 +25,22 @@ addressed as (
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_one
--- Stores one message without a key and its only delivery; returns the newest subscription epoch. Of plain values the
--- server keeps one plan, of arrays it makes one each time.
-with stored as (
+-- Stores one message without a key and its only delivery, unless somebody has subscribed since the list was read; returns
+-- the newest subscription epoch. Of plain values the server keeps one plan, of arrays it makes one each time.
+with newest as materialized (select coalesce(max(s.epoch), 0) as epoch from {hf}subscription s),
+known as materialized (select n.epoch from newest n where n.epoch <= :sub_epoch::bigint),
+stored as (
   insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
-  values (:id::uuid, :type::text, :source::text, :payload::text::jsonb, :headers::text::jsonb, :generation::bigint,
-          coalesce(:occurred_at::timestamptz, now()), :sub_epoch::bigint)),
+  select :id::uuid, :type::text, :source::text, :payload::text::jsonb, :headers::text::jsonb, :generation::bigint,
+         coalesce(:occurred_at::timestamptz, now()), :sub_epoch::bigint
+  from known),
 addressed as (
   insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
-  values (:delivery_id::uuid, :message_id::uuid, :consumer::text, :queue::text, :priority::smallint,
-          :delivery_generation::bigint, :max_attempts::integer,
-          coalesce(:run_at::timestamptz, now() + :delay::interval, now()), :retry::text::jsonb))
-select coalesce(max(s.epoch), 0) from {hf}subscription s
+  select :delivery_id::uuid, :message_id::uuid, :consumer::text, :queue::text, :priority::smallint,
+         :delivery_generation::bigint, :max_attempts::integer,
+         coalesce(:run_at::timestamptz, now() + :delay::interval, now()), :retry::text::jsonb
+  from known)
+select n.epoch from newest n
 
 -- name: load_messages
 -- Takes in messages without a key that happen now.

@@ -18,14 +18,17 @@ values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_gener
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_one
--- Stores one message without a key and its only delivery; returns the newest subscription epoch.
+-- Stores one message without a key and its only delivery, unless somebody has subscribed since the list was read; returns
+-- the newest subscription epoch.
 -- once
 insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
-values (:id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch);
+select :id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch
+where (select coalesce(max(s.epoch), 0) from {hf}subscription s) <= :sub_epoch;
 -- once
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
-values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
-        coalesce(:run_at, {now} + :delay, {now}), :retry);
+select :delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
+       coalesce(:run_at, {now} + :delay, {now}), :retry
+where exists (select 1 from {hf}message m where m.id = :message_id);
 -- once
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
