@@ -54,9 +54,9 @@ SHORT = Sizes(
 )
 FULL = Sizes(
     rounds=5,
-    seconds=10,
+    seconds=6,
     drain=100_000,
-    transactions=1000,
+    transactions=5000,
     latencies=120,
     steady=10,
     pending=1_000_000,
