@@ -22,7 +22,8 @@ from holdfast.stores.claim import Claimed, Lane, claim
 from holdfast.stores.dialect import Stream, Style
 from holdfast.stores.operation import Query
 from holdfast.stores.postgres.dialect import PostgresDialect
-from holdfast.stores.postgres.store import HINT, HOT_SESSION, SESSION
+from holdfast.stores.postgres.hint import HINT
+from holdfast.stores.postgres.store import HOT_SESSION, SESSION
 
 _ID, _FENCE, _RUN_AT, _PAYLOAD = (Claimed._fields.index(name) for name in ("id", "fence", "run_at", "payload"))
 _EVENT, _CONSUMER, _WORKER, _CHANNEL = "bench.happened", "bench0", "bare", "bare"

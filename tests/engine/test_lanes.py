@@ -147,7 +147,13 @@ def test_a_claim_has_one_of_few_sizes(free: int, size: int) -> None:
 def test_a_dear_look_at_everything_is_not_repeated_soon(clock: Clock) -> None:
     """Under an old snapshot it walks over all that was done since; the floors keep the next claims off that."""
     lanes = Lanes()
-    lanes.looked(clock.now - 0.001, clock.now)
-    assert lanes.anew_due == clock.now
-    lanes.looked(clock.now - 0.05, clock.now)
-    assert lanes.anew_due == pytest.approx(clock.now + 1.0)
+    for cost, put_off in ((0.001, 0.0), (0.011, 0.0), (0.03, 0.6), (0.5, 1.0), (9.0, 1.0), (0.001, 0.0)):
+        lanes.looked(clock.now - cost, clock.now)
+        assert lanes.anew_due - clock.now == pytest.approx(put_off), cost
+
+
+def test_what_a_far_away_store_takes_is_not_dear(clock: Clock) -> None:
+    lanes = Lanes()
+    for cost in (0.04, 0.05, 0.08):
+        lanes.looked(clock.now - cost, clock.now)
+        assert lanes.anew_due == clock.now

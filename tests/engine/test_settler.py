@@ -163,7 +163,7 @@ async def test_a_worker_claims_no_more_while_its_outcomes_are_not_written(
     monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 10)
     store, proxy = through
     wrote = asyncio.Event()
-    told, settler = Told(), Settler(store, "w1", wrote.set)
+    told, settler = Told(), Settler(store, "w1", lambda _: wrote.set())
     claims = await claimed(store, 20)
     async with settling(settler):
         with proxy.away():

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.engine import life
 from holdfast.engine.lanes import Lanes
@@ -20,6 +20,7 @@ from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, query, statuses, working
 
 NEVER = timedelta(hours=1)
+NEVER_DUE = float("inf")
 on_postgres = pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
 
 
@@ -122,6 +123,74 @@ async def test_where_looking_at_everything_is_dear_a_worker_looks_from_where_it_
             await eventually(partial(_delivered, app, n))
     assert asked.count("claim_anew") == 1
     assert asked.count("claim") >= 2
+
+
+async def test_what_comes_while_a_dear_look_is_put_off_is_found_when_it_is_due(
+    hf: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lanes that are known do not lead to it, and no hint comes twice."""
+    monkeypatch.setattr(Lanes, "looked", lambda lanes, started, ended: setattr(lanes, "anew_due", ended + 0.3))
+    monkeypatch.setattr(Lanes, "refreshed", lambda lanes, found, *_: setattr(lanes, "refresh_due", NEVER_DUE))
+    names = ("first", "second", "third")
+    for name in names:
+
+        async def handler(payload: object) -> None: ...
+
+        hf.consumer(f"order.{name}", name=name)(handler)
+    await hf._prepare(None)
+    async with working(hf, poll=NEVER):
+        for n, name in enumerate(names, start=1):
+            await hf.publish(f"order.{name}", {}, conn=None)
+            await eventually(partial(_delivered, hf, n))
+    assert "claim" not in asked
+
+
+async def test_what_a_settlement_makes_due_at_once_is_claimed_at_once(hf: Holdfast) -> None:
+    """The end of the run came before: then it was still in flight."""
+
+    @hf.consumer("order.placed", retry=RetryPolicy.schedule([0, 0, 0]))
+    async def billing(payload: object) -> None:
+        runs.append(1)
+        if len(runs) < 4:
+            raise ValueError
+
+    runs: list[int] = []
+    await hf._prepare(None)
+    async with working(hf, poll=NEVER):
+        await hf.publish("order.placed", {}, conn=None)
+        await eventually(partial(_delivered, hf, 1))
+    assert len(runs) == 4
+
+
+async def test_who_waited_for_settlements_claims_when_they_are_written(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 0)
+    await app._prepare(None)
+    await app.publish_many([("order.placed", {"n": n}) for n in range(40)], conn=None)
+    async with working(app, poll=NEVER, concurrency=1):
+        await eventually(partial(_delivered, app, 40))
+
+
+@on_postgres
+async def test_a_hint_survives_the_loop_it_was_sent_from(app: Holdfast, make_app: MakeApp, dsn: str) -> None:
+    """A publish is the last act of a script: its hint waits its turn when the loop ends."""
+    await app._prepare(None)
+    producer = make_app()
+
+    async def publish() -> None:
+        for pause in (0.05, 0.0, 0.0):
+            await producer.publish("order.placed", {}, conn=None)
+            await asyncio.sleep(pause)
+
+    def script() -> None:
+        asyncio.run(publish())
+        producer.store.close_sync()
+
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute(f'listen "{app.store.channel}"'.encode())  # type: ignore[attr-defined]
+        await asyncio.to_thread(script)
+        assert len(list(listener.notifies(timeout=0.5))) >= 3
 
 
 @on_postgres

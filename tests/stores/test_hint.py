@@ -43,6 +43,34 @@ async def test_a_burst_of_commits_is_followed_by_a_hint_and_makes_few(
     assert 2 <= told <= most
 
 
+async def test_the_last_of_two_hints_is_sent_after_it_was_asked_for(postgres_store: PostgresStore) -> None:
+    with psycopg.connect(postgres_store.conninfo, autocommit=True) as listener:
+        listener.execute(f'listen "{postgres_store.channel}"'.encode())
+        await postgres_store.hint()
+        first = len(list(listener.notifies(timeout=0.1, stop_after=1)))
+        await postgres_store.hint()
+        assert first == len(list(listener.notifies(timeout=SECONDS))) == 1
+
+
+async def test_one_hint_is_under_way_at_a_time_however_slow_the_server_is(
+    postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connections are for those who publish; what was asked for meanwhile is sent once more afterwards."""
+    monkeypatch.setattr("holdfast.stores.postgres.hint.HINT", "select pg_sleep(0.4), pg_notify(%s, '')")
+    with psycopg.connect(postgres_store.conninfo, autocommit=True) as listener:
+        listener.execute(f'listen "{postgres_store.channel}"'.encode())
+        hints = []
+        for _ in range(8):
+            hints.append(asyncio.create_task(postgres_store.hint()))
+            await asyncio.sleep(0.011)
+        await asyncio.gather(*hints)
+        ((most,),) = listener.execute(
+            "select count(*) from pg_stat_activity where query like '%pg_sleep%pg_notify%' and pid <> pg_backend_pid()"
+        )
+        told = len(list(listener.notifies(timeout=SECONDS)))
+    assert (most, told) == (1, 2)
+
+
 async def test_what_a_hint_asks_of_its_transaction_ends_with_it(postgres_store: PostgresStore) -> None:
     """It does not wait for the disk: with the server the listeners are gone too. The next on its connection does."""
     await postgres_store.hint()

@@ -356,4 +356,11 @@ class Holdfast(Router):
             self.store.hint_sync()
         else:
             self._hints.add(hint)
-            hint.add_done_callback(self._hints.discard)
+            hint.add_done_callback(self._hinted)
+
+    def _hinted(self, hint: "asyncio.Future[None]") -> None:
+        self._hints.discard(hint)
+        if hint.cancelled():
+            # The loop ends. It waits for threads, not for tasks; one that is closed does neither.
+            with contextlib.suppress(RuntimeError):
+                hint.get_loop().run_in_executor(None, self.store.hint_sync)

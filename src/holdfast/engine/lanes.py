@@ -17,8 +17,8 @@ _SHALLOW = timedelta(seconds=10)
 _COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
 _LOW_SHARE = 8
-_CHEAP = 0.005
-"""Seconds that a look at every lane from its beginning may take without being put off."""
+_CHEAP, _LONGEST = 0.01, 1.0
+"""Seconds that a look at everything may take beyond a quick one without being put off, and may be put off at most."""
 
 
 def urgency(claim: Claimed) -> tuple[int, datetime, int]:
@@ -47,6 +47,7 @@ class Lanes:
         self._depth = self._whole
         self._turn = 0
         self._outdated_at = float("-inf")
+        self._quickest = float("inf")
         self.refresh_due = self.anew_due = 0.0
         self.idle = False
         """Whether the store, when it was last asked, had nothing more to claim."""
@@ -101,7 +102,9 @@ class Lanes:
     def looked(self, started: float, ended: float) -> None:
         """Learns what a look at all there is has cost: a dear one, over many dead rows, is not repeated soon."""
         cost = ended - started
-        self.anew_due = ended + (_COST_FACTOR * cost if cost > _CHEAP else 0.0)
+        self._quickest = min(self._quickest, cost)
+        dear = cost > _CHEAP + 2 * self._quickest
+        self.anew_due = ended + (min(_LONGEST, _COST_FACTOR * cost) if dear else 0.0)
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])

@@ -5,10 +5,11 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from holdfast.core.delivery import Status
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outcome import LeaseExpired, Released
 from holdfast.engine.attempt import Attempts
@@ -18,7 +19,7 @@ from holdfast.engine.options import WorkerOptions, claim_size, instance_id
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.periodic import every, first
 from holdfast.engine.pool import Pool, pools
-from holdfast.engine.settler import Settler
+from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Duty, Surroundings
 from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
@@ -164,7 +165,11 @@ class Life:
     async def _claim(self, pool: Pool, room: int, woken: bool) -> bool:
         """Takes what there is and starts it; returns whether there may be more."""
         started, size = time.monotonic(), claim_size(room)
-        if anew := woken and pool.lanes.idle and started >= pool.lanes.anew_due:
+        if (anew := woken and pool.lanes.idle) and started < pool.lanes.anew_due:
+            # What woke it may be where the lanes that are known do not lead.
+            self._look_at_all_in(pool, pool.lanes.anew_due - started)
+            anew = False
+        if anew:
             claims = await self._store.run(self._claim_anew(pool, size))
             pool.lanes.looked(started, time.monotonic())
         else:
@@ -189,9 +194,23 @@ class Life:
         pool.lanes.idle = len(claims) < size if anew else not claims
         return not pool.lanes.idle
 
-    def _wrote(self) -> None:
-        """Claims again if that had to wait for settlements, or waits for nothing else."""
-        if self._crowded or self._options.until_idle:
+    def _look_at_all_in(self, pool: Pool, seconds: float) -> None:
+        """Wakes the claiming when a look at everything is due again, once however often it is asked for."""
+        if pool.put_off is None:
+
+            def due() -> None:
+                pool.put_off = None
+                self._signals.wake.set()
+
+            pool.put_off = asyncio.get_running_loop().call_later(seconds + _SLICE, due)
+
+    def _wrote(self, batch: Sequence[Ack]) -> None:
+        """Claims again if that had to wait for settlements, or if one of them may have made something due at once."""
+        if (
+            self._crowded
+            or self._options.until_idle
+            or any(ack.settlement.change.status is Status.PENDING for ack in batch)
+        ):
             self._signals.wake.set()
 
     def _claim_anew(self, pool: Pool, size: int) -> Operation[list[Claimed]]:

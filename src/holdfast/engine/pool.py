@@ -29,6 +29,8 @@ class Pool:
         """Slots that have only made way for others."""
         self.turn = 0.0
         """When this turn of the loop began."""
+        self.put_off: asyncio.TimerHandle | None = None
+        """What wakes the claiming for a look at everything that was too dear to be repeated at once."""
         self._rate = 0.0
         self._most = self._enough = 0
         self._finished = 0

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -35,10 +35,10 @@ class Ack(NamedTuple):
 
 
 class Settler:
-    """Writes outcomes in batches, and calls `wrote` after each. Nothing is forgotten: what cannot be written now is
+    """Writes outcomes in batches, and calls `wrote` with each. Nothing is forgotten: what cannot be written now is
     tried until the deadline."""
 
-    def __init__(self, store: Store, worker: str, wrote: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: Store, worker: str, wrote: Callable[[Sequence[Ack]], None] = lambda _: None) -> None:
         self._store, self._worker, self._wrote = store, worker, wrote
         self._waiting: deque[Ack] = deque()
         self._under_way: list[Ack] = []
@@ -75,10 +75,10 @@ class Settler:
             await self._news.wait()
             self._news.clear()
             while self._waiting:
-                self._under_way = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                await self._write(self._under_way)
+                batch = self._under_way = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                await self._write(batch)
                 self._under_way = []
-                self._wrote()
+                self._wrote(batch)
             if not self._aside:
                 self._empty.set()
 

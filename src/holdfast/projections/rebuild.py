@@ -131,7 +131,7 @@ class Rebuild:
         finally:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
-        self._store.hint_sync()
+        await self._store.hint()
         return Rebuilt(
             projector=self._subject.name,
             online=self._online,

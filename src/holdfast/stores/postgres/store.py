@@ -1,9 +1,9 @@
-"""The PostgreSQL store: pools of psycopg connections, one for awaiting and one for blocking callers."""
+"""The PostgreSQL store: pools of psycopg connections for awaiting and for blocking callers, and for what is asked all
+the time."""
 
 import asyncio
 import contextlib
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -18,6 +18,7 @@ from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, OnConnec
 from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, drive, drive_async
 from holdfast.stores.postgres.dialect import PostgresDialect
+from holdfast.stores.postgres.hint import Hints
 from holdfast.stores.postgres.pool import AsyncPool, Pool
 from holdfast.stores.postgres.silence import Line, Patience
 
@@ -25,10 +26,6 @@ T = TypeVar("T")
 
 _MIGRATIONS = "holdfast.stores.postgres.migrations"
 _TRIES = 6
-_HINT_EVERY = 0.01
-_LAST_HINT = 5.0
-# Not worth waiting for the disk: with the server the listeners are gone too, and look when they are back.
-HINT = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
 # Nothing may wait for ever on a peer that went silent without a word. Client-side settings only: a pooler
 # refuses start-up options.
 _PATIENCE = {
@@ -43,7 +40,7 @@ _PATIENCE = {
 # default is: a lock is taken to see what others have committed, and an older snapshot would hide it.
 SESSION = "set plan_cache_mode = force_custom_plan; set default_transaction_isolation = 'read committed'"
 # Claims and settlements are asked all the time, and half of a small one is planning. They keep theirs, in sessions of
-# their own where nothing but a walk by indexes, in the order asked for, can be planned, however empty the tables are.
+# their own where a walk by indexes is preferred to anything else wherever there is one, however empty the tables are.
 HOT_SESSION = (
     "set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set enable_material = off; set enable_sort = off; "
@@ -74,8 +71,6 @@ class PostgresStore:
         settings: dict[str, Any] = {"application_name": application_name, **_PATIENCE, **given}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
-        self._hint_at = float("-inf")
-        self._late_hint: threading.Timer | None = None
         self.pooled = False
         """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
         self._patience = Patience(patience.total_seconds())
@@ -84,6 +79,7 @@ class PostgresStore:
             AsyncPool(connect, pool_size, timeout.total_seconds(), self.name)
             for connect in (self._connect_async, self._connect_hot)
         )
+        self._hints = Hints(self.channel, self._pool, self._async_pool, self._patience)
 
     async def run(self, operation: Operation[T]) -> T:
         pool = self._hot_pool if operation.hot else self._async_pool
@@ -153,38 +149,10 @@ class PostgresStore:
                 pause = min(pause * 2, 5.0)
 
     async def hint(self) -> None:
-        """NOTIFY in a transaction of its own: inside the publisher's it would take a global lock at commit."""
-        if (wait := self._hint_in()) is None:
-            return
-        if wait:
-            await asyncio.sleep(wait)
-        with contextlib.suppress(psycopg.Error, StoreUnavailable):
-            async with self._async_pool.connection() as connection:
-                await connection.execute(HINT, (self.channel,))
+        await self._hints.send()
 
     def hint_sync(self) -> None:
-        if (wait := self._hint_in()) is None:
-            return
-        if wait:
-            self._late_hint = threading.Timer(wait, self._hint_now)
-            self._late_hint.start()
-        else:
-            self._hint_now()
-
-    def _hint_now(self) -> None:
-        with contextlib.suppress(psycopg.Error, StoreUnavailable), self._pool.connection() as connection:
-            connection.execute(HINT, (self.channel,))
-
-    def _hint_in(self) -> float | None:
-        """In how many seconds to send a hint; none when one will be sent that is as good.
-
-        Needs no lock: of two threads that ask at the same time both may send one.
-        """
-        now = time.monotonic()
-        if self._hint_at > now:
-            return None
-        self._hint_at = at = max(now, self._hint_at + _HINT_EVERY)
-        return at - now
+        self._hints.send_sync()
 
     def engine_lock(self) -> contextlib.AbstractContextManager[None]:
         """Any number of engines may run."""
@@ -223,12 +191,12 @@ class PostgresStore:
         self.schema_status().check()
 
     async def close(self) -> None:
+        if self._hints.late:
+            await asyncio.to_thread(self._hints.finish)
         self.close_sync()
 
     def close_sync(self) -> None:
-        if self._late_hint is not None:
-            # It would open a connection that nobody closes.
-            self._late_hint.join(_LAST_HINT)
+        self._hints.finish()
         for pool in (self._pool, self._async_pool, self._hot_pool):
             pool.close()
 

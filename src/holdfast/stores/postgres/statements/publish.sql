@@ -26,7 +26,7 @@ select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_one
 -- Stores one message without a key and its only delivery, unless somebody has subscribed since the list was read; returns
--- the newest subscription epoch. Of plain values the server keeps one plan, of arrays it makes one each time.
+-- the newest subscription epoch. Of plain values a caller's session keeps one plan, of arrays it makes one each time.
 with newest as materialized (select coalesce(max(s.epoch), 0) as epoch from {hf}subscription s),
 known as materialized (select n.epoch from newest n where n.epoch <= :sub_epoch::bigint),
 stored as (
