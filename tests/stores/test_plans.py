@@ -19,6 +19,7 @@ from holdfast.stores.counting import counts, failure_groups
 from holdfast.stores.operate import pause_consumer, replay
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
+from holdfast.stores.publish import Fanout, Subscriptions, publish
 from holdfast.stores.query import Filter, deliveries, deliveries_of
 from holdfast.stores.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.settle import Settlement, ownership, settle
@@ -27,7 +28,7 @@ from holdfast.stores.trail import request_messages
 from holdfast.stores.trend import accepted, recent_dead, retrying
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.build import LEASE, SECOND, failure, fresh_id, outcome, sql
+from tests.stores.build import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql
 from tests.stores.explain import Plan, Session, session, sqlite_plan
 
 CONSUMERS = ("billing", "shipping", "mail")
@@ -421,6 +422,25 @@ def test_under_a_held_snapshot_a_claim_from_a_tight_floor_stays_flat(make: Calla
     assert tight.buffers < all_of_it.buffers / 2, "the whole lane pays for the dead rows; it is looked at seldom"
 
 
+def test_a_publish_does_not_read_every_subscription(make: Callable[[], PostgresStore]) -> None:
+    """Each endpoint of a tenant is one of them, and each publish asks for the newest."""
+    store = make()
+    sql(
+        store,
+        "insert into {hf}subscription (pattern, consumer, epoch, since_epoch, from_start, mark_tx) "
+        "select 'tenant.' || n, 'billing', 1, 1, false, '0' from generate_series(1, 20000) n",
+    )
+    sql(store, "analyze {hf}subscription")
+    fanout = Fanout()
+    with session(store) as postgres:
+        postgres.try_out(publish([job("mail")], fanout))
+        postgres.try_out(publish([message(key="k")], fanout))
+        for name in ("publish_one", "publish_keyed"):
+            plan = postgres.explain(name)
+            assert plan.scans("subscription") == {"subscription_epoch"}, name
+            assert plan.rows_read("subscription") <= 1, name
+
+
 def test_a_replay_of_many_reads_only_what_it_replays(quiet: PostgresStore) -> None:
     """It runs inside a function of the database, so the pages are counted by the server's statistics."""
     with session(quiet) as postgres:
@@ -488,6 +508,7 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     assert "message_request" in indexes(request_messages("r-1", 10))
     indexes(prune_deliveries(FROM_THE_START, fresh_id(), timedelta(days=7)))
     indexes(catch_up())
+    assert "subscription_epoch" in indexes(publish([job("mail")], Fanout(Subscriptions(1, {}))))
 
 
 def _claim_plan(postgres: Session, wanted: list[Lane]) -> Plan:

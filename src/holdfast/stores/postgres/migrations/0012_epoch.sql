@@ -1,0 +1,2 @@
+-- Every publish asks for the newest subscription: with thousands of endpoints that must not read them all.
+create index subscription_epoch on {hf}subscription (epoch);
