@@ -39,7 +39,7 @@ class Reactions:
 
     def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
         """What to call once the messages are written. Refuses a connection whose commit cannot be seen, before."""
-        if isinstance(messages, Unmade):
+        if isinstance(messages, Unmade) or not self._declared:
             return lambda _: None
         wanted = [
             (reaction, message)

@@ -6,7 +6,7 @@ Nothing is imported and nothing is done until the process itself has configured 
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import structlog
@@ -64,12 +64,12 @@ class Tracing:
             _broken(error)
         return self._enabled
 
-    @contextmanager
-    def publishing(self, messages: Messages) -> Iterator[Messages]:
+    def publishing(self, messages: Messages) -> AbstractContextManager[Messages]:
         """A span around the writing of messages, which carry it on."""
-        if not self.on:
-            yield messages
-            return
+        return self._spanning(messages) if self.on else nullcontext(messages)
+
+    @contextmanager
+    def _spanning(self, messages: Messages) -> Iterator[Messages]:
         from opentelemetry.trace import SpanKind
 
         spanning = self._tracer.start_as_current_span(
