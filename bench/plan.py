@@ -54,7 +54,7 @@ SHORT = Sizes(
 )
 FULL = Sizes(
     rounds=5,
-    seconds=6,
+    seconds=10,
     drain=100_000,
     transactions=5000,
     latencies=120,
