@@ -329,6 +329,9 @@ class Life:
             self._signals.end()
             return 0.0
         wait = next_in.total_seconds()
+        if self._signals.wake.is_set():
+            # Something was settled after the claim had looked.
+            return 0.0
         if wait <= 0 and time.monotonic() - self._claimed_at > limit:
             log.warning("not idle, but nothing could be claimed: suspect or another generation's", worker=self.id)
             self._signals.end()
