@@ -9,7 +9,8 @@ from holdfast import Holdfast
 from holdfast.app.webhooks import Served
 from holdfast.app.working import surroundings
 from holdfast.core.delivery import Status
-from holdfast.engine.life import Life, Signals
+from holdfast.engine.life import Life
+from holdfast.engine.signals import Signals
 from tests.engine.running import all_of, drain, happens, options, statuses, working
 
 

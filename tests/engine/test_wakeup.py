@@ -16,8 +16,9 @@ from holdfast.core.delivery import Status
 from holdfast.engine import life
 from holdfast.engine.lanes import Lanes
 from holdfast.stores.claim import claim, claim_anew, lanes
+from holdfast.stores.query import outlook
 from tests.engine.conftest import MakeApp
-from tests.engine.running import eventually, query, statuses, working
+from tests.engine.running import drain, eventually, query, statuses, working
 
 NEVER = timedelta(hours=1)
 NEVER_DUE = float("inf")
@@ -170,6 +171,24 @@ async def test_who_waited_for_settlements_claims_when_they_are_written(
     await app.publish_many([("order.placed", {"n": n}) for n in range(40)], conn=None)
     async with working(app, poll=NEVER, concurrency=1):
         await eventually(partial(_delivered, app, 40))
+
+
+async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has claimed nothing, asks when the next is due, and that is now."""
+    came: list[int] = []
+
+    def asked_too_late(*args: Any) -> Any:
+        if not came:
+            came.append(1)
+            app.sync.publish("order.placed", {}, conn=None)
+        return outlook(*args)
+
+    monkeypatch.setattr(life, "outlook", asked_too_late)
+    await app._prepare(None)
+    await drain(app, idle_limit=timedelta(0))
+    assert await _delivered(app, 1)
 
 
 @on_postgres

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,6 +19,7 @@ from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.periodic import every, first
 from holdfast.engine.pool import Pool, pools
 from holdfast.engine.settler import Ack, Settler
+from holdfast.engine.signals import Signals
 from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Duty, Surroundings
 from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
@@ -36,23 +36,6 @@ _MOMENT = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _RESERVE = 3.0
 """Seconds of the grace that are kept to stop handlers and to write what is known."""
-
-
-class Signals:
-    """What a worker is told from outside: there may be work, take no more, wait for nothing."""
-
-    def __init__(self) -> None:
-        self.wake, self.stop, self.hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def end(self) -> None:
-        """Take no more work."""
-        self.stop.set()
-        self.wake.set()
-
-    async def woken(self, seconds: float) -> None:
-        """Waits for a wake-up, about so long: twenty workers must not come back in the same instant."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.wake.wait(), seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
 
 class Life:
@@ -149,10 +132,10 @@ class Life:
 
     async def _round(self, woken: bool) -> float:
         """Claims for every pool that has room; returns how many seconds to wait before the next round."""
-        self._crowded = self._settler.behind
         if self._options.suspects:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
+        self._crowded = self._settler.behind
         if not self._crowded and any(
             [await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())]
         ):

@@ -11,8 +11,9 @@ import structlog
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import raised
-from holdfast.engine.life import Life, Signals
+from holdfast.engine.life import Life
 from holdfast.engine.options import WorkerOptions
+from holdfast.engine.signals import Signals
 from holdfast.engine.surroundings import Surroundings
 
 log = structlog.get_logger("holdfast.worker")

@@ -41,8 +41,9 @@ _T = TypeVar("_T")
 _SLICE = 0.1
 """Seconds that one poll blocks; commits and closing wait no longer."""
 _TICK = 0.5
-_SILENCE = 10.0
 """Seconds without a fetch after which we poll with our partitions paused."""
+_SILENCE = 10.0
+"""Seconds without a record or an error after which we ask whether the brokers are there."""
 _LAG_SECONDS = 2.0
 """For each answer about the lag: commits wait behind it."""
 # The group is changing hands. What was not committed is on revocation, or is read again by the next owner.
