@@ -158,3 +158,44 @@ async def test_a_message_is_shown_with_its_deliveries(store: Store, ops: Operati
     detail = await ops.message(published.id)
     assert [one.delivery.consumer for one in detail.deliveries] == ["billing", "mail"]
     assert detail.message.headers == {"request_id": "r-1"}
+
+
+async def test_a_failure_group_names_the_deploy_that_ran_it_and_the_line_that_broke(
+    store: Store, ops: Operations
+) -> None:
+    """Published by generation 41, run by 42 and then 43: it began with 42."""
+    await register_consumers(store, {"mail": []})
+    await start(store, "w42", ["mail"], generation=42)
+    await start(store, "w43", ["mail"], generation=43)
+    for worker, generation in (("w42", 42), ("w43", 43)):
+        await put(store, job("mail", generation=41))
+        (claimed,) = await claim_all(store, worker, generation=generation)
+        await finish(store, claimed, DeadLetter(), worker, error=failure())
+        age(store, MINUTE, "delivery")
+    (group,) = await ops.failure_groups()
+    assert (group.first_generation, group.last_generation, group.count) == (42, 43, 2)
+    assert group.frame is not None
+    assert "build.py:" in group.frame
+    assert group.frame.endswith(" in failure")
+    assert (await ops.delivery(group.example)).frame == group.frame
+
+
+async def test_the_runs_of_an_earlier_failure_do_not_name_the_deploy_of_this_one(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {"mail": []})
+    await start(store, "w42", ["mail"], generation=42)
+    await start(store, "w43", ["mail"], generation=43)
+    await put(store, job("mail"))
+    for worker in ("w42", "w43"):
+        (claimed,) = await claim_all(store, worker, generation=43)
+        await finish(store, claimed, DeadLetter(), worker, error=failure())
+        if worker == "w42":
+            age(store, MINUTE, "run")
+            await ops.replay([claimed.id], actor="ada")
+    (group,) = await ops.failure_groups()
+    assert (group.first_generation, group.last_generation) == (43, 43)
+
+
+async def test_a_failure_of_unknown_deploy_names_none(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 1)
+    (group,) = await ops.failure_groups()
+    assert (group.first_generation, group.last_generation) == (None, None)

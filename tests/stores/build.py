@@ -44,6 +44,7 @@ _TIMES = {
     "message": ["occurred_at"],
     "consumer": ["registered_at", "paused_at", "blocked_until"],
     "alert": ["told_at"],
+    "run": ["started_at", "completed_at"],
 }
 
 

@@ -24,6 +24,7 @@ from tests.stores.build import (
     outcome,
     put,
     sql,
+    start,
 )
 
 MINUTE = timedelta(minutes=1)
@@ -203,6 +204,24 @@ async def test_a_failure_is_always_recorded_as_a_run(store: Store) -> None:
     assert "Traceback" in BOOM.trace
     assert before <= run.completed_at <= await store.run(clock())
     assert run.started_at == run.completed_at - timedelta(seconds=2.5)
+
+
+async def test_a_run_names_the_generation_of_the_worker_that_made_it(store: Store) -> None:
+    await start(store, "w1", ["mail"], generation=42)
+    await put(store, job(generation=41), job(generation=41))
+    failed, done = await claim_all(store, generation=42)
+    await finish(store, failed, DeadLetter(), error=BOOM)
+    await finish(store, done, Deliver(), outcome="succeeded", keep_run=True)
+    assert [run.generation for one in (failed, done) for run in await store.run(runs(one.id))] == [42, 42]
+
+
+async def test_a_run_that_ended_with_its_lease_names_no_generation(store: Store) -> None:
+    """The worker that settles it is not the one that ran it."""
+    await start(store, "w1", ["mail"], generation=42)
+    claimed = await claim_one(store)
+    await finish(store, claimed, Retry(MINUTE), error=BOOM, expired=True)
+    (run,) = await store.run(runs(claimed.id))
+    assert run.generation is None
 
 
 async def test_a_run_without_a_known_beginning_has_none(store: Store) -> None:

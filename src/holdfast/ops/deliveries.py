@@ -1,18 +1,20 @@
 """Deliveries, dead letters and jobs: lists, and everything there is to know about one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
+from holdfast.core.frame import own_frame
 from holdfast.core.message import Message
 from holdfast.core.pattern import check_pattern
 from holdfast.core.tally import Tally
 from holdfast.ops.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
 from holdfast.ops.work import Work, do
 from holdfast.stores import counting, query
+from holdfast.stores.failure import failing_runs
 from holdfast.stores.operate import AuditEntry, audit
 from holdfast.stores.overview import messages_with, paused_queues
 from holdfast.stores.query import FailureGroup, Filter, Listed, Run
@@ -28,7 +30,8 @@ class DeliveryDetail:
     """A delivery with its message and its whole story.
 
     `alike` is the size of its failure group, itself included, and none when it is not a dead letter. `obstacles` say why a pending
-    one does not run: a pause, a block, no living worker.
+    one does not run: a pause, a block, no living worker. `frame` is where the last run broke in the application's own
+    code, as `file:line in function`.
     """
 
     listed: Listed
@@ -39,6 +42,7 @@ class DeliveryDetail:
     alike: Tally | None
     obstacles: tuple[str, ...]
     now: datetime
+    frame: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,20 @@ def job(id: UUID) -> Work[DeliveryDetail]:
 
 
 def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
-    """Dead letters gathered by what went wrong, largest group first."""
-    return [shown_group(one) for one in (yield from do(counting.failure_groups(limit, consumers)))]
+    """Dead letters gathered by what went wrong, largest group first, with the deploy each began with and its frame."""
+    found = yield from do(counting.failure_groups(limit, consumers))
+    runs = yield from do(failing_runs([(one.fingerprint, one.consumer, one.example) for one in found]))
+    return [
+        shown_group(
+            replace(
+                one,
+                first_generation=run.first_generation,
+                last_generation=run.last_generation,
+                frame=own_frame(run.trace),
+            )
+        )
+        for one, run in zip(found, runs, strict=True)
+    ]
 
 
 def now() -> Work[datetime]:
@@ -117,6 +133,7 @@ def _detail(one: Listed) -> Work[DeliveryDetail]:
         alike=alike,
         obstacles=obstacles,
         now=(yield from do(query.clock())),
+        frame=own_frame(next((run.trace for run in reversed(runs) if run.trace), None)),
     )
 
 

@@ -95,11 +95,17 @@ class Run:
     started_at: datetime | None
     completed_at: datetime
     detail: Mapping[str, object] | None = None
+    generation: int | None = None
+    """The generation of the worker that ran it; none when a lease expired, or before it was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Dead letters of one consumer that failed alike."""
+    """Dead letters of one consumer that failed alike.
+
+    The generations are those of the workers that made the first and the newest failing run, none when unknown. `frame`
+    is where it broke in the application's own code, as `file:line in function`.
+    """
 
     fingerprint: str | None
     consumer: str
@@ -107,10 +113,11 @@ class FailureGroup:
     count: Tally
     first_failed_at: datetime | None
     last_failed_at: datetime | None
-    first_generation: int
-    last_generation: int
+    first_generation: int | None
+    last_generation: int | None
     example: UUID
     last_error: str | None
+    frame: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,7 @@ def clock() -> Steps[datetime]:
 
 
 def _run(row: Row) -> Run:
-    attempt, fence, outcome, error_type, error, trace, worker, started, completed, detail = row
+    attempt, fence, outcome, error_type, error, trace, worker, started, completed, detail, generation = row
     return Run(
         attempt,
         fence,
@@ -200,6 +207,7 @@ def _run(row: Row) -> Run:
         optional_time(started),
         aware_time(completed),
         None if detail is None else orjson.loads(detail),
+        generation,
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import noun, settings
 from holdfast.interfaces.cli.story import tell
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, many, one_line
+from holdfast.interfaces.cli.words import ago, many, one_line, short_frame
 from holdfast.ops.deliveries import Exported
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import SyncOperations
@@ -85,6 +85,7 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
         Column("SINCE", lambda one: "" if one.first_failed_at is None else ago(one.first_failed_at, now)),
         Column("LAST", lambda one: "" if one.last_failed_at is None else ago(one.last_failed_at, now)),
         Column("GENERATION", _generations, right=True),
+        Column("AT", lambda one: short_frame(one.frame)),
         Column("ERROR", lambda one: one_line(f"{one.error_type}: {one.last_error}"), loose=True),
     ]
     show_list(settings(), found, columns, "no dead letters")
@@ -161,4 +162,6 @@ def _opened(output: Path | None) -> TextIO:
 
 def _generations(group: FailureGroup) -> str:
     first, last = group.first_generation, group.last_generation
-    return str(last) if first == last else f"{first}..{last}"
+    if first is None and last is None:
+        return "?"
+    return str(last) if first == last else f"{'?' if first is None else first}..{'?' if last is None else last}"

@@ -81,6 +81,8 @@ def _broke(detail: DeliveryDetail) -> Iterator[list[Part]]:
         return
     yield from _heading("where it broke" if row.status is Status.FAILED else "the last error")
     yield [(f"  {row.error_type or 'error'}: ", "bold red"), (one_line(row.last_error), "")]
+    if detail.frame:
+        yield [("  at ", "dim"), (one_line(detail.frame), "bold")]
     trace = next((run.trace for run in reversed(detail.runs) if run.trace), None)
     for line in last_frames(trace or ""):
         yield [(f"  {line}", "dim")]
@@ -125,6 +127,7 @@ def _tried(detail: DeliveryDetail) -> Iterator[list[Part]]:
 
 def _run(run: Run, now: datetime) -> list[Part]:
     took = "" if run.started_at is None else f", took {_seconds(run)}"
+    deploy = "" if run.generation is None else f", generation {run.generation}"
     if run.error is not None:
         error = f": {one_line(run.error)[:160]}"
     else:
@@ -133,7 +136,7 @@ def _run(run: Run, now: datetime) -> list[Part]:
     return [
         (f"  run {run.attempt} ", ""),
         (run.outcome.replace("_", " "), style),
-        (f" {ago(run.completed_at, now)} ({clock(run.completed_at)}) on {run.worker}{took}{error}", ""),
+        (f" {ago(run.completed_at, now)} ({clock(run.completed_at)}) on {run.worker}{deploy}{took}{error}", ""),
     ]
 
 

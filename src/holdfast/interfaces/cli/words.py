@@ -53,6 +53,18 @@ def one_line(text: str | None) -> str:
     return "" if text is None else printable(" ".join(text.split()))
 
 
+def short_frame(frame: str | None) -> str:
+    """Where it broke, short enough for a column: the file's name with its folder, and the line.
+
+    >>> short_frame("/srv/app/shop/billing.py:17 in charge")
+    'shop/billing.py:17'
+    """
+    if frame is None:
+        return ""
+    place = frame.partition(" in ")[0].replace("\\", "/")
+    return printable("/".join(place.rsplit("/", 2)[-2:]))
+
+
 def many(count: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun.
 

@@ -33,11 +33,6 @@ class Suspect:
     after: timedelta | None
     deployed: int | None
 
-    @property
-    def generations(self) -> str:
-        first, last = self.group.first_generation, self.group.last_generation
-        return f"{last}" if first == last else f"{first} to {last}"
-
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -85,7 +80,9 @@ def suspected(groups: Sequence[FailureGroup], workers: Sequence[Worker], now: da
             (
                 (one.started_at, one.generation)
                 for one in workers
-                if group.consumer in one.consumers and _before(one, first)
+                if group.consumer in one.consumers
+                and _before(one, first)
+                and group.first_generation in (None, one.generation)
             ),
             default=None,
         )

@@ -135,7 +135,9 @@ def timeline(detail: DeliveryDetail) -> list[Moment]:
                 run.completed_at,
                 "delivered" if good else "attempt",
                 f"Run {run.attempt}: {run.outcome.replace('_', ' ')}",
-                f"on {run.worker}" + (f" · {error}" if error else ""),
+                f"on {run.worker}"
+                + (f", generation {run.generation}" if run.generation is not None else "")
+                + (f" · {error}" if error else ""),
                 run.trace,
                 (run.started_at, run.completed_at),
             )

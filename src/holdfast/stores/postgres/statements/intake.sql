@@ -13,9 +13,10 @@ with u as (
   returning d.id, d.consumer),
 r as (
   insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
-                      consumer)
+                      consumer, generation)
   select u.id, 0, 1, :outcome::text, :error_type::text, :error::text, :trace::text, :worker::text,
-         now() - coalesce(:elapsed::interval, interval '0'), :detail::text, u.consumer
+         now() - coalesce(:elapsed::interval, interval '0'), :detail::text, u.consumer,
+         (select w.generation from {hf}worker w where w.id = :worker::text)
   from u where :keep_run::boolean)
 select u.id from u
 

@@ -179,7 +179,8 @@ select d.id from {hf}delivery d where d.id = any (:ids::uuid[]) and d.discarded_
 
 -- name: record_run
 -- The record of a run that completed in its handler's own transaction, written by that transaction.
-insert into {hf}run (delivery_id, fence, attempt, outcome, worker, started_at, consumer)
-select d.id, d.fence, d.attempts, 'succeeded', :worker::text, d.claimed_at, d.consumer
+insert into {hf}run (delivery_id, fence, attempt, outcome, worker, started_at, consumer, generation)
+select d.id, d.fence, d.attempts, 'succeeded', :worker::text, d.claimed_at, d.consumer,
+       (select w.generation from {hf}worker w where w.id = :worker::text)
 from {hf}delivery d where d.id = :delivery_id::uuid and d.fence = :fence::bigint
 on conflict do nothing

@@ -81,7 +81,8 @@ and m.id = :message_id::uuid
 
 -- name: runs
 -- What happened in each recorded attempt of a delivery.
-select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, r.started_at, r.completed_at, r.detail
+select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, r.started_at, r.completed_at, r.detail,
+       r.generation
 from {hf}run r where r.delivery_id = :delivery_id::uuid order by r.fence
 
 -- name: clock

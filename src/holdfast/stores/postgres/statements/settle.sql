@@ -10,7 +10,8 @@ where d.id = any (array[s.delivery_id]) and case when d.locked_by = :worker::tex
 returning d.id
 
 -- name: settle
--- Writes any outcome, with its run record; what does not come back was lost.
+-- Writes any outcome, with its run record; what does not come back was lost. The run of an expired lease was another
+-- worker's, so the generation of the one that settles it says nothing.
 with s as (
   select * from unnest(
     :delivery_id::uuid[], :fence::bigint[], :status::text[], :delay::interval[], :until::timestamptz[],
@@ -34,12 +35,12 @@ u as (
   from s
   where d.id = any (array[s.delivery_id]) and case when d.locked_by = :worker::text then d.fence = s.fence end
   returning d.id, d.fence, d.attempts + s.returned as attempt, s.outcome, s.error_type, s.error, s.trace, s.elapsed,
-            s.keep_run, s.detail, d.consumer),
+            s.keep_run, s.detail, d.consumer, s.expired),
 r as (
   insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
-                      consumer)
+                      consumer, generation)
   select u.id, u.fence, u.attempt, u.outcome, u.error_type, u.error, u.trace, :worker::text, now() - u.elapsed, u.detail,
-         u.consumer
+         u.consumer, case when not u.expired then (select w.generation from {hf}worker w where w.id = :worker::text) end
   from u where u.keep_run)
 select u.id from u
 

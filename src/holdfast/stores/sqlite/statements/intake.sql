@@ -12,8 +12,9 @@ where id = :delivery_id and status = 'pending' and fence = 0
 returning id, consumer;
 -- each: returned
 insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
-                     consumer)
-select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coalesce(:elapsed, 0), :detail, :consumer
+                     consumer, generation)
+select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coalesce(:elapsed, 0), :detail, :consumer,
+       (select w.generation from {hf}worker w where w.id = :worker)
 where :keep_run
 
 -- name: was_handled

@@ -172,6 +172,7 @@ select d.id from {hf}delivery d where d.id in (select value from json_each(:ids)
 
 -- name: record_run
 -- The record of a run that completed in its handler's own transaction, written by that transaction.
-insert or ignore into {hf}run (delivery_id, fence, attempt, outcome, worker, started_at, consumer)
-select d.id, d.fence, d.attempts, 'succeeded', :worker, d.claimed_at, d.consumer
+insert or ignore into {hf}run (delivery_id, fence, attempt, outcome, worker, started_at, consumer, generation)
+select d.id, d.fence, d.attempts, 'succeeded', :worker, d.claimed_at, d.consumer,
+       (select w.generation from {hf}worker w where w.id = :worker)
 from {hf}delivery d where d.id = :delivery_id and d.fence = :fence

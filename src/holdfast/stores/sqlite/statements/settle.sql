@@ -8,7 +8,8 @@ where d.id = json_extract(s.value, '$[0]') and d.fence = json_extract(s.value, '
 returning id
 
 -- name: settle
--- Writes any outcome, with its run record; what does not come back was lost.
+-- Writes any outcome, with its run record; what does not come back was lost. The run of an expired lease was another
+-- worker's, so the generation of the one that settles it says nothing.
 -- each: settlements
 update {hf}delivery
 set status = :status, attempts = attempts - :returned, holds = holds + :held,
@@ -23,11 +24,13 @@ set status = :status, attempts = attempts - :returned, holds = holds + :held,
     lease_until = null, locked_by = null
 where id = :delivery_id and fence = :fence and locked_by = :worker
 returning id, fence, attempts + :returned as attempt, :outcome as outcome, :error_type as error_type,
-          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run, :detail as detail, consumer;
+          :error as error, :trace as trace, :elapsed as elapsed, :keep_run as keep_run, :detail as detail, consumer,
+          :expired as expired;
 -- each: returned
 insert into {hf}run (delivery_id, fence, attempt, outcome, error_type, error, trace, worker, started_at, detail,
-                     consumer)
-select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed, :detail, :consumer
+                     consumer, generation)
+select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {now} - :elapsed, :detail, :consumer,
+       case when not :expired then (select w.generation from {hf}worker w where w.id = :worker) end
 where :keep_run
 
 -- name: ownership

@@ -1,0 +1,29 @@
+"""The frame of a traceback that belongs to the application: where an operator looks first."""
+
+import re
+
+_FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
+_FOREIGN = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3?(?:\.\d+)?[/\\]|[/\\]Python3\d+[/\\]Lib[/\\]|^<"
+    r"|[/\\]src[/\\]holdfast[/\\]"
+)
+
+
+def own_frame(trace: str | None) -> str | None:
+    """Return `file:line in function` of the innermost frame outside installed packages and the standard library.
+
+    Of a trace with no such frame the innermost one is returned, and none of a text that is no traceback. The last
+    traceback of a chain is read: it is the exception that ended the run.
+
+    >>> own_frame('Traceback (most recent call last):\\n  File "/srv/shop/mail.py", line 7, in send\\nValueError')
+    '/srv/shop/mail.py:7 in send'
+    """
+    if not trace:
+        return None
+    last = trace.rfind("Traceback (most recent call last):")
+    frames = list(_FRAME.finditer(trace, max(last, 0)))
+    if not frames:
+        return None
+    own = next((frame for frame in reversed(frames) if not _FOREIGN.search(frame["file"])), frames[-1])
+    name = f" in {own['name']}" if own["name"] else ""
+    return f"{own['file']}:{own['line']}{name}"
