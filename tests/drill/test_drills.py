@@ -10,7 +10,7 @@ from holdfast.interfaces.cli import main
 from holdfast.interfaces.demo.database import open_database
 from holdfast.interfaces.drill import drills
 from holdfast.interfaces.drill.report import Check, perform
-from holdfast.interfaces.drill.scratch import NeverHappened, Scratch
+from holdfast.interfaces.drill.scratch import ConditionTimeout, ScratchStore
 from tests.servers.postgres import PostgresServer
 
 
@@ -42,9 +42,9 @@ async def test_nothing_is_left_in_the_database(postgres18: PostgresServer, datab
     count = "select count(*) from information_schema.schemata where starts_with(schema_name, 'holdfast_drill')"
     seen = []
 
-    async def look(place: Scratch) -> list[Check]:
-        seen.append(place.database.rows(count))
-        raise NeverHappened("the drill was cut off")
+    async def look(store: ScratchStore) -> list[Check]:
+        seen.append(store.database.rows(count))
+        raise ConditionTimeout("the drill was cut off")
 
     result = await perform("look", look, dsn)
     assert not result.kept
@@ -53,7 +53,7 @@ async def test_nothing_is_left_in_the_database(postgres18: PostgresServer, datab
 
 
 def test_a_broken_promise_is_named_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgetful(place: Scratch) -> list[Check]:
+    async def forgetful(store: ScratchStore) -> list[Check]:
         """Loses what it was given."""
         return [Check("nothing is lost", kept=False, found="found 0, expected 1")]
 
@@ -61,6 +61,6 @@ def test_a_broken_promise_is_named_and_the_exit_code_says_so(monkeypatch: pytest
     run = CliRunner().invoke(main, ["drill", "run", "forgetful", "--format", "json"])
     assert run.exit_code == 1
     assert "broken: forgetful" in run.stderr
-    (told,) = json.loads(run.stdout)
-    assert (told["name"], told["kept"], told["checks"][0]["found"]) == ("forgetful", False, "found 0, expected 1")
+    (result,) = json.loads(run.stdout)
+    assert (result["name"], result["kept"], result["checks"][0]["found"]) == ("forgetful", False, "found 0, expected 1")
     assert CliRunner().invoke(main, ["drill", "run", "nonsense"]).exit_code == 2

@@ -1,4 +1,4 @@
-"""`holdfast demo`: watch a shop lose its mail server, a worker and a partner, and nothing else."""
+"""`holdfast demo`: a shop that survives the failure of its mail server, a worker and a partner."""
 
 import click
 from rich.console import Console
@@ -11,22 +11,22 @@ from holdfast.interfaces.demo.run import SHORTEST_SECONDS, run_demo
 @click.option(
     "--seconds",
     type=click.FloatRange(min=SHORTEST_SECONDS),
-    help="Tell the story once, in about so many seconds, and end by itself. Without it the demo goes on until Ctrl-C.",
+    help="Run the scenario once, in about this many seconds, and exit. Without it the demo runs until Ctrl-C.",
 )
-@click.option("--port", type=click.IntRange(1, 65535), help="For the web console.  [default: one that is free]")
-@click.option("--no-browser", is_flag=True, help="Open no browser on the web console.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of the web console.  [default: any free port]")
+@click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 @click.option(
     "--dsn",
     metavar="DSN",
-    help="A PostgreSQL database to use in place of a temporary SQLite file. The demo makes a schema of its own there "
+    help="Use this PostgreSQL database instead of a temporary SQLite file. The demo creates a temporary schema there "
     "and drops it at the end.",
 )
 def command(seconds: float | None, port: int | None, no_browser: bool, dsn: str | None) -> int:
-    """A shop takes orders while the things around it die. It checks its own promises and exits 1 if one broke.
+    """Run a shop whose services and workers fail. Checks that nothing is lost; exits with 1 if a promise is broken.
 
-    Needs no app, no set-up and no network.
+    Needs no app, no configuration and no network.
     """
-    # Only a DSN that was given here: one in the environment belongs to something real.
+    # HOLDFAST_DSN is ignored: it probably names a production store.
     dsn = dsn or settings().dsn
     if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
         raise click.BadParameter("give postgresql://…; SQLite is the default and needs no DSN", param_hint="--dsn")

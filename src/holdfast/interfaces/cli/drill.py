@@ -1,4 +1,4 @@
-"""`holdfast drill`: failure drills against a scratch store."""
+"""`holdfast drill`: failure drills in a temporary store."""
 
 import asyncio
 
@@ -15,27 +15,27 @@ from holdfast.interfaces.drill.report import Result, perform
 
 @noun("drill")
 def command() -> None:
-    """Break something on purpose in a scratch store, and see whether the promises hold."""
+    """Run failure drills in a temporary store and check that the promises hold."""
 
 
 @make(command, name="list")
 def list_() -> None:
-    """List the drills and what each is to show."""
+    """List the drills and what each one shows."""
     columns: list[Column[dict[str, str]]] = [
         Column("NAME", lambda one: one["name"]),
         Column("SHOWS", lambda one: one["shows"]),
     ]
-    told = [{"name": name, "shows": " ".join((drill.__doc__ or "").split())} for name, drill in DRILLS.items()]
-    show_list(settings(), told, columns, "there are no drills")
+    rows = [{"name": name, "shows": " ".join((drill.__doc__ or "").split())} for name, drill in DRILLS.items()]
+    show_list(settings(), rows, columns, "there are no drills")
 
 
 @make(command, name="run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def run(names: tuple[str, ...]) -> Code:
-    """Run drills, all of them if none is named. Exit code 1 if a promise was broken.
+    """Run the given drills, or all of them. Exits with 1 if a promise was broken.
 
-    Without --dsn each has a temporary SQLite file; with a PostgreSQL database each makes a schema of its own there and
-    drops it at the end. HOLDFAST_DSN is not used: it belongs to something real.
+    Without --dsn each drill uses a temporary SQLite file; with a PostgreSQL DSN each creates a temporary schema there and
+    drops it at the end. HOLDFAST_DSN is ignored: it probably names a production store.
     """
     unknown = [name for name in names if name not in DRILLS]
     if unknown:

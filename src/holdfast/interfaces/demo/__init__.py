@@ -1,4 +1,4 @@
-"""The demo: a shop takes orders while the things around it die, and nothing is lost.
+"""The demo: a shop takes orders while services and workers fail, and nothing is lost.
 
-Begin with `shop.py`: an application as you would write it. `story.py` is what happens to it.
+`shop.py` is the application. `scenario.py` injects the failures, `invariants.py` checks the result.
 """

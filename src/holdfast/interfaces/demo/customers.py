@@ -1,4 +1,4 @@
-"""The customers: they order all the time, sometimes all at once, and some leave at the last moment."""
+"""Customers that place orders at a steady rate, sometimes in bursts; some orders roll back."""
 
 import random
 import threading
@@ -11,15 +11,15 @@ _LEAVES_EVERY = 12
 
 
 class Customers(threading.Thread):
-    """Places orders at a steady rate from a thread of its own, until told to stop.
+    """Places orders at a steady rate in a separate thread, until `stop`.
 
-    While `queue_is_long` nobody comes in: on a slow machine the shop must not fall behind for ever.
+    No orders are placed while `queue_is_long`, so that a slow machine does not fall behind without limit.
     """
 
     def __init__(self, shop: Shop, per_second: float) -> None:
         super().__init__(name="demo-customers", daemon=True)
         self._shop, self._gap = shop, 1 / per_second
-        self._home = threading.Event()
+        self._stopping = threading.Event()
         self._random = random.Random()  # noqa: S311
         self._numbers = count(1)
         self._rush = 0
@@ -29,25 +29,25 @@ class Customers(threading.Thread):
         self.error: Exception | None = None
 
     def rush(self, orders: int) -> None:
-        """That many customers come at once."""
+        """Places this many orders immediately."""
         self._rush += orders
 
     def run(self) -> None:
         try:
-            while not self._home.wait(self._pause()):
+            while not self._stopping.wait(self._pause()):
                 if not self.queue_is_long:
                     self._order()
         except Exception as error:  # noqa: BLE001
-            self.error = error  # the story is in another thread, and tells
+            self.error = error  # raised by the runner in the main thread
 
     def stop(self) -> None:
-        """Nobody orders any more once this returns."""
-        self._home.set()
+        """No order is placed after this returns."""
+        self._stopping.set()
         if self.is_alive():
             self.join()
 
     def _pause(self) -> float:
-        """How long until the next customer comes."""
+        """Seconds until the next order."""
         if self._rush and not self.queue_is_long:
             self._rush -= 1
             return 0.0

@@ -1,4 +1,4 @@
-"""The shop's own tables, beside Holdfast's in the same database: one commit can hold a row of both."""
+"""The shop's tables, in the same database as Holdfast's, so that one transaction can write both."""
 
 import sqlite3
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from holdfast.stores.sqlite.dialect import SqliteDialect
 if TYPE_CHECKING:
     from psycopg import Connection
 
-# No unique constraint on order_id: an effect that was applied twice would be there to see.
+# No unique constraint on order_id, so that an effect applied twice is detected.
 _TABLES = (
     "create table {shop}orders (id {identity}, email text not null, sku text not null, cents integer not null)",
     "create table {shop}charges (id {identity}, order_id integer not null, cents integer not null)",
@@ -22,10 +22,10 @@ _TABLES = (
 
 
 class Database(ABC):
-    """The shop's side of a database. In SQL, `{shop}` and `{hf}` stand before the shop's and Holdfast's tables."""
+    """Access to the shop's tables. In SQL, `{shop}` and `{hf}` are the table prefixes of the shop and of Holdfast."""
 
     _identity: str
-    _mark: str
+    _placeholder: str
     _array_length: str
 
     def __init__(self, shop: str, holdfast: str) -> None:
@@ -38,42 +38,44 @@ class Database(ABC):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Any]:
-        """A connection in a transaction that may write; commits at the end, rolls back when anything is raised."""
+        """A connection in a write transaction; commits at the end, rolls back on an exception."""
 
     @abstractmethod
     def drop(self) -> None:
-        """Removes everything the demo made in the database."""
+        """Removes everything the demo created in the database."""
 
     @abstractmethod
     def close(self) -> None:
         """Closes the connections."""
 
     def create_tables(self) -> None:
-        """Makes the shop's tables; Holdfast makes its own."""
+        """Creates the shop's tables; Holdfast creates its own."""
         with self.transaction() as conn:
             for table in _TABLES:
                 conn.execute(table.format(**self._names))
 
     def insert(self, conn: Any, table: str, **values: object) -> int:
-        """Writes one row in the caller's transaction; returns its id."""
-        columns, marks = ", ".join(values), ", ".join(self._mark for _ in values)
+        """Inserts one row in the caller's transaction; returns its id."""
+        columns, marks = ", ".join(values), ", ".join(self._placeholder for _ in values)
         text = f"insert into {{shop}}{table} ({columns}) values ({marks}) returning id"  # noqa: S608
         return int(conn.execute(text.format(**self._names), tuple(values.values())).fetchone()[0])
 
     def rows(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """What a select finds; values stand as `{mark}`."""
+        """Rows of a select; `{placeholder}` marks each value."""
         with self._reading() as conn:
-            return list(conn.execute(text.format(mark=self._mark, **self._names), tuple(values)).fetchall())
+            return list(
+                conn.execute(text.format(placeholder=self._placeholder, **self._names), tuple(values)).fetchall()
+            )
 
     @abstractmethod
     def _reading(self) -> AbstractContextManager[Any]: ...
 
 
 class SqliteDatabase(Database):
-    """A file. Writing transactions begin with BEGIN IMMEDIATE: one that reads first and then writes may fail at once."""
+    """A SQLite file. Transactions use BEGIN IMMEDIATE, so that a read followed by a write cannot fail with BUSY."""
 
     _identity = "integer primary key"
-    _mark = "?"
+    _placeholder = "?"
     _array_length = "json_array_length"
 
     def __init__(self, path: Path, schema: str) -> None:
@@ -91,17 +93,17 @@ class SqliteDatabase(Database):
         return closing(sqlite3.connect(self._path, timeout=10, isolation_level=None))
 
     def drop(self) -> None:
-        """Nothing to do: the file goes with its folder."""
+        """Nothing to do: the file is removed with its folder."""
 
     def close(self) -> None:
-        """Nothing to do: every transaction has a connection of its own."""
+        """Nothing to do: every transaction uses a separate connection."""
 
 
 class PostgresDatabase(Database):
-    """One schema for the shop's and Holdfast's tables, made for this run."""
+    """One schema for the shop's and Holdfast's tables, created for this run."""
 
     _identity = "bigint generated always as identity primary key"
-    _mark = "%s"
+    _placeholder = "%s"
     _array_length = "jsonb_array_length"
 
     def __init__(self, dsn: str, schema: str) -> None:
@@ -123,10 +125,10 @@ class PostgresDatabase(Database):
             conn.execute(f"drop schema if exists {self._schema.rstrip('.')} cascade".encode())
 
     def close(self) -> None:
-        """Nothing to do: every transaction has a connection of its own."""
+        """Nothing to do: every transaction uses a separate connection."""
 
 
 def open_database(dsn: str, schema: str) -> Database:
-    """The database that a store's DSN names. Connects to nothing yet."""
+    """The database of a store's DSN. Does not connect yet."""
     scheme, _, path = dsn.partition(":///")
     return SqliteDatabase(Path(path), schema) if scheme == "sqlite" else PostgresDatabase(dsn, schema)

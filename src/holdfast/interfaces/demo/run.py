@@ -1,4 +1,4 @@
-"""One run of the demo: sets the stage, has the story told, counts, and leaves nothing behind."""
+"""One run of the demo: set up, play the scenario, check the invariants, clean up."""
 
 import secrets
 import shutil
@@ -13,72 +13,74 @@ from types import FrameType
 
 from rich.console import Console
 
-from holdfast.interfaces.demo import story
+from holdfast.interfaces.demo import scenario
 from holdfast.interfaces.demo.browser import open_console, show
-from holdfast.interfaces.demo.crew import Crew, CrewFailed
+from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.interfaces.demo.customers import Customers
-from holdfast.interfaces.demo.place import Place
+from holdfast.interfaces.demo.invariants import DemoResult, check_invariants
+from holdfast.interfaces.demo.runner import Interrupted, ScenarioRunner
 from holdfast.interfaces.demo.screen import open_screen
+from holdfast.interfaces.demo.services import OutsideServices
 from holdfast.interfaces.demo.shop import open_shop
-from holdfast.interfaces.demo.stage import Interrupted, Stage
-from holdfast.interfaces.demo.tally import Tally, take_tally
-from holdfast.interfaces.demo.world import World
+from holdfast.interfaces.demo.worker_processes import WorkerProcesses, WorkersFailed
 
 SHORTEST_SECONDS = 10.0
 _WORKERS = 2
-_PACE_SECONDS = 20.0
-_CALM_SECONDS = 60.0
+_REFERENCE_SECONDS = 20.0
+_DEFAULT_SECONDS = 60.0
 _CLOSING_SECONDS = 1.5
 _ORDERS_PER_SECOND = 20.0
 
 KEPT, BROKEN, LEFT = 0, 1, 130
-"""Exit codes: every promise was kept; one was broken; the visitor left before the end."""
+"""Exit codes: all promises kept; a promise broken; interrupted before the end."""
 
 
 def run_demo(
     console: Console, seconds: float | None = None, dsn: str | None = None, *, port: int = 0, browser: bool = False
 ) -> int:
-    """Runs the demo and returns its exit code. The web console is at `port`, or at one that is free; a browser opens
-    on it if asked to.
+    """Runs the demo and returns its exit code. Serves the web console on `port` (0: any free port) and opens a browser
+    if `browser` is set.
 
-    With `seconds` the story is told once, in about that time; without, again and again until Ctrl-C. Whatever happens,
-    afterwards there is no process, file or schema of the demo left.
+    With `seconds` the scenario is played once, in about that time; without it, repeatedly until Ctrl-C. All processes,
+    files and schemas of the demo are removed at the end, also after an error.
     """
     began = monotonic()
     with ExitStack() as afterwards:
-        asked, insisted = afterwards.enter_context(_interrupts())
-        stage = _set(afterwards, console, seconds, dsn, asked, port, browser)
+        stop_requested, force_stop = afterwards.enter_context(_interrupts())
+        runner = _set(afterwards, console, seconds, dsn, stop_requested, port, browser)
         try:
             try:
-                story.open_doors(stage)
-                story.tell(stage)
+                scenario.start_shop(runner)
+                scenario.play(runner)
                 while seconds is None:
-                    story.tell(stage)
-                stage.until(lambda _: False, at_most=began + seconds - _CLOSING_SECONDS - monotonic())
+                    scenario.play(runner)
+                runner.until(lambda _: False, at_most=began + seconds - _CLOSING_SECONDS - monotonic())
             except Interrupted:
-                stage.say("closing: what was ordered is finished first (Ctrl-C again leaves at once)")
-            stage.interrupted = insisted
-            story.close_doors(stage)
+                runner.say("closing: finishing accepted orders first (press Ctrl-C again to quit immediately)")
+            runner.interrupted = force_stop
+            scenario.finish(runner)
         except Interrupted:
-            stage.crew.close(patience=0)
-            stage.close()
-            console.print("left before the work was done, so nothing was counted")
+            runner.workers.close(timeout=0)
+            runner.close()
+            console.print("stopped before all work was done; results were not checked")
             return LEFT
-        except CrewFailed as failed:
-            stage.close()
+        except WorkersFailed as failed:
+            runner.close()
             console.print(str(failed), soft_wrap=True)
             return BROKEN
-        stage.show()
-        stage.crew.close()
-        stage.close()
-        world = stage.world
-        tally = take_tally(stage.shop.database, world.mail.received, world.partner.received, stage.crew.crashes)
-        _report(console, tally, stage.customers.left)
-        return exit_code(tally, cut_short=seconds is not None and asked.is_set())
+        runner.show()
+        runner.workers.close()
+        runner.close()
+        services = runner.services
+        tally = check_invariants(
+            runner.shop.database, services.mail.received, services.partner.received, runner.workers.crashes
+        )
+        _report(console, tally, runner.customers.left)
+        return exit_code(tally, cut_short=seconds is not None and stop_requested.is_set())
 
 
-def exit_code(tally: Tally, *, cut_short: bool = False) -> int:
-    """What the shell is told."""
+def exit_code(tally: DemoResult, *, cut_short: bool = False) -> int:
+    """The exit code for a result."""
     if tally.problems:
         return BROKEN
     return LEFT if cut_short else KEPT
@@ -89,67 +91,69 @@ def _set(
     console: Console,
     seconds: float | None,
     dsn: str | None,
-    asked: threading.Event,
+    stop_requested: threading.Event,
     port: int,
     browser: bool,
-) -> Stage:
-    """Makes everything the story needs, and sees to it that all of it goes away again."""
-    pace = (seconds or _CALM_SECONDS) / _PACE_SECONDS
+) -> ScenarioRunner:
+    """Creates everything the scenario needs, and registers its removal."""
+    pace = (seconds or _DEFAULT_SECONDS) / _REFERENCE_SECONDS
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     afterwards.callback(shutil.rmtree, folder, ignore_errors=True)
-    world = World()
-    afterwards.callback(world.close)
-    place = Place(
+    services = OutsideServices()
+    afterwards.callback(services.close)
+    config = DemoConfig(
         dsn=dsn or f"sqlite:///{folder / 'shop.db'}",
         schema="holdfast" if dsn is None else f"holdfast_demo_{secrets.token_hex(4)}",
-        mail_port=world.mail.port,
-        webhook_port=world.partner.port,
+        mail_port=services.mail.port,
+        webhook_port=services.partner.port,
     )
-    shop = open_shop(place)
+    shop = open_shop(config)
     store = shop.hf.store
     afterwards.callback(shop.database.close)
     afterwards.callback(store.close_sync)
     store.migrate()
     afterwards.callback(shop.database.drop)
-    address = open_console(afterwards, place, port)
+    address = open_console(afterwards, config, port)
     title = f"Holdfast demo   a shop with {_WORKERS} worker processes on {store.name}"
     screen = open_screen(console, f"{title}\nthe web console is at {address}" if address else title)
     afterwards.callback(screen.close)
     if address and browser:
         show(address)
     shop.database.create_tables()
-    world.heal()
-    # SQLite bears one engine: this process is its head, and the workers are of its family.
+    services.restore()
+    # SQLite allows one engine; this process holds its lock, and the workers are its children.
     afterwards.enter_context(store.engine_lock())
-    crew = Crew(place, shop.hf.ops.sync, _WORKERS, folder / "workers.log")
-    afterwards.callback(crew.close)
+    workers = WorkerProcesses(config, shop.hf.ops.sync, _WORKERS, folder / "workers.log")
+    afterwards.callback(workers.close)
     customers = Customers(shop, per_second=_ORDERS_PER_SECOND / max(pace, 1))
     afterwards.callback(customers.stop)
-    return Stage(shop, world, crew, customers, screen, asked, pace, address if seconds is None else None)
+    return ScenarioRunner(
+        shop, services, workers, customers, screen, stop_requested, pace, address if seconds is None else None
+    )
 
 
 @contextmanager
 def _interrupts() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Two events: somebody asked the demo to end, and somebody who does not want to wait for it."""
-    asked, insisted = threading.Event(), threading.Event()
+    """Two events: stop requested, and stop immediately."""
+    stop_requested, force_stop = threading.Event(), threading.Event()
 
     def signalled(number: int, _frame: FrameType | None) -> None:
-        if asked.is_set() or number != signal.SIGINT:
-            insisted.set()
-        asked.set()
+        if stop_requested.is_set() or number != signal.SIGINT:
+            force_stop.set()
+        stop_requested.set()
 
     before = {number: signal.signal(number, signalled) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield asked, insisted
+        yield stop_requested, force_stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _report(console: Console, tally: Tally, left: int) -> None:
-    notes = [f"{left} more customers left at the last moment: their orders rolled back, and so did the events."]
+def _report(console: Console, tally: DemoResult, left: int) -> None:
+    notes = [f"{left} more orders were rolled back together with their events."]
     if tally.received_twice:
-        notes.append(f"{tally.received_twice} mails or webhooks came twice, under the same id as the first time.")
+        notes.append(f"{tally.received_twice} mails or webhooks were received twice, with the same id.")
     soft_wrap = not console.is_terminal
     console.print(" ".join(notes), soft_wrap=soft_wrap)
     for problem in tally.problems:

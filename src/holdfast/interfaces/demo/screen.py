@@ -1,4 +1,4 @@
-"""What the visitor sees: a calm live view on a terminal, plain lines anywhere else."""
+"""Demo output: a live table on a terminal, plain lines elsewhere."""
 
 from collections import deque
 from textwrap import wrap
@@ -14,7 +14,7 @@ from rich.text import Text
 from holdfast.interfaces.demo.shop import CONSUMERS
 from holdfast.interfaces.demo.snapshot import Snapshot, State
 
-_STORY_ROWS = 12
+_LOG_ROWS = 12
 _OTHER_ROWS = 14
 _TIME_COLUMNS = 8
 _COLOURS = {
@@ -28,23 +28,23 @@ _COLOURS = {
 
 
 class Screen(Protocol):
-    """Where the story is told."""
+    """Output of the demo."""
 
     def say(self, text: str) -> None:
-        """The story goes on: one line."""
+        """Prints one line."""
         ...
 
     def show(self, snapshot: Snapshot) -> None:
-        """How things stand now."""
+        """Shows the current state."""
         ...
 
     def close(self) -> None:
-        """What was shown stays; afterwards ordinary lines may follow."""
+        """Stops updating; ordinary output can follow."""
         ...
 
 
 class PlainScreen:
-    """One line for each turn of the story, with the seconds since the beginning."""
+    """One line per event, with the seconds since the start."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._began = console, monotonic()
@@ -53,19 +53,19 @@ class PlainScreen:
         self._console.print(f"{monotonic() - self._began:5.1f}s  {text}", soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Nothing: the numbers are in the lines."""
+        """Does nothing: the lines contain the numbers."""
 
     def close(self) -> None:
         """Nothing to do."""
 
 
 class LiveScreen:
-    """A table that changes in place, with the last lines of the story below."""
+    """A table that is updated in place, with the latest lines below."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console, self._title, self._began = console, title, monotonic()
-        self._lines: deque[tuple[float, str]] = deque(maxlen=_STORY_ROWS)
-        self._snapshot = Snapshot.nothing()
+        self._lines: deque[tuple[float, str]] = deque(maxlen=_LOG_ROWS)
+        self._snapshot = Snapshot.empty()
         self._live = Live(self._picture(), console=console, auto_refresh=False, vertical_overflow="crop")
         self._live.start(refresh=True)
 
@@ -89,7 +89,7 @@ class LiveScreen:
             Text(self._title, style="bold"),
             Padding(self._deliveries(), (1, 0)),
             self._workers(),
-            Padding(self._story(), (1, 0, 0, 0)),
+            Padding(self._log_lines(), (1, 0, 0, 0)),
             Text(""),
         )
 
@@ -111,10 +111,10 @@ class LiveScreen:
         held = [f"{pid} ({in_flight} in flight)" for pid, in_flight in sorted(self._snapshot.workers.items())]
         return Text(f"workers   {'   '.join(held) or 'starting …'}")
 
-    def _story(self) -> Table:
-        """The newest lines, as many as fit; the height stays the same, so that nothing jumps."""
+    def _log_lines(self) -> Table:
+        """The newest lines that fit; the height is constant, so the table does not move."""
         size = self._console.size
-        room = max(2, min(_STORY_ROWS, size.height - _OTHER_ROWS))
+        room = max(2, min(_LOG_ROWS, size.height - _OTHER_ROWS))
         rows: deque[tuple[str, Text]] = deque()
         for at, text in reversed(self._lines):
             needed = len(wrap(text, max(20, size.width - _TIME_COLUMNS)))
@@ -122,16 +122,16 @@ class LiveScreen:
                 break
             room -= needed
             rows.appendleft((f"{at:.1f}s", Text(text, style="dim" if rows else "bold")))
-        story = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        story.add_column(justify="right", style="dim", no_wrap=True, width=_TIME_COLUMNS - 2)
-        story.add_column(overflow="fold")
+        lines = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        lines.add_column(justify="right", style="dim", no_wrap=True, width=_TIME_COLUMNS - 2)
+        lines.add_column(overflow="fold")
         for time, line in (*rows, *[("", Text(""))] * room):
-            story.add_row(time, line)
-        return story
+            lines.add_row(time, line)
+        return lines
 
 
 def open_screen(console: Console, title: str) -> Screen:
-    """The live view if there is a terminal to show it on."""
+    """A live screen on a terminal, a plain one elsewhere."""
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console, title)
     console.print(title, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""How things stand at one moment, for the screen and for the story to wait on."""
+"""Delivery counts and workers at one moment, for the screen and the scenario."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from holdfast.interfaces.demo.crew import pid_of
 from holdfast.interfaces.demo.database import Database
-from holdfast.interfaces.demo.tally import PARKED
+from holdfast.interfaces.demo.invariants import PARKED
+from holdfast.interfaces.demo.worker_processes import pid_of
 from holdfast.stores.worker import Worker
 
 
 class State(StrEnum):
-    """A delivery's state as a visitor sees it: what is pending is told apart by why it waits."""
+    """A delivery state as shown in the demo: pending deliveries are split by the reason they wait."""
 
     WAITING = "waiting"
     IN_FLIGHT = "in flight"
@@ -36,29 +36,29 @@ from {{hf}}delivery group by 1, 2, 3"""  # noqa: S608
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Deliveries by consumer and state, and the workers with what each holds."""
+    """Deliveries by consumer and state, and the number of claims per worker."""
 
     counts: Counter[tuple[str, State]]
     queues: dict[str, str]
     workers: dict[int, int]
 
     @classmethod
-    def nothing(cls) -> Self:
-        """Before anything has happened."""
+    def empty(cls) -> Self:
+        """The state before the start."""
         return cls(Counter(), {}, {})
 
     def count(self, *states: State, consumer: str | None = None) -> int:
-        """How many deliveries are in one of these states, of all consumers or of one."""
+        """Number of deliveries in these states, of one consumer or all."""
         return sum(n for (name, state), n in self.counts.items() if state in states and consumer in (None, name))
 
     @property
     def unfinished(self) -> int:
-        """How many deliveries are neither done nor dead."""
+        """Number of deliveries that are neither delivered nor dead."""
         return self.count(State.WAITING, State.IN_FLIGHT, State.RETRYING, State.PARKED)
 
 
 def take_snapshot(database: Database, workers: Sequence[Worker]) -> Snapshot:
-    """Looks at the store, once."""
+    """Reads the current state from the store."""
     rows = database.rows(_STATES)
     return Snapshot(
         Counter({(consumer, State(state)): n for consumer, _, state, n in rows}),

@@ -1,6 +1,6 @@
 """One worker process of the demo: `python -m holdfast.interfaces.demo.worker`.
 
-The same as `holdfast worker --app holdfast.interfaces.demo.app:hf`, and it ends when the demo that started it is gone.
+The same as `holdfast worker --app holdfast.interfaces.demo.app:hf`, but it also stops when the demo process is gone.
 """
 
 import os
@@ -15,7 +15,7 @@ from holdfast.app.family import run_family
 
 APP = "holdfast.interfaces.demo.app:hf"
 LEASE = timedelta(seconds=2)
-"""Short, so that a visitor sees the take-over. The default of 30 s suits a shop that is not made to be watched."""
+"""Short, so that the takeover is visible. The default is 30 s."""
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The drills. Each breaks one thing as it breaks in production, and looks at what is left."""
+"""The drills. Each one injects a production failure and checks the result."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -7,19 +7,19 @@ from holdfast import Context, Holdfast, Outage, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.interfaces.drill.provider import Provider, TokenRejected
 from holdfast.interfaces.drill.report import Check, same
-from holdfast.interfaces.drill.scratch import Scratch, until, working
+from holdfast.interfaces.drill.scratch import ScratchStore, running_worker, until
 from holdfast.stores.query import Filter, Listed
 
-Drill = Callable[[Scratch], Awaitable[list[Check]]]
+Drill = Callable[[ScratchStore], Awaitable[list[Check]]]
 
 _BUDGET = 3
 _SHORT = RetryPolicy.fixed(0.05, attempts=_BUDGET)
 
 
-async def stopped_service(place: Scratch) -> list[Check]:
-    """A service stops: work that depends on it is blocked or dead, never lost, and goes on when it is back."""
+async def stopped_service(store: ScratchStore) -> list[Check]:
+    """A service stops: work that depends on it is blocked or dead, never lost, and continues when the service is back."""
     with closing(Provider()) as provider:
-        app = place.app(probes={"ledger": lambda: provider.alive})
+        app = store.app(probes={"ledger": lambda: provider.alive})
 
         @app.consumer("order.placed", name="accounting", retry=_SHORT)
         def accounting(ctx: Context, order: dict[str, int]) -> None:
@@ -32,7 +32,7 @@ async def stopped_service(place: Scratch) -> list[Check]:
         def newsletter(ctx: Context, order: dict[str, int]) -> None:
             provider.make(order["id"], f"newsletter:{ctx.message_id}", provider.token)
 
-        async with working(app):
+        async with running_worker(app):
             await app.publish("order.placed", {"id": 1}, conn=None)
 
             async def blocked_and_dead() -> bool:
@@ -41,7 +41,7 @@ async def stopped_service(place: Scratch) -> list[Check]:
 
             await until("one consumer is blocked and the other's delivery is dead", blocked_and_dead)
             held, dead = (await _only(app, "accounting")).delivery, (await _only(app, "newsletter")).delivery
-            provider.revive()
+            provider.start()
             await app.ops.replay([dead.id], actor="drill", reason="the service is back")
             await until("both are delivered", lambda: _delivered(app, "accounting", "newsletter"))
         return [
@@ -49,50 +49,50 @@ async def stopped_service(place: Scratch) -> list[Check]:
             same("an outage spends no attempt", held.attempts, 0),
             same("the other one is dead after its budget", (dead.status, dead.attempts), (Status.FAILED, _BUDGET)),
             same(
-                "when the service is back, the first goes on by itself and the second by a replay",
+                "when the service is back, the first continues automatically and the second after a replay",
                 2,
                 len(provider.made),
             ),
         ]
 
 
-async def duplicate_events(place: Scratch) -> list[Check]:
-    """An event is published three times: one message, and a projection that stays as it is."""
-    app = place.app()
-    _totals(app, place)
-    async with working(app):
+async def duplicate_events(store: ScratchStore) -> list[Check]:
+    """An event is published three times: one message is stored, and the projection does not change."""
+    app = store.app()
+    _totals(app, store)
+    async with running_worker(app):
         key = "order:7:placed:v1"
         ids = {(await app.publish("order.placed", {"id": 7, "cents": 500}, conn=None, key=key)).id for _ in range(3)}
         await until("it is projected", lambda: _delivered(app, "totals"))
-        after_one = place.database.rows("select order_id, cents from {shop}charges")
+        after_one = store.database.rows("select order_id, cents from {shop}charges")
         row = (await _only(app, "totals")).delivery
-        again = await app.ops.replay([row.id], actor="drill", reason="a nervous operator")
+        again = await app.ops.replay([row.id], actor="drill", reason="check that nothing runs twice")
         await app.publish("order.placed", {"id": 7, "cents": 500}, conn=None, key=key)
         stored = await app.ops.messages(type="order.placed")
-    projection = place.database.rows("select order_id, cents from {shop}charges")
+    projection = store.database.rows("select order_id, cents from {shop}charges")
     return [
         same("three publishes return one message", len(ids), 1),
         same("one message is stored", len(stored), 1),
-        same("a replay of done work is skipped", (len(again.done), len(again.skipped)), (0, 1)),
-        same("the projection holds it once and does not move", projection, after_one),
-        same("its row", projection, [(7, 500)]),
+        same("a replay of delivered work is skipped", (len(again.done), len(again.skipped)), (0, 1)),
+        same("the projection contains it once and does not change", projection, after_one),
+        same("the row is correct", projection, [(7, 500)]),
     ]
 
 
-async def broken_token(place: Scratch) -> list[Check]:
-    """A token is revoked: every retry is logged, nothing is half done, and with a new token a replay finishes it."""
+async def broken_token(store: ScratchStore) -> list[Check]:
+    """A token is revoked: every retry is logged, no partial effect remains, and a replay with a new token succeeds."""
     with closing(Provider()) as provider:
-        provider.revive()
-        app, token = place.app(), ["revoked"]
+        provider.start()
+        app, token = store.app(), ["revoked"]
 
         @app.consumer("stack.wanted", name="provision", retry=_SHORT, retry_on=(TokenRejected,))
         def provision(ctx: Context, stack: dict[str, int]) -> None:
-            with place.database.transaction() as conn:
-                place.database.insert(conn, "charges", order_id=stack["id"], cents=0)
+            with store.database.transaction() as conn:
+                store.database.insert(conn, "charges", order_id=stack["id"], cents=0)
                 provider.make(stack["id"], str(ctx.message_id), token[0])
                 ctx.sync.complete(conn=conn)
 
-        async with working(app):
+        async with running_worker(app):
             await app.publish("stack.wanted", {"id": 3}, conn=None)
 
             async def dead() -> bool:
@@ -100,13 +100,13 @@ async def broken_token(place: Scratch) -> list[Check]:
 
             await until("the budget is spent", dead)
             row = (await _only(app, "provision")).delivery
-            half_done = place.database.rows("select count(*) from {shop}charges")[0][0], len(provider.made)
+            partial = store.database.rows("select count(*) from {shop}charges")[0][0], len(provider.made)
             runs = (await app.ops.delivery(row.id)).runs
             token[0] = provider.token
             await app.ops.replay([row.id], actor="drill", reason="new token")
             await until("it is provisioned", lambda: _delivered(app, "provision"))
-        whole = place.database.rows("select count(*) from {shop}charges")[0][0], len(provider.made)
-    retries = [line for line in place.logged if line.get("consumer") == "provision" and line.get("retryable") is True]
+        complete = store.database.rows("select count(*) from {shop}charges")[0][0], len(provider.made)
+    retries = [line for line in store.logged if line.get("consumer") == "provision" and line.get("retryable") is True]
     return [
         same(
             "each attempt has a run record with its error",
@@ -114,16 +114,16 @@ async def broken_token(place: Scratch) -> list[Check]:
             ["TokenRejected"] * _BUDGET,
         ),
         same("each retry is logged", len(retries), _BUDGET - 1),
-        same("no row and no thing is left half done", half_done, (0, 0)),
-        same("after a replay there is one of each", whole, (1, 1)),
+        same("no partial effect remains", partial, (0, 0)),
+        same("after a replay each effect exists once", complete, (1, 1)),
     ]
 
 
-async def replayed_dead_letter(place: Scratch) -> list[Check]:
-    """A projector fails on one event: the rest is projected, and a replay moves its projection on."""
-    app, mended = place.app(), [False]
-    _totals(app, place, lambda order: mended[0] or order["id"] != 2)
-    async with working(app):
+async def replayed_dead_letter(store: ScratchStore) -> list[Check]:
+    """A projector fails on one event: the others are projected, and a replay adds the missing one."""
+    app, fixed = store.app(), [False]
+    _totals(app, store, lambda order: fixed[0] or order["id"] != 2)
+    async with running_worker(app):
         for id in (1, 2, 3):
             await app.publish("order.placed", {"id": id, "cents": 100 * id}, conn=None)
 
@@ -132,20 +132,20 @@ async def replayed_dead_letter(place: Scratch) -> list[Check]:
             return sorted(one.delivery.status for one in rows) == [Status.DELIVERED, Status.DELIVERED, Status.FAILED]
 
         await until("two are projected and one is dead", settled)
-        before = place.database.rows("select order_id from {shop}charges order by order_id")
+        before = store.database.rows("select order_id from {shop}charges order by order_id")
         (dead,) = await app.ops.deliveries(Filter(dead=True))
-        mended[0] = True
-        await app.ops.replay([dead.delivery.id], actor="drill", reason="mended")
+        fixed[0] = True
+        await app.ops.replay([dead.delivery.id], actor="drill", reason="fixed")
         await until("the third is projected", lambda: _delivered(app, "totals"))
         detail = await app.ops.delivery(dead.delivery.id)
-    after = place.database.rows("select order_id from {shop}charges order by order_id")
+    after = store.database.rows("select order_id from {shop}charges order by order_id")
     return [
-        same("one poisoned event stops no other", before, [(1,), (3,)]),
-        same("after the replay the projection has moved on", after, [(1,), (2,), (3,)]),
+        same("one failing event does not stop the others", before, [(1,), (3,)]),
+        same("after the replay the projection is complete", after, [(1,), (2,), (3,)]),
         same(
             "who replayed it and why is recorded",
             [(e.actor, e.reason) for e in detail.audit][:1],
-            [("drill", "mended")],
+            [("drill", "fixed")],
         ),
         same("the failed cycle is kept", len(detail.listed.delivery.failure_history), 1),
     ]
@@ -159,11 +159,11 @@ DRILLS: dict[str, Drill] = {
 }
 
 
-def _totals(app: Holdfast, place: Scratch, fine: Callable[[dict[str, int]], bool] = lambda _: True) -> None:
+def _totals(app: Holdfast, store: ScratchStore, fine: Callable[[dict[str, int]], bool] = lambda _: True) -> None:
     @app.projector("order.placed", name="totals", retry=RetryPolicy.none())
     def totals(ctx: Context, order: dict[str, int]) -> None:
-        with place.database.transaction() as conn:
-            place.database.insert(conn, "charges", order_id=order["id"], cents=order["cents"])
+        with store.database.transaction() as conn:
+            store.database.insert(conn, "charges", order_id=order["id"], cents=order["cents"])
             if not fine(order):
                 raise RuntimeError("a bug that came with the last deploy")
             ctx.sync.complete(conn=conn)

@@ -1,4 +1,4 @@
-"""A service outside the application, on loopback: it can be stopped, it knows one token, and it counts what it made."""
+"""An HTTP service on loopback that can be stopped, accepts one token and counts what it created."""
 
 import json
 from http.server import BaseHTTPRequestHandler
@@ -6,15 +6,15 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from holdfast.interfaces.demo.world import Service
+from holdfast.interfaces.demo.services import Service
 
 
 class TokenRejected(Exception):
-    """The provider does not take the token it was shown."""
+    """The provider rejected the token."""
 
 
 class Provider(Service):
-    """Makes a thing for each order it is asked for, once for each idempotency key."""
+    """Creates one item per idempotency key."""
 
     def __init__(self) -> None:
         super().__init__(_Requests, latency=0.0)
@@ -23,7 +23,7 @@ class Provider(Service):
         self._http = build_opener(ProxyHandler({}))
 
     def make(self, order_id: int, key: str, token: str) -> None:
-        """A call over HTTP; raises what a client would see."""
+        """Sends an HTTP request; raises what a client would see."""
         request = Request(
             f"http://127.0.0.1:{self.port}/things",
             data=json.dumps({"order_id": order_id}).encode(),
@@ -50,4 +50,4 @@ class _Requests(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *args: object) -> None:
-        """Quiet: a drill says what matters."""
+        """Silent: the drill reports results itself."""

@@ -1,15 +1,15 @@
-"""What a drill found: one check for each promise, with what was expected and what was there."""
+"""Results of a drill: one check per promise, with the expected and the actual value."""
 
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from holdfast.interfaces.drill.scratch import Scratch, scratch
+from holdfast.interfaces.drill.scratch import ScratchStore, scratch
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise. `found` says what was there where it was not kept."""
+    """One promise. `found` describes the actual value if it was broken."""
 
     promise: str
     kept: bool
@@ -18,7 +18,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One drill that was run."""
+    """The result of one drill."""
 
     name: str
     kept: bool
@@ -27,16 +27,16 @@ class Result:
 
 
 def same(promise: str, found: object, expected: object) -> Check:
-    """A promise that is kept if two values are the same."""
+    """A promise that is kept if both values are equal."""
     return Check(promise, found == expected, "" if found == expected else f"found {found}, expected {expected}")
 
 
-async def perform(name: str, drill: Callable[[Scratch], Awaitable[list[Check]]], dsn: str | None) -> Result:
-    """Runs one drill in a scratch store of its own. Whatever goes wrong in it is a promise that was not kept."""
+async def perform(name: str, drill: Callable[[ScratchStore], Awaitable[list[Check]]], dsn: str | None) -> Result:
+    """Runs one drill in a temporary store. An exception counts as a broken promise."""
     started = time.monotonic()
-    with scratch(dsn) as place:
+    with scratch(dsn) as store:
         try:
-            checks = tuple(await drill(place))
+            checks = tuple(await drill(store))
         except Exception as error:  # noqa: BLE001
-            checks = (Check("the drill comes to its end", False, f"{type(error).__name__}: {error}"),)
+            checks = (Check("the drill runs to its end", False, f"{type(error).__name__}: {error}"),)
     return Result(name, all(check.kept for check in checks), checks, round(time.monotonic() - started, 1))

@@ -1,4 +1,4 @@
-"""A store of a drill's own, with tables of an application beside it; nothing of it is left afterwards."""
+"""A temporary store for one drill, with application tables; removed afterwards."""
 
 import asyncio
 import secrets
@@ -14,51 +14,51 @@ from structlog.testing import capture_logs
 from holdfast import Holdfast, WorkerOptions
 from holdfast.interfaces.demo.database import Database, open_database
 
-_PATIENCE = 60.0
-_LOOK = 0.05
+_TIMEOUT = 60.0
+_POLL_SECONDS = 0.05
 
 
-class NeverHappened(Exception):
-    """What a drill waits for did not come."""
+class ConditionTimeout(Exception):
+    """A condition that the drill waits for did not occur in time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
-    """Where one drill takes place."""
+class ScratchStore:
+    """The temporary store of one drill."""
 
     dsn: str
     schema: str
     database: Database
     logged: list[MutableMapping[str, Any]]
-    """Every line that was logged meanwhile."""
+    """Every line logged during the drill."""
 
     def app(self, **options: Any) -> Holdfast:
-        """An application on the scratch store."""
+        """An application on this store."""
         return Holdfast(self.dsn, schema=self.schema, source="drill", **options)
 
 
 @contextmanager
-def scratch(dsn: str | None) -> Iterator[Scratch]:
-    """A temporary SQLite file, or a schema of its own in a PostgreSQL database."""
+def scratch(dsn: str | None) -> Iterator[ScratchStore]:
+    """A temporary SQLite file, or a temporary schema in a PostgreSQL database."""
     with tempfile.TemporaryDirectory(prefix="holdfast-drill-") as folder, capture_logs() as logged:
         where = dsn or f"sqlite:///{Path(folder) / 'drill.db'}"
         schema = "holdfast" if dsn is None else f"holdfast_drill_{secrets.token_hex(4)}"
-        place = Scratch(where, schema, open_database(where, schema), logged)
-        app = place.app()
+        store = ScratchStore(where, schema, open_database(where, schema), logged)
+        app = store.app()
         try:
             app.store.migrate()
-            place.database.create_tables()
-            yield place
+            store.database.create_tables()
+            yield store
         finally:
             app.store.close_sync()
             if dsn is not None:
-                place.database.drop()
-            place.database.close()
+                store.database.drop()
+            store.database.close()
 
 
 @asynccontextmanager
-async def working(app: Holdfast) -> AsyncIterator[None]:
-    """A worker runs meanwhile, in this process."""
+async def running_worker(app: Holdfast) -> AsyncIterator[None]:
+    """Runs a worker in this process for the duration of the block."""
     stop = asyncio.Event()
     task = asyncio.create_task(app.work(WorkerOptions(cron=False), stop=stop))
     try:
@@ -70,10 +70,10 @@ async def working(app: Holdfast) -> AsyncIterator[None]:
 
 
 async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
-    """Waits until something holds; `NeverHappened` names what did not."""
+    """Waits until a condition holds; otherwise raises `ConditionTimeout`."""
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             while not await holds():  # noqa: ASYNC110
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError:
-        raise NeverHappened(f"after {_PATIENCE:.0f} s: {what}") from None
+        raise ConditionTimeout(f"after {_TIMEOUT:.0f} s: {what}") from None

@@ -1,4 +1,4 @@
-"""The worker processes: starts them, kills one, replaces what dies, and rolls out releases."""
+"""Starts, kills and replaces the demo's worker processes, and deploys new releases."""
 
 import contextlib
 import os
@@ -9,69 +9,69 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from holdfast.interfaces.demo.place import Place
+from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.worker import Worker
 
 _COMMAND = (sys.executable, "-m", "holdfast.interfaces.demo.worker")
-# The children have an app and a store of their own, whatever else this shell is set up for.
-_FOREIGN = ("HOLDFAST_APP", "HOLDFAST_DSN", "HOLDFAST_GENERATION")
-_MOST_FAILURES = 3
-_PATIENCE_SECONDS = 6.0
+# Settings of the shell that must not reach the demo's workers.
+_EXCLUDED_VARIABLES = ("HOLDFAST_APP", "HOLDFAST_DSN", "HOLDFAST_GENERATION")
+_MAX_FAILURES = 3
+_STOP_TIMEOUT_SECONDS = 6.0
 
 
-class CrewFailed(Exception):
-    """Worker processes keep dying by themselves; the message ends with what they last said."""
+class WorkersFailed(Exception):
+    """Worker processes keep exiting on their own; the message ends with their last log lines."""
 
 
-class Crew:
-    """A number of worker processes, kept alive. `crashes` counts those that were killed."""
+class WorkerProcesses:
+    """A fixed number of worker processes that are restarted when they exit. `crashes` counts those that were killed."""
 
-    def __init__(self, place: Place, ops: SyncOperations, size: int, log: Path) -> None:
-        self._place, self._ops, self._size, self._log = place, ops, size, log
+    def __init__(self, config: DemoConfig, ops: SyncOperations, size: int, log: Path) -> None:
+        self._config, self._ops, self._size, self._log = config, ops, size, log
         self._children: list[subprocess.Popen[bytes]] = []
         self._outgoing: list[subprocess.Popen[bytes]] = []
         self._leaving: list[subprocess.Popen[bytes]] = []
         self._failures = 0
         self.crashes = 0
-        self.release = place.release
+        self.release = config.release
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the present release."""
+        """Process ids of the current release."""
         return [child.pid for child in self._children]
 
-    def mend(self) -> None:
-        """Starts a process for each one missing, and buries the dead. Call it often."""
+    def restart_missing(self) -> None:
+        """Replaces processes that have exited. Call it often."""
         self._leaving = [child for child in self._leaving if child.poll() is None]
         for child in [child for child in self._children if child.poll() is not None]:
             self._children.remove(child)
             self._failures += 1
-            if self._failures > _MOST_FAILURES:
-                raise CrewFailed(f"worker processes keep dying (exit code {child.returncode})\n{self._last_words()}")
+            if self._failures > _MAX_FAILURES:
+                raise WorkersFailed(f"worker processes keep dying (exit code {child.returncode})\n{self._log_tail()}")
         while len(self._children) < self._size:
             self._children.append(self._start())
 
     def alive(self) -> list[Worker]:
-        """The workers that are on duty, those of an old release too."""
+        """Workers that are alive, including those of an old release."""
         here = {child.pid for child in (*self._children, *self._outgoing, *self._leaving)}
         return [worker for worker in self._ops.workers() if worker.alive and pid_of(worker) in here]
 
     def kill(self, pid: int) -> None:
-        """Ends a process in the middle of whatever it does: no signal handler, no goodbye."""
+        """Kills a process with SIGKILL."""
         (child,) = [child for child in self._children if child.pid == pid]
         _kill_group(child)
         self._children.remove(child)
         self.crashes += 1
 
     def deploy(self, release: int) -> None:
-        """Starts a crew of another release beside the present one; `retire` sends the old one home."""
-        self.release, self._place = release, replace(self._place, release=release)
+        """Starts workers of a new release next to the current ones; `retire` stops the old ones."""
+        self.release, self._config = release, replace(self._config, release=release)
         self._outgoing += self._children
         self._children = [self._start() for _ in range(self._size)]
 
     def retire(self) -> None:
-        """Asks those of the old release to finish what they have begun, and go."""
+        """Sends SIGTERM to the workers of the old release."""
         for child in self._outgoing:
             child.terminate()
         self._leaving += self._outgoing
@@ -79,15 +79,15 @@ class Crew:
 
     @property
     def settled(self) -> bool:
-        """Whether nobody of an old release is left."""
+        """Whether all workers of old releases have exited."""
         return not self._outgoing and not self._leaving
 
-    def close(self, patience: float = _PATIENCE_SECONDS) -> None:
-        """Sends everybody home; returns when no process is left, by force if need be."""
+    def close(self, timeout: float = _STOP_TIMEOUT_SECONDS) -> None:
+        """Stops all processes; kills those that have not exited after `timeout` seconds."""
         self._outgoing += self._children
         self._children = []
         self.retire()
-        deadline = monotonic() + patience
+        deadline = monotonic() + timeout
         for child in self._leaving:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.0, deadline - monotonic()))
@@ -95,28 +95,28 @@ class Crew:
         self._leaving = []
 
     def _start(self) -> subprocess.Popen[bytes]:
-        own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+        environment = {name: value for name, value in os.environ.items() if name not in _EXCLUDED_VARIABLES}
         with self._log.open("ab") as log:
             return subprocess.Popen(  # noqa: S603
                 _COMMAND,
-                env=own | self._place.to_environment(),
+                env=environment | self._config.to_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the demo, which then asks them to go
+                start_new_session=True,  # Ctrl-C must reach only the demo, which then stops the workers
             )
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
 
 
 def pid_of(worker: Worker) -> int:
-    """A worker instance is named after its host, its process and chance."""
+    """The process id in a worker id, which is `host/pid/random`."""
     return int(worker.id.split("/")[1])
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:
-    """The whole group: a worker may have a child of its own, for suspects."""
+    """Kills the process group: a worker can have a child process for suspect deliveries."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -1,7 +1,7 @@
-"""The world around the shop: a mail server and a partner's webhook receiver, on loopback, that can die and come back.
+"""A mail server and a webhook receiver on loopback that can be stopped and started.
 
-They are real servers with real sockets: while one is dead, connections to it are refused. What reached them is kept,
-so that it can be counted at the end.
+They are real servers: while one is stopped, connections to it are refused. They record what they received, so that it
+can be checked at the end.
 """
 
 import json
@@ -17,56 +17,56 @@ _HOST = "127.0.0.1"
 
 
 class Service:
-    """A server outside the shop. `received` has, for each order, the ids under which something came for it."""
+    """An outside server. `received` maps each order to the message ids that arrived for it."""
 
     def __init__(self, handler: type[socketserver.BaseRequestHandler], latency: float) -> None:
         self._handler, self.latency = handler, latency
         self.received: defaultdict[int, list[str]] = defaultdict(list)
-        self._keeper = _bound(0)
-        self.port: int = self._keeper.getsockname()[1]
+        self._reserved_socket = _reserve(0)
+        self.port: int = self._reserved_socket.getsockname()[1]
         self._server: _Server | None = None
 
     @property
     def alive(self) -> bool:
         return self._server is not None
 
-    def revive(self) -> None:
-        """Takes connections, from now on."""
+    def start(self) -> None:
+        """Starts accepting connections."""
         if self._server is None:
-            self._keeper.close()
+            self._reserved_socket.close()
             self._server = _Server((_HOST, self.port), self._handler)
             self._server.service = self
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
-    def die(self) -> None:
-        """Refuses connections, from now on. The port is kept, so that nobody else is met there meanwhile."""
+    def stop(self) -> None:
+        """Refuses connections. The port stays reserved, so that no other process can use it."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
-            self._keeper = _bound(self.port)
+            self._reserved_socket = _reserve(self.port)
 
     def close(self) -> None:
-        self.die()
-        self._keeper.close()
+        self.stop()
+        self._reserved_socket.close()
 
     def accept(self, order_id: int, message_id: str) -> None:
-        """Something came for an order. Takes its time, as servers do."""
+        """Records a request for an order, after the configured latency."""
         time.sleep(self.latency)
         self.received[order_id].append(message_id)
 
 
-class World:
-    """Both servers."""
+class OutsideServices:
+    """The mail server and the webhook receiver."""
 
     def __init__(self) -> None:
         self.mail = Service(_Smtp, latency=0.04)
         self.partner = Service(_Http, latency=0.02)
 
-    def heal(self) -> None:
-        """Brings back whatever is dead."""
-        self.mail.revive()
-        self.partner.revive()
+    def restore(self) -> None:
+        """Starts every stopped service."""
+        self.mail.start()
+        self.partner.start()
 
     def close(self) -> None:
         self.mail.close()
@@ -81,11 +81,11 @@ class _Server(socketserver.ThreadingTCPServer):
     service: Service
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A worker that was killed hangs up in the middle; that is its affair."""
+        """Ignored: a killed worker closes its connection at any point."""
 
 
 class _Smtp(socketserver.StreamRequestHandler):
-    """As much of SMTP as a receipt needs."""
+    """The subset of SMTP that the demo uses."""
 
     server: _Server
 
@@ -94,7 +94,7 @@ class _Smtp(socketserver.StreamRequestHandler):
         while line := self.rfile.readline():
             command = line[:4].upper()
             if command == b"DATA":
-                self._say("354 go on")
+                self._say("354 continue")
                 mail = message_from_bytes(b"".join(iter(self.rfile.readline, b".\r\n")))
                 order_id = int(mail["Subject"].removeprefix("Order "))
                 self.server.service.accept(order_id, mail["Message-ID"].strip("<>").partition("@")[0])
@@ -108,7 +108,7 @@ class _Smtp(socketserver.StreamRequestHandler):
 
 
 class _Http(BaseHTTPRequestHandler):
-    """As much of HTTP as a webhook needs."""
+    """The subset of HTTP that the demo uses."""
 
     server: _Server
 
@@ -119,11 +119,11 @@ class _Http(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: the terminal belongs to the story."""
+        """Silent: the terminal shows the demo."""
 
 
-def _bound(port: int) -> socket.socket:
-    keeper = socket.socket()
-    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keeper.bind((_HOST, port))
-    return keeper
+def _reserve(port: int) -> socket.socket:
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((_HOST, port))
+    return reserved

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.interfaces.demo.place import Place
+from holdfast.interfaces.demo.config import DemoConfig
+from holdfast.interfaces.demo.invariants import DemoResult, check_invariants
 from holdfast.interfaces.demo.run import exit_code
+from holdfast.interfaces.demo.services import OutsideServices
 from holdfast.interfaces.demo.shop import ChangedTheirMind, Shop, open_shop
-from holdfast.interfaces.demo.tally import Tally, take_tally
-from holdfast.interfaces.demo.world import World
 
 ORDERS = 3
 
@@ -20,10 +20,12 @@ class Books:
     """A shop after a quiet day, whose books can be cooked."""
 
     shop: Shop
-    world: World
+    services: OutsideServices
 
-    def tally(self) -> Tally:
-        return take_tally(self.shop.database, self.world.mail.received, self.world.partner.received, crashes=0)
+    def tally(self) -> DemoResult:
+        return check_invariants(
+            self.shop.database, self.services.mail.received, self.services.partner.received, crashes=0
+        )
 
     def cook(self, statement: str) -> None:
         with self.shop.database.transaction() as conn:
@@ -32,16 +34,16 @@ class Books:
 
 @pytest.fixture
 def books(tmp_path: Path) -> Iterator[Books]:
-    world = World()
+    services = OutsideServices()
     shop = open_shop(
-        Place(
+        DemoConfig(
             dsn=f"sqlite:///{tmp_path / 'shop.db'}",
             schema="holdfast",
-            mail_port=world.mail.port,
-            webhook_port=world.partner.port,
+            mail_port=services.mail.port,
+            webhook_port=services.partner.port,
         )
     )
-    world.heal()
+    services.restore()
     shop.hf.store.migrate()
     shop.database.create_tables()
     for number in range(ORDERS):
@@ -49,8 +51,8 @@ def books(tmp_path: Path) -> Iterator[Books]:
     with pytest.raises(ChangedTheirMind):
         shop.place_order("leaves@example.com", "CUP", 500, leaves=True)
     shop.hf.run(until_idle=True)
-    yield Books(shop, world)
-    world.close()
+    yield Books(shop, services)
+    services.close()
 
 
 def test_a_quiet_day_breaks_no_promise(books: Books) -> None:
@@ -94,7 +96,7 @@ def test_what_a_visitor_set_aside_in_the_console_is_neither_done_nor_lost(books:
         ("delete from orders where id = 2", "events have no order: 2", 0, 0),
         (
             "delete from holdfast_delivery where consumer = 'receipts'",
-            "3 deliveries are gone: receipts of order 1, receipts of order 2, receipts of order 3",
+            "3 deliveries are missing: receipts of order 1, receipts of order 2, receipts of order 3",
             3,
             0,
         ),
@@ -121,16 +123,16 @@ def test_cooked_tables_are_found_out(books: Books, statement: str, problem: str,
 
 
 def test_a_receipt_that_never_arrived_is_found_out(books: Books) -> None:
-    del books.world.mail.received[2]
+    del books.services.mail.received[2]
     tally = books.tally()
-    assert tally.problems == ("1 deliveries have had no effect: receipts of order 2",)
+    assert tally.problems == ("1 deliveries had no effect: receipts of order 2",)
     assert tally.lost == 1
 
 
 def test_a_receipt_may_arrive_twice_but_only_under_its_own_id(books: Books) -> None:
-    received = books.world.mail.received[1]
+    received = books.services.mail.received[1]
     received.append(received[0])
     tally = books.tally()
     assert (tally.problems, tally.received_twice, tally.applied_twice) == ((), 1, 0)
     received.append("another-id")
-    assert books.tally().problems == ("1 things came under a strange id: another-id for order 1",)
+    assert books.tally().problems == ("1 effects have an unknown message id: another-id for order 1",)

@@ -1,4 +1,4 @@
-"""Where one run of the demo takes place; child processes are told through their environment."""
+"""Configuration of one demo run, passed to child processes through environment variables."""
 
 import os
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ _PREFIX = "HOLDFAST_DEMO_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """The store of the demo, the ports of the world around the shop, and which release of the shop runs."""
+class DemoConfig:
+    """The demo's store, the ports of the outside services, and the release of the shop that runs."""
 
     dsn: str
     schema: str
@@ -20,7 +20,7 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """The place this process was started for."""
+        """The configuration that this process was started with."""
         return cls(
             dsn=environment[f"{_PREFIX}DSN"],
             schema=environment[f"{_PREFIX}SCHEMA"],
@@ -30,5 +30,5 @@ class Place:
         )
 
     def to_environment(self) -> dict[str, str]:
-        """What a child process needs to find its way here."""
+        """Environment variables for a child process."""
         return {f"{_PREFIX}{name.upper()}": str(value) for name, value in asdict(self).items()}
