@@ -1,6 +1,7 @@
 """Every exception becomes one of four verdicts, by an order that can be told in advance."""
 
 import email.message
+import json
 import sqlite3
 import subprocess
 import sys
@@ -8,9 +9,11 @@ import urllib.error
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import django.db.utils
+import orjson
 import psycopg
 import psycopg.errors
 import pydantic
@@ -25,11 +28,17 @@ from holdfast.core.errors import (
     CircuitOpen,
     ConfigurationError,
     HoldfastError,
+    InvalidDuration,
+    InvalidKey,
+    InvalidName,
     InvalidPayload,
+    KeyConflict,
+    NoTransaction,
     Outage,
     PayloadTooLarge,
     RetryAfter,
     TerminalError,
+    UnsupportedConnection,
 )
 from holdfast.core.http import verdict_for
 from holdfast.core.verdict import Verdict, VerdictKind
@@ -133,6 +142,15 @@ BUILT_IN = [
     (pydantic_core.PydanticCustomError("odd", "never raised"), DEAD),
     (InvalidPayload("$", "x"), DEAD),
     (PayloadTooLarge(2, 1), DEAD),
+    (ConfigurationError("x"), DEAD),
+    (InvalidDuration("timeout", "soon", "cannot be read"), DEAD),
+    (InvalidKey("k", "x"), DEAD),
+    (InvalidName("queue", "a b", "x", "y"), DEAD),
+    (KeyConflict("app", "k", UUID(int=1)), DEAD),
+    (NoTransaction("sqlite3 Connection"), DEAD),
+    (UnsupportedConnection("int"), DEAD),
+    (caught(lambda: json.loads("{")), DEAD),
+    (caught(lambda: orjson.loads("{")), DEAD),
     (sqlite3.IntegrityError("x"), DEAD),
     (psycopg.IntegrityError("x"), DEAD),
     (psycopg.errors.UniqueViolation("x"), DEAD),
@@ -328,7 +346,7 @@ def test_a_function_that_returns_something_else_is_passed_over_and_leaves_a_note
         ({"dead_on": ("Domain",)}, "not an exception class"),
         ({"dead_on": (int,)}, "not an exception class"),
         ({"dead_on": (Domain(),)}, "not an exception class"),
-        ({"classify": 7}, "give a function"),
+        ({"classify": 7}, "give a plain function"),
     ],
 )
 def test_rules_that_contradict_themselves_are_refused_at_once(lists: dict[str, Any], words: str) -> None:

@@ -1,13 +1,19 @@
 """Declarations that cannot work are refused when they are made, with a word on what would do."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, RetryPolicy, Router, WorkerOptions, event
+from holdfast import ConfigurationError, Holdfast, HoldfastError, RetryPolicy, Router, WorkerOptions, event
+from holdfast.core.delivery import Status
 from holdfast.engine.cron import Schedule
+from tests.engine.conftest import MakeApp
+from tests.engine.running import Log, drain, only
 
 
 @event("order.placed")
@@ -31,6 +37,9 @@ def hf() -> Holdfast:
 def handle(payload: object) -> None: ...
 
 
+async def handle_async(payload: object) -> None: ...
+
+
 def no_parameters() -> None: ...
 
 
@@ -38,6 +47,22 @@ def many(*numbers: int) -> None: ...
 
 
 async def pay(order_id: int) -> None: ...
+
+
+def generator(payload: object) -> Iterator[None]:
+    yield
+
+
+async def async_generator() -> AsyncIterator[None]:
+    yield
+
+
+class Handles:
+    async def __call__(self, payload: object) -> None: ...
+
+
+def _consume(**options: Any) -> Callable[[Holdfast], Any]:
+    return lambda hf: hf.consumer("a", **options)(handle)
 
 
 REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
@@ -59,6 +84,43 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("use one of last, all, skip", lambda hf: hf.cron("* * * * *", missed="never")(no_parameters)),
     ("OSError stands in dead_on and in retry_on", lambda hf: hf.job(dead_on=(OSError,), retry_on=(OSError,))(pay)),
     ("priority is 4", lambda hf: hf.job(priority=4)(pay)),
+    # Unknown options, with the nearest right one.
+    (r"@hf.consumer has no option 'retries'; .*retry=RetryPolicy.exponential\(attempts=5\)", _consume(retries=5)),
+    ("no option 'max_retries'.*attempts=5", lambda hf: hf.job(max_retries=5)),  # type: ignore[call-arg]
+    ("no option 'timout'; did you mean timeout=", _consume(timout="5s")),
+    ("no option 'strat'; did you mean start=", _consume(strat="now")),
+    ("no option 'timezone'; give tz=", lambda hf: hf.cron("* * * * *", timezone="UTC")),  # type: ignore[call-arg]
+    ("no option 'swop'; did you mean swap=", lambda hf: hf.projector("a", swop=print)),  # type: ignore[call-arg]
+    ("no option 'colour'; leave it out. It takes block_on, classify", lambda hf: hf.job(colour="red")),  # type: ignore[call-arg]
+    ("no option 'delay'; say it for each call", lambda hf: hf.job(delay=5)),  # type: ignore[call-arg]
+    # Decorators without parentheses.
+    (r"@hf.consumer on handle lacks its parentheses", lambda hf: hf.consumer(handle)),
+    (r"@hf.projector on handle lacks its parentheses", lambda hf: hf.projector(handle)),
+    (r"@hf.reaction on handle lacks its parentheses", lambda hf: hf.reaction(handle)),
+    (r"@hf.job on pay lacks its parentheses .* write @hf.job\(\)", lambda hf: hf.job(pay)),  # type: ignore[arg-type]
+    (r"@hf.cron on no_parameters lacks", lambda hf: hf.cron(no_parameters)),  # type: ignore[arg-type]
+    (r"@hf.command on pay lacks", lambda hf: hf.command(pay, key="pay:{order_id}")),  # type: ignore[arg-type]
+    ("@hf.job got 'mail'; its options are given by name", lambda hf: hf.job("mail")),  # type: ignore[arg-type]
+    # Options of the wrong type.
+    (r"consumer handle: retry is 5; for 5 runs give RetryPolicy.exponential\(attempts=5\)", _consume(retry=5)),
+    (r"retry is None; .*RetryPolicy.none\(\) runs once", _consume(retry=None)),
+    ("timeout 'soon' cannot be read", _consume(timeout="soon")),
+    ("timeout is 0; give a duration above zero", _consume(timeout=0)),
+    ("dead_on is <class 'OSError'>; give a tuple", _consume(dead_on=OSError)),
+    ("classify is 7", _consume(classify=7)),
+    ("keep_runs is 'yes'; give True or False", _consume(keep_runs="yes")),
+    ("dedupe is 0; give a duration above zero, or False", _consume(dedupe=0)),
+    ("direct=, concurrency=, origin= and dead_letters= are about a broker", _consume(direct=True)),
+    ("cron expression is 7", lambda hf: hf.cron(7)),  # type: ignore[arg-type]
+    ("tz is 1; give the name", lambda hf: hf.cron("* * * * *", tz=1)),  # type: ignore[arg-type]
+    # What would be called without being run.
+    ("it has a yield", lambda hf: hf.consumer("a")(generator)),
+    ("it has a yield", lambda hf: hf.job()(async_generator)),
+    ("it is a job already", lambda hf: hf.consumer("a")(hf.job()(pay))),
+    ("decorate a function", lambda hf: hf.consumer("a")(Handles)),
+    ("its __call__ is async", lambda hf: hf.consumer("a", name="handles")(Handles())),
+    ("has no name of its own", lambda hf: hf.consumer("a")(Handles())),
+    ("it has a yield", lambda hf: hf.reaction("a")(generator)),
 ]
 
 
@@ -68,6 +130,101 @@ def test_a_declaration_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         declare(hf)
+    assert not hf.handlers.keys() - {"pay"}
+
+
+@pytest.mark.parametrize(
+    ("problem", "given"),
+    [
+        ("the DSN is PosixPath", {"dsn": Path("shop.db")}),
+        ("begins with 'shop.db' .* write sqlite:///shop.db", {"dsn": "shop.db"}),
+        (r"leave '\+psycopg' out: postgresql://", {"dsn": "postgresql+psycopg://shop"}),
+        ("use sqlite:///path or postgresql://", {"dsn": "mysql://shop:secret@host/shop"}),
+        ("names no file", {"dsn": "sqlite://shop.db"}),
+        ("max_payload is '1MB'; give a number of bytes", {"max_payload": "1MB"}),
+        ("queues is 7; give a dict", {"queues": 7}),
+        (
+            r"the policy of queue mail is 5; for 5 runs give RetryPolicy.exponential\(attempts=5\)",
+            {"queues": {"mail": 5}},
+        ),
+        ("the probe of mail is True", {"probes": {"mail": True}}),
+        ("alerts is <built-in function print>; give a list", {"alerts": print}),
+        ("dedupe is True; .*each handler how long", {"dedupe": True}),
+        (r"webhooks is \{\}; give WebhookOptions\(...\)", {"webhooks": {}}),
+        (r"tracing is True; give Tracing\(...\)", {"tracing": True}),
+        ("keep 'for ever' cannot be read", {"keep": "for ever"}),
+        ("dead_on is <class 'OSError'>; give a tuple", {"dead_on": OSError}),
+        ("classify is <function pay .*a plain function", {"classify": pay}),
+    ],
+)
+def test_an_app_with_options_that_cannot_work_is_refused(problem: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        Holdfast(**{"dsn": "sqlite:///never-made.db"} | given)
+
+
+@pytest.mark.parametrize(
+    ("problem", "given"),
+    [
+        ("retry is 5; for 5 runs give", {"retry": 5}),
+        ("max_attempts is '5'", {"max_attempts": "5"}),
+        ("priority is 9", {"priority": 9}),
+        ("queue name '' is refused", {"queue": ""}),
+        ("key '7' is refused: it is a int", {"key": 7}),
+        ("run_at is .* give a datetime with a time zone", {"run_at": datetime(2030, 1, 1)}),  # noqa: DTZ001
+        ("both delay and run_at", {"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}),
+    ],
+)
+def test_a_job_is_not_enqueued_in_a_way_that_cannot_work(hf: Holdfast, problem: str, given: dict[str, Any]) -> None:
+    with pytest.raises(HoldfastError, match=problem):
+        hf.job()(pay).using(**given)
+
+
+@pytest.mark.parametrize(
+    ("problem", "make"),
+    [
+        (
+            "kind 'exponential'; build it with RetryPolicy.exponential",
+            lambda: RetryPolicy(kind="exponential", attempts=3),  # type: ignore[arg-type]
+        ),
+        ("waits '1m'; give a list of waits", lambda: RetryPolicy.schedule("1m")),
+        ("waits 5; give a list of waits", lambda: RetryPolicy.schedule(5)),  # type: ignore[arg-type]
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(problem: str, make: Callable[[], Any]) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        make()
+
+
+async def test_endpoint_options_that_cannot_work_are_refused(hf: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match="retry is 5; for 5 runs give"):
+        await hf.webhooks.add("https://acme.test/in", events=["a"], conn=None, retry=5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'retries'"):
+        await hf.webhooks.add("https://acme.test/in", events=["a"], conn=None, retries=5)  # type: ignore[call-arg]
+
+
+async def test_a_worker_whose_app_has_no_handlers_logs_a_warning(make_app: MakeApp, log: Log) -> None:
+    hf = make_app()
+    await drain(hf)
+    assert [line["log_level"] for line in log if "has no handlers" in line["event"]] == ["warning"]
+    hf.job(queue="mail")(pay)
+    log.clear()
+    await drain(hf, queues={"mial": 1, "mail": 1})
+    (line,) = [line for line in log if "no handler has these queues" in line["event"]]
+    assert (line["queues"], line["handler_queues"]) == (["mial"], ["mail"])
+    log.clear()
+    await drain(hf)
+    assert not [line for line in log if line["log_level"] == "warning"]
+
+
+async def test_a_handler_that_returns_a_coroutine_is_a_dead_letter_and_not_a_success(make_app: MakeApp) -> None:
+    """A plain decorator around an async function: nothing of it was run."""
+    hf = make_app()
+    hf.consumer("a")(functools.wraps(handle_async)(lambda payload: handle_async(payload)))
+    await hf.publish("a", {}, conn=None)
+    await drain(hf)
+    failed = await only(hf)
+    assert failed.status is Status.FAILED
+    assert "consumer handle_async returned a coroutine that was not awaited" in str(failed.last_error)
 
 
 def test_two_handlers_cannot_have_one_name(hf: Holdfast) -> None:
@@ -82,6 +239,10 @@ def test_two_handlers_cannot_have_one_name(hf: Holdfast) -> None:
         ("too short", {"lease": WorkerOptions().lease / 1000}),
         ("0 slots", {"concurrency": 0}),
         ("mail has 0 slots", {"queues": {"mail": 0}}),
+        ("mail has '5' slots", {"queues": {"mail": "5"}}),
+        ("queues is .*; give a dict of slots", {"queues": ["mail"]}),
+        ("poll 'often' cannot be read", {"poll": "often"}),
+        ("generation is -1", {"generation": -1}),
     ],
 )
 def test_worker_options_that_cannot_work_are_refused(problem: str, given: dict[str, Any]) -> None:

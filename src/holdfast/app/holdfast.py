@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
+from holdfast.app.app_options import check_app_options, check_instance
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals
@@ -94,6 +95,17 @@ class Holdfast(Router):
         tracing: Tracing | None = None,
     ) -> None:
         super().__init__()
+        check_app_options(
+            dsn=dsn,
+            schema=schema,
+            max_payload=max_payload,
+            queues=queues,
+            alerts=alerts,
+            probes=probes,
+            dedupe=dedupe,
+        )
+        check_instance("webhooks", webhooks, WebhookOptions)
+        check_instance("tracing", tracing, Tracing)
         self._app = self
         self._dsn, self.schema = dsn, schema
         self.source = check_name("source", source)
@@ -212,6 +224,7 @@ class Holdfast(Router):
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
+        check_instance("options", options, WorkerOptions)
         await work(self, options, stop)
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
@@ -219,6 +232,7 @@ class Holdfast(Router):
 
         Waits through retry waits, ignores cron. Blocks; inside an event loop use `await hf.work(...)`.
         """
+        check_instance("options", options, WorkerOptions)
         chosen = options or WorkerOptions()
         if until_idle:
             chosen = replace(chosen, until_idle=True, cron=False)

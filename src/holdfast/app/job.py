@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
@@ -36,6 +37,19 @@ class Placement:
     queue: str | None = None
     max_attempts: int | None = None
     retry: RetryPolicy | None = None
+
+    def address(self, handler: Handler) -> Address:
+        """Where the call goes; what cannot work is refused."""
+        return Address(
+            consumer=handler.name,
+            queue=handler.queue if self.queue is None else self.queue,
+            priority=handler.priority if self.priority is None else self.priority,
+            max_attempts=self.max_attempts,
+            delay=self.delay,
+            run_at=self.run_at,
+            retry=self.retry,
+            unique=self.unique,
+        )
 
 
 class Job(Generic[P, R]):
@@ -96,6 +110,9 @@ class Job(Generic[P, R]):
             "retry": retry,
         }
         placement = replace(self._placement, **{name: value for name, value in given.items() if value is not None})
+        placement.address(self.handler)
+        if key is not None:
+            check_key(key)
         return Job(self._router, self.handler, self.function, self._key, placement)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
@@ -112,17 +129,7 @@ class Job(Generic[P, R]):
         arguments = self._arguments(args, kwargs)
         where, handler = self._placement, self.handler
         key = self._command_key(arguments) if self._key is not None else where.key
-        address = Address(
-            consumer=handler.name,
-            queue=where.queue or handler.queue,
-            priority=handler.priority if where.priority is None else where.priority,
-            max_attempts=where.max_attempts,
-            delay=where.delay,
-            run_at=where.run_at,
-            retry=where.retry,
-            unique=where.unique,
-        )
-        return app, app._producer.build(f"job.{handler.name}", arguments, key=key, addressed=[address])
+        return app, app._producer.build(f"job.{handler.name}", arguments, key=key, addressed=[where.address(handler)])
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self.function)

@@ -26,18 +26,33 @@ def open_store(
 
     `role` is the connections' application name, `patience` how long a server may leave a statement without an answer.
     """
+    if (file := check_dsn(dsn)) is not None:
+        return SqliteStore(file, schema)
+    try:
+        from holdfast.stores.postgres.store import PostgresStore
+    except ImportError as error:
+        raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
+    return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size, patience=patience)
+
+
+def check_dsn(dsn: object) -> Path | None:
+    """Return the file of a SQLite DSN, None for PostgreSQL; raise `ConfigurationError` for anything else."""
+    if not isinstance(dsn, str):
+        raise ConfigurationError(
+            f"the DSN is {dsn!r}; give text: 'sqlite:///shop.db' or 'postgresql://user@host/database'"
+        )
     scheme = dsn.partition(":")[0]
     if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(dsn), schema)
+        return _sqlite_path(dsn)
     if scheme in ("postgresql", "postgres"):
-        try:
-            from holdfast.stores.postgres.store import PostgresStore
-        except ImportError as error:
-            raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
-        return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size, patience=patience)
-    raise ConfigurationError(
-        f"a DSN that begins with {scheme!r} names no store Holdfast knows; use sqlite:///path or postgresql://…"
-    )
+        return None
+    database, _, driver = scheme.partition("+")
+    hint = "use sqlite:///path or postgresql://…"
+    if driver and database in ("sqlite", "postgresql", "postgres"):
+        hint = f"leave '+{driver}' out: {database}://…"
+    elif "://" not in dsn and "@" not in dsn:
+        hint = f"for a file write sqlite:///{dsn}"
+    raise ConfigurationError(f"a DSN that begins with {scheme!r} names no store Holdfast knows; {hint}")
 
 
 def migrate_blocking(store: SqliteStore, conn: Connection) -> None:

@@ -3,25 +3,30 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
+from holdfast.app.handler_options import Options, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
 from holdfast.app.relays import declare, handler_of
 from holdfast.app.streams import Feed, feed, reread
 from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
-from holdfast.core.classify import Classifier, Rules
-from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.event import EventType, event_type
-from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, Message, check_priority
-from holdfast.core.names import check_name
+from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.pattern import check_pattern
 from holdfast.core.retry import RetryPolicy
-from holdfast.engine.cron import Missed, Schedule
-from holdfast.engine.handler import Handler, Kind, check_event_function, job_parameters, takes_context
+from holdfast.engine.cron import Missed, Schedule, check_schedule
+from holdfast.engine.handler import (
+    Handler,
+    Kind,
+    check_event_function,
+    check_function,
+    job_parameters,
+    takes_context,
+)
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -29,26 +34,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-Classes = tuple[type[BaseException], ...]
-
-_DEDUPE = timedelta(minutes=5)
-
-
-class Options(TypedDict, total=False):
-    """What every durable handler can say of itself. `name` must stay the same for ever."""
-
-    name: str
-    queue: str
-    priority: int
-    retry: RetryPolicy
-    timeout: Duration
-    dead_on: Classes
-    retry_on: Classes
-    block_on: Classes
-    park_on: Classes
-    classify: Classifier
-    keep_runs: bool
-    dedupe: Duration | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +97,16 @@ class Router:
         dead letter goes to `dead_letters`, if given.
         """
 
+        check_options(Router.consumer, options)
+        if source is None and (direct or origin is not None or dead_letters is not None or concurrency != 10):
+            raise ConfigurationError(
+                "@hf.consumer: direct=, concurrency=, origin= and dead_letters= are about a broker; give source= as well"
+            )
+        patterns, known = _patterns("@hf.consumer", events)
+
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.CONSUMER, options)
             check_event_function(handler.name, function)
-            patterns, known = _patterns(handler.name, events)
             from_start = _from_start(handler.name, start)
             if source is None:
                 self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
@@ -153,10 +144,12 @@ class Router:
         while `ctx.rebuilding`. Without `swap` the live result itself is built anew. Every run is recorded.
         """
 
+        check_options(Router.projector, options)
+        patterns, known = _patterns("@hf.projector", events)
+
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.PROJECTOR, {"keep_runs": True, **options})
             check_event_function(handler.name, function)
-            patterns, known = _patterns(handler.name, events)
             for given in filter(None, (reset, swap)):
                 _check_blocking(handler.name, given)
             if swap is not None and reset is None:
@@ -177,9 +170,12 @@ class Router:
         Same signature as a consumer: change the word to make it durable.
         """
 
+        patterns, known = _patterns("@hf.reaction", events)
+
         def decorate(function: F) -> F:
-            check_event_function(function.__name__, function)
-            patterns, known = _patterns(function.__name__, events)
+            name = getattr(function, "__name__", repr(function))
+            check_function(f"reaction {name}", function)
+            check_event_function(name, function)
             self.reactions.append(Reaction(patterns, known, function, takes_context(function)))
             return function
 
@@ -208,17 +204,21 @@ class Router:
         self._defaulted.add(name)
         self.relays[name] = relay
 
-    def job(self, **options: Unpack[Options]) -> MakesJob:
+    def job(self, bare: None = None, /, **options: Unpack[Options]) -> MakesJob:
         """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
+        _refuse_positional("@hf.job()", bare)
+        check_options(Router.job, options)
 
         def decorate(function: Callable[..., Any]) -> Any:
             return self._job(function, Kind.JOB, None, options)
 
         return decorate
 
-    def command(self, *, key: str, **options: Unpack[Options]) -> MakesJob:
+    def command(self, bare: None = None, /, *, key: str, **options: Unpack[Options]) -> MakesJob:
         """A job whose key is built from its arguments (`"order:{user_id}:{order_id}:cancel:v1"`): the same
         command twice runs once, whoever sent it."""
+        _refuse_positional("@hf.command(key='pay:{order_id}:v1')", bare)
+        check_options(Router.command, options)
 
         def decorate(function: Callable[..., Any]) -> Any:
             return self._job(function, Kind.COMMAND, key, options)
@@ -237,19 +237,25 @@ class Router:
 
         `missed` says what happens to occurrences nobody was there for: `"last"` runs the newest, `"all"` each, `"skip"` none.
         """
+        refuse_bare("@hf.cron('0 7 * * *')", expression)
+        check_options(Router.cron, options)
+        check_schedule(expression, tz)
+        policy = Missed.parse(missed)
 
         def decorate(function: Callable[..., Any]) -> Any:
-            job = self._job(function, Kind.JOB, None, options)
-            if job.handler.parameters:
-                raise ConfigurationError(f"cron {job.name}: a scheduled function takes no parameters (but a Context)")
-            self.schedules[job.name] = Schedule(job.name, expression, tz, Missed.parse(missed), job.handler.queue)
+            job = self._job(function, Kind.JOB, None, options, scheduled=True)
+            self.schedules[job.name] = Schedule(job.name, expression, tz, policy, job.handler.queue)
             return job
 
         return decorate
 
-    def _job(self, function: Callable[P, R], kind: Kind, key: str | None, options: Options) -> Job[P, R]:
+    def _job(
+        self, function: Callable[P, R], kind: Kind, key: str | None, options: Options, *, scheduled: bool = False
+    ) -> Job[P, R]:
         handler = self._handler(function, kind, options)
         parameters, required = job_parameters(handler.name, function)
+        if scheduled and parameters:
+            raise ConfigurationError(f"cron {handler.name}: a scheduled function takes no parameters (but a Context)")
         if key is not None:
             check_key_template(handler.name, key, set(parameters))
         handler = replace(handler, parameters=parameters, required=required)
@@ -257,30 +263,10 @@ class Router:
         return Job(self, handler, function, key)
 
     def _handler(self, function: Callable[..., Any], kind: Kind, options: Options) -> Handler:
-        name = check_name("consumer", options.get("name") or function.__name__)
-        queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))
-        timeout = options.get("timeout")
-        if not options.get("retry"):
-            self._defaulted.add(name)
-        return Handler(
-            name=name,
-            kind=kind,
-            function=function,
-            queue=queue,
-            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
-            retry=options.get("retry") or self._default_retry(queue),
-            rules=Rules(
-                dead_on=options.get("dead_on", ()),
-                retry_on=options.get("retry_on", ()),
-                block_on=options.get("block_on", ()),
-                park_on=options.get("park_on", ()),
-                classify=options.get("classify"),
-            ),
-            timeout=None if timeout is None else to_timedelta(timeout, name="timeout"),
-            keep_runs=options.get("keep_runs", False),
-            dedupe=_window(options.get("dedupe", False)),
-            takes_context=takes_context(function),
-        )
+        handler = make_handler(function, kind, options, self._default_retry)
+        if "retry" not in options:
+            self._defaulted.add(handler.name)
+        return handler
 
     def _add(self, handler: Handler) -> None:
         known = self.handlers.get(handler.name)
@@ -302,20 +288,27 @@ class Router:
         return self._parent._bound()
 
 
-def _patterns(name: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:
+def _patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:
     if not events:
-        raise ConfigurationError(f"consumer {name} names no event; give an event class, a name or a pattern")
-    known = [event_type(event) for event in events if isinstance(event, type)]
+        raise ConfigurationError(f"{decorator}() names no event; give an event class, a name or a pattern")
     patterns = []
     for event in events:
+        refuse_bare(f"{decorator}(OrderPlaced), with the event that it is for", event)
         if not isinstance(event, str | type):
-            raise ConfigurationError(f"consumer {name}: {event!r} is neither an event class nor a name")
+            raise ConfigurationError(f"{decorator}: {event!r} is neither an event class nor a name")
         patterns.append(check_pattern(event) if isinstance(event, str) else event_type(event).name)
+    known = [event_type(event) for event in events if isinstance(event, type)]
     if known and len(events) > 1:
         raise ConfigurationError(
-            f"consumer {name}: one event class at a time, or names and patterns alone; its payload has one type"
+            f"{decorator}: one event class at a time, or names and patterns alone; its payload has one type"
         )
     return tuple(dict.fromkeys(patterns)), known[0] if known else None
+
+
+def _refuse_positional(example: str, given: object) -> None:
+    refuse_bare(example, given)
+    if given is not None:
+        raise ConfigurationError(f"{example.partition('(')[0]} got {given!r}; its options are given by name: {example}")
 
 
 def _check_blocking(name: str, function: Callable[[Any], object]) -> None:
@@ -326,13 +319,6 @@ def _check_blocking(name: str, function: Callable[[Any], object]) -> None:
         raise ConfigurationError(f"projector {name}: {function!r} must take one argument, the connection") from None
     if inspect.iscoroutinefunction(function):
         raise ConfigurationError(f"projector {name}: {function!r} must be a plain function; its connection blocks")
-
-
-def _window(dedupe: Duration | bool) -> timedelta | None:
-    """How long a key is remembered: not at all, five minutes, or as long as said."""
-    if isinstance(dedupe, bool):
-        return _DEDUPE if dedupe else None
-    return to_timedelta(dedupe, name="dedupe")
 
 
 def _from_start(name: str, start: str) -> bool:

@@ -8,6 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+
 from holdfast.app.family import worker_command
 from holdfast.app.locate import spec_of
 from holdfast.app.loop import store_is_ready, then
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 
+log = structlog.get_logger("holdfast.worker")
+
+
 async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Event | None) -> None:
     """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
     chosen = options or WorkerOptions()
@@ -55,6 +60,7 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
         stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
         try:
             await served.load()
+            _warn_if_idle(app, chosen, served.handlers)
             with contextlib.suppress(StoreUnavailable):
                 await SecretsDuty(app.store, app._secrets).perform("")
             export_once(app)
@@ -78,6 +84,25 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
             await served.close()
             await lease_store.close()
         streams.check()
+
+
+def _warn_if_idle(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> None:
+    """Logs a warning for a worker that will run nothing, because a module was not imported or a queue is misspelt."""
+    if options.suspects:
+        return
+    if not handlers:
+        log.warning(
+            "this app has no handlers, so its worker runs nothing; import the modules that declare them, and call "
+            "hf.include(router) for each router"
+        )
+    elif options.queues is not None:
+        served = {handler.queue for handler in handlers.values()}
+        if unknown := sorted(set(options.queues) - served):
+            log.warning(
+                "no handler has these queues; only jobs enqueued with using(queue=...) get there",
+                queues=unknown,
+                handler_queues=sorted(served),
+            )
 
 
 def _suspects(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:

@@ -7,17 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from json import JSONDecodeError
 
 from holdfast.core.carried import carried_retry_after, carried_status
-from holdfast.core.errors import AddressRefused, CircuitOpen, InvalidPayload, Outage, RetryAfter, TerminalError
+from holdfast.core.errors import (
+    AddressRefused,
+    CircuitOpen,
+    ConfigurationError,
+    InvalidKey,
+    InvalidName,
+    InvalidPayload,
+    KeyConflict,
+    NoTransaction,
+    Outage,
+    RetryAfter,
+    TerminalError,
+    UnsupportedConnection,
+)
 from holdfast.core.http import verdict_for
 from holdfast.core.verdict import Verdict
 
 _DEAD, _RETRY = Verdict.dead(), Verdict.retry()
 
 _BY_CLASS: Mapping[type, Verdict] = {
-    InvalidPayload: _DEAD,
+    # What only other code or other content can change.
     AddressRefused: _DEAD,
+    ConfigurationError: _DEAD,
+    InvalidKey: _DEAD,
+    InvalidName: _DEAD,
+    InvalidPayload: _DEAD,
+    JSONDecodeError: _DEAD,  # also orjson's and that of requests, which derive from it
+    KeyConflict: _DEAD,
+    NoTransaction: _DEAD,
+    UnsupportedConnection: _DEAD,
     OSError: _RETRY,  # also ConnectionError and TimeoutError, which derive from it
 }
 

@@ -7,6 +7,7 @@ handler wants, so it is never overruled by a list that names a wider class such 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -49,8 +50,8 @@ class Rules:
                 if kinds.setdefault(cls, kind) is not kind:
                     first = kinds[cls]
                     raise ConfigurationError(f"{type_name(cls)} stands in {first}_on and in {kind}_on; choose one")
-        if self.classify is not None and not callable(self.classify):
-            raise ConfigurationError(f"classify is {self.classify!r}; give a function of one exception")
+        if self.classify is not None and (not callable(self.classify) or inspect.iscoroutinefunction(self.classify)):
+            raise ConfigurationError(f"classify is {self.classify!r}; give a plain function of one exception")
         object.__setattr__(self, "_kinds", kinds)
 
     def kind_of(self, exc: BaseException) -> VerdictKind | None:

@@ -14,7 +14,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.core.names import check_name, check_type
 from holdfast.core.payload import MAX_BYTES, check_headers, decode, encode
-from holdfast.core.retry import RetryPolicy, check_attempts
+from holdfast.core.retry import RetryPolicy, check_attempts, check_policy
 
 DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 1
@@ -71,6 +71,8 @@ class Address:
         check_priority(self.priority)
         if self.max_attempts is not None:
             check_attempts(self.max_attempts, name="max_attempts")
+        if self.retry is not None:
+            check_policy("retry", self.retry)
         if self.delay is not None:
             object.__setattr__(self, "delay", to_timedelta(self.delay, name="delay"))
         if self.run_at is not None:

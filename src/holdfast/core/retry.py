@@ -69,6 +69,11 @@ class RetryPolicy:
     retry_after_cap: timedelta = RETRY_AFTER_CAP
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, Backoff):
+            raise ConfigurationError(
+                f"retry policy has kind {self.kind!r}; build it with RetryPolicy.exponential(attempts=5), .polynomial(), "
+                ".schedule(), .fixed() or .none()"
+            )
         check_attempts(self.attempts)
         _check_number("factor", self.factor, 1, 1000)
         _check_number("power", self.power, 0, 100)
@@ -118,6 +123,10 @@ class RetryPolicy:
     @classmethod
     def schedule(cls, waits: Iterable[Duration], *, retry_after_cap: Duration = RETRY_AFTER_CAP) -> Self:
         """Wait exactly as listed: three waits are four runs."""
+        if isinstance(waits, str) or not isinstance(waits, Iterable):
+            raise ConfigurationError(
+                f"retry policy has waits {waits!r}; give a list of waits, such as [1, '30s', '5m']"
+            )
         listed = tuple(to_timedelta(wait, name="wait") for wait in waits)
         cap = to_timedelta(retry_after_cap, name="retry_after_cap")
         return cls(kind=Backoff.SCHEDULE, attempts=len(listed) + 1, waits=listed, retry_after_cap=cap)
@@ -219,6 +228,17 @@ class RetryPolicy:
             return timedelta(seconds=math.pow(attempt, self.power))
         except OverflowError:
             return self.cap
+
+
+def check_policy(name: str, value: object) -> RetryPolicy:
+    """Return `value` if it is a retry policy, else raise `ConfigurationError` with the policy that was probably meant."""
+    if isinstance(value, RetryPolicy):
+        return value
+    if isinstance(value, int) and value > 1:
+        hint = f"for {value} runs give RetryPolicy.exponential(attempts={value})"
+    else:
+        hint = "give a policy such as RetryPolicy.exponential(attempts=5); RetryPolicy.none() runs once"
+    raise ConfigurationError(f"{name} is {value!r}; {hint}")
 
 
 def check_attempts(value: object, *, name: str = "attempts") -> int:

@@ -50,9 +50,17 @@ class Schedule:
     queue: str
 
     def __post_init__(self) -> None:
-        times = _times(self.expression, self.tz, datetime(2000, 1, 1, tzinfo=UTC))
-        if next(times, None) is None:
-            raise ConfigurationError(f"cron expression {self.expression!r} never occurs")
+        check_schedule(self.expression, self.tz)
+
+
+def check_schedule(expression: str, tz: str) -> None:
+    """Raises `ConfigurationError` for an expression or a time zone that cannot be read, or that never occurs."""
+    if not isinstance(expression, str):
+        raise ConfigurationError(f"cron expression is {expression!r}; give five fields, such as '0 7 * * *'")
+    if not isinstance(tz, str):
+        raise ConfigurationError(f"tz is {tz!r}; give the name of a time zone, such as 'Europe/Berlin'")
+    if next(_times(expression, tz, datetime(2000, 1, 1, tzinfo=UTC)), None) is None:
+        raise ConfigurationError(f"cron expression {expression!r} never occurs")
 
 
 def occurrences(expression: str, tz: str, after: datetime, until: datetime, most: int = _MOST) -> list[datetime]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import functools
+import inspect
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from structlog.contextvars import STRUCTLOG_KEY_PREFIX, bind_contextvars, reset_
 
 from holdfast.core.classify import Rules
 from holdfast.core.correlation import leave, resume
-from holdfast.core.errors import Signal, StoreUnavailable
+from holdfast.core.errors import ConfigurationError, Signal, StoreUnavailable
 from holdfast.core.event import NewerVersion
 from holdfast.core.message import RAW_TYPE
 from holdfast.core.outcome import Outcome, Snoozed, Succeeded, outcome_of
@@ -74,6 +75,12 @@ async def execute(
     carried = _correlate(context, claimed)
     try:
         result = await _once(handler, claimed, context, threads, window)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise ConfigurationError(
+                f"{handler.kind} {handler.name} returned a coroutine that was not awaited, so its work was not done; make "
+                "the function, and every decorator around it, async, and await inside it"
+            )
     except NewerVersion as newer:
         return Ended(Snoozed(NEWER_VERSION_DELAY), newer)
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):

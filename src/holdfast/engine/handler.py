@@ -87,6 +87,23 @@ class Handler:
         }
 
 
+def check_function(what: str, function: Callable[..., Any]) -> None:
+    """Refuses what would be called without being run: a class, a job, a generator, an object with an async call."""
+    if isinstance(function, type) or not callable(function):
+        problem = "decorate a function"
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        problem = "it has a yield, so a call would run nothing of it; make it an ordinary function"
+    elif not inspect.isroutine(function) and hasattr(function, "enqueue"):
+        problem = "it is a job already; enqueue it from the handler, or take one of the two decorators away"
+    elif not inspect.iscoroutinefunction(function) and inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - whether it is async, not whether it can be called
+    ):
+        problem = "its __call__ is async and would not be awaited; wrap it in an async function"
+    else:
+        return
+    raise ConfigurationError(f"{what} is {function!r}; {problem}")
+
+
 def takes_context(function: Callable[..., Any]) -> bool:
     """Whether the first parameter is the context: known by its `Context` annotation."""
     first = next(iter(inspect.signature(function).parameters.values()), None)

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import check_generation
 
 MAX_CLAIM = 500
 _CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
@@ -33,9 +35,16 @@ class WorkerOptions:
     metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
+        if self.queues is not None and (not isinstance(self.queues, Mapping) or not self.queues):
+            raise ConfigurationError(
+                f"queues is {self.queues!r}; give a dict of slots by queue, such as {{'mail': 10}}"
+            )
         for name, slots in {"concurrency": self.concurrency, **(self.queues or {})}.items():
-            if not 1 <= slots <= 10_000:
-                raise ConfigurationError(f"{name} has {slots} slots; give 1 to 10,000")
+            if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= 10_000:
+                raise ConfigurationError(f"{name} has {slots!r} slots; give 1 to 10,000")
+        for name in ("lease", "poll", "grace", "idle_limit"):
+            object.__setattr__(self, name, to_timedelta(getattr(self, name), name=name))
+        check_generation(self.generation)
         if self.lease < timedelta(seconds=1):
             raise ConfigurationError(f"a lease of {self.lease} is too short to be renewed in time; give 1 s or more")
 

@@ -11,7 +11,7 @@ from holdfast.core.http import fits_header
 from holdfast.core.message import check_priority
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.outbound.webhooks.address import check_networks, check_url
 from holdfast.outbound.webhooks.options import DEFAULT_RETRY, WebhookOptions
 from holdfast.outbound.webhooks.signature import check_secret, new_secret
@@ -64,12 +64,12 @@ def new_endpoint(
         concurrency=_concurrency(concurrency),
         queue=check_name("queue", queue),
         priority=check_priority(priority),
-        retry=retry or DEFAULT_RETRY,
+        retry=DEFAULT_RETRY if retry is None else check_policy("retry", retry),
     )
 
 
 def _events(events: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(events, str) or not events:
+    if isinstance(events, str) or not isinstance(events, Sequence) or not events:
         raise ConfigurationError(f"events is {events!r}; give a list of event types or patterns such as ['order.*']")
     if len(events) > _MOST_EVENTS:
         raise ConfigurationError(

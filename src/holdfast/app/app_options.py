@@ -1,0 +1,52 @@
+"""The options of an app, checked when it is made."""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.app.opening import check_dsn
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.names import check_name, check_schema
+from holdfast.core.retry import check_policy
+
+
+def check_app_options(
+    *,
+    dsn: object,
+    schema: str,
+    max_payload: object,
+    queues: object,
+    alerts: object,
+    probes: object,
+    dedupe: object,
+) -> None:
+    """Refuses options of `Holdfast(...)` that would fail only once a message is published or run."""
+    if dsn is not None:
+        check_dsn(dsn)
+    check_schema(schema)
+    if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
+        raise ConfigurationError(f"max_payload is {max_payload!r}; give a number of bytes")
+    for name, policy in _mapping("queues", queues, "a queue's name to its RetryPolicy").items():
+        check_policy(f"the policy of queue {check_name('queue', name)}", policy)
+    for name, probe in _mapping("probes", probes, "a resource's name to a function that says if it is well").items():
+        if not callable(probe):
+            raise ConfigurationError(f"the probe of {name} is {probe!r}; give a function without parameters")
+    if isinstance(alerts, str) or not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
+        raise ConfigurationError(f"alerts is {alerts!r}; give a list of functions of one DeadLetterAlert")
+    if dedupe is not None and not (hasattr(dedupe, "seen") and hasattr(dedupe, "record")):
+        raise ConfigurationError(
+            f"dedupe is {dedupe!r}; the app takes where keys are kept, such as RedisWindow(...), and each handler how "
+            "long: @hf.consumer(..., dedupe='5m')"
+        )
+
+
+def check_instance(name: str, value: object, cls: type) -> None:
+    """Raises `ConfigurationError` unless an optional `value` is an instance of `cls`."""
+    if value is not None and not isinstance(value, cls):
+        raise ConfigurationError(f"{name} is {value!r}; give {cls.__name__}(...)")
+
+
+def _mapping(name: str, value: object, what: str) -> Mapping[str, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(f"{name} is {value!r}; give a dict from {what}")
+    return value

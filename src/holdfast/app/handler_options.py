@@ -1,0 +1,154 @@
+"""The options that every durable handler takes, checked when the handler is declared."""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, NoReturn, TypedDict
+
+from holdfast.core.classify import Classifier, Rules
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
+from holdfast.core.names import check_name
+from holdfast.core.retry import RetryPolicy, check_policy
+from holdfast.engine.handler import Handler, Kind, check_function, takes_context
+
+Classes = tuple[type[BaseException], ...]
+
+_DEDUPE = timedelta(minutes=5)
+
+# What people write who know another library, and where Holdfast has it.
+_ATTEMPTS = "give a policy, which counts runs: retry=RetryPolicy.exponential(attempts=5)"
+_ELSEWHERE = {
+    "retries": _ATTEMPTS,
+    "max_retries": _ATTEMPTS,
+    "attempts": _ATTEMPTS,
+    "max_attempts": _ATTEMPTS,
+    "retry_policy": "give retry=RetryPolicy.exponential(attempts=5)",
+    "autoretry_for": "give retry_on=(SomeError,)",
+    "timezone": "give tz='Europe/Berlin'",
+    "time_zone": "give tz='Europe/Berlin'",
+    "delay": "say it for each call: job.using(delay='5m').enqueue(...)",
+    "run_at": "say it for each call: job.using(run_at=...).enqueue(...)",
+    "unique": "say it for each call: job.using(unique='...').enqueue(...)",
+    "key": "say it for each call: job.using(key='...').enqueue(...), or make it a command: @hf.command(key='...')",
+    "conn": "say it for each call: job.using(conn=...).enqueue(...)",
+    "concurrency": "give a queue its slots when the worker starts: WorkerOptions(queues={'mail': 2})",
+    "group": "give it to the source: source=kafka.topic('payments', group='shop')",
+}
+
+
+class Options(TypedDict, total=False):
+    """The options of every durable handler. `name` must never change: it identifies the handler in the store."""
+
+    name: str
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    timeout: Duration
+    dead_on: Classes
+    retry_on: Classes
+    block_on: Classes
+    park_on: Classes
+    classify: Classifier
+    keep_runs: bool
+    dedupe: Duration | bool
+
+
+def check_options(decorator: Callable[..., Any], options: Mapping[str, object]) -> None:
+    """Refuses an option that a decorator of the router does not have, and names the one that was probably meant."""
+    for name in options:
+        if name not in Options.__annotations__:
+            parameters = inspect.signature(decorator).parameters.values()
+            own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+            refuse_option(f"@hf.{decorator.__name__}", name, (*own, *Options.__annotations__))
+
+
+def refuse_option(declaration: str, name: str, known: Iterable[str]) -> NoReturn:
+    """Raises `ConfigurationError` for an unknown option with the nearest known one."""
+    known = sorted(known)
+    if near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+        hint = f"did you mean {near[0]}=?"
+    elif name in _ELSEWHERE:
+        hint = f"{_ELSEWHERE[name]}."
+    elif near := difflib.get_close_matches(name, known, n=1):
+        hint = f"did you mean {near[0]}=?"
+    else:
+        hint = "leave it out."
+    raise ConfigurationError(f"{declaration} has no option {name!r}; {hint} It takes {', '.join(known)}")
+
+
+def refuse_bare(example: str, given: object) -> None:
+    """Refuses a function where an event, an expression or nothing belongs: its decorator has no parentheses.
+
+    `example` is the decorator as it should be written, such as `@hf.job()`.
+    """
+    if callable(given) and not isinstance(given, type):
+        name = getattr(given, "__name__", repr(given))
+        decorator = example.partition("(")[0]
+        raise ConfigurationError(
+            f"{decorator} on {name} lacks its parentheses and would register nothing; write {example}"
+        )
+
+
+def make_handler(
+    function: Callable[..., Any], kind: Kind, options: Options, default_retry: Callable[[str], RetryPolicy]
+) -> Handler:
+    """The handler that a function and its options make; every option that cannot work is refused here."""
+    name = _name(kind, function, options)
+    try:
+        queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))
+        return Handler(
+            name=name,
+            kind=kind,
+            function=function,
+            queue=queue,
+            priority=check_priority(options.get("priority", DEFAULT_PRIORITY)),
+            retry=check_policy("retry", options["retry"]) if "retry" in options else default_retry(queue),
+            rules=Rules(
+                dead_on=options.get("dead_on", ()),
+                retry_on=options.get("retry_on", ()),
+                block_on=options.get("block_on", ()),
+                park_on=options.get("park_on", ()),
+                classify=options.get("classify"),
+            ),
+            timeout=_positive("timeout", options.get("timeout"), "leave it out for no limit"),
+            keep_runs=check_flag("keep_runs", options.get("keep_runs", False)),
+            dedupe=_window(options.get("dedupe", False)),
+            takes_context=takes_context(function),
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{kind} {name}: {error}") from None
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """Return `value` if it is True or False, else raise `ConfigurationError`."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} is {value!r}; give True or False")
+    return value
+
+
+def _name(kind: Kind, function: Callable[..., Any], options: Options) -> str:
+    given = options.get("name", getattr(function, "__name__", None))
+    if given is None:
+        raise ConfigurationError(f"{kind} {function!r} has no name of its own; give it one with name=")
+    name = check_name("consumer", given)
+    check_function(f"{kind} {name}", function)
+    return name
+
+
+def _positive(name: str, value: Duration | None, otherwise: str) -> timedelta | None:
+    if value is None:
+        return None
+    given = to_timedelta(value, name=name)
+    if not given:
+        raise ConfigurationError(f"{name} is {value!r}; give a duration above zero, or {otherwise}")
+    return given
+
+
+def _window(dedupe: Duration | bool) -> timedelta | None:
+    """How long a key is remembered: not at all, five minutes, or as long as given."""
+    if isinstance(dedupe, bool):
+        return _DEDUPE if dedupe else None
+    return _positive("dedupe", dedupe, "False to remember nothing")
