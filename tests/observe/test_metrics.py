@@ -235,3 +235,42 @@ def test_an_observer_that_fails_is_left_out_and_nothing_else_is(log: Log) -> Non
         meter.settled(claimed("mail"), "deliver", 0.1)
     assert len(told) == 2
     assert len(said(log, "an observer of metrics failed and is left out")) == 1
+
+
+def test_slow_clients_hold_neither_descriptors_nor_threads_of_a_worker(tmp_path: Path) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path / 'slow.db'}")
+    threads = threading.active_count()
+    with serving(hf, "127.0.0.1", 0) as port:
+        slow = []
+        for _ in range(100):
+            one = socket.create_connection(("127.0.0.1", port), timeout=5)
+            one.sendall(b"GET /metrics HTTP/1.1\r\nX-A: ")
+            slow.append(one)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            assert b"holdfast_" in answer.read()
+        assert threading.active_count() - threads < 20
+        for one in slow:
+            one.close()
+
+
+def test_a_request_for_metrics_that_comes_byte_by_byte_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.interfaces.metrics.serve._PATIENCE", 0.5)
+    hf = Holdfast(f"sqlite:///{tmp_path / 'slow.db'}")
+    with (
+        serving(hf, "127.0.0.1", 0) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=0.1) as slow,
+    ):
+        slow.sendall(b"GET /metrics HTTP/1.1\r\nX-A: ")
+        for _ in range(100):
+            try:
+                slow.send(b"a")
+                if not slow.recv(100):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection is still open after ten seconds")

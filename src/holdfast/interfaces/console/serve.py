@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from typing import Literal
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -21,6 +20,7 @@ from holdfast.interfaces.api.app import PREFIX, api
 from holdfast.interfaces.api.door import is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.console.app import Console
+from holdfast.interfaces.console.connection import bounded_server
 from holdfast.interfaces.console.guard import LOOPBACK, NotAllowed, check_host
 from holdfast.interfaces.console.signin import ROLES, SignIn
 from holdfast.interfaces.console.visitor import Role, Visitor
@@ -110,9 +110,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 async def serve(app: ASGIApp, bound: socket.socket, stop: asyncio.Event) -> None:
     """Serves until `stop` is set; pages that are under way are finished, within three seconds."""
-    server = _Server(
-        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=3)
-    )
+    server = bounded_server(app)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -144,11 +142,3 @@ def served_beside(ops: Operations, *, port: int, actor: str, role: Role = Role.A
             loop.call_soon_threadsafe(stop.set)
             thread.join(_PATIENCE_SECONDS)
             loop.close()
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -1,8 +1,11 @@
-"""Telling metrics over HTTP: `metrics_app` in an application of yours, `serving` beside a worker."""
+"""Metrics over HTTP: `metrics_app` in an application of yours, `serving` next to a worker."""
 
 import asyncio
 import contextlib
+import socket
+import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,7 @@ import structlog
 from holdfast.app.telemetry import Figures
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.metric import exposition
+from holdfast.engine.fields import raised
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -21,6 +25,7 @@ log = structlog.get_logger("holdfast.metrics")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PATIENCE = 10.0
+_CONNECTIONS = 16
 
 Message = MutableMapping[str, Any]
 
@@ -50,36 +55,98 @@ def metrics_app(
 
 @contextlib.contextmanager
 def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
-    """Tells an app's metrics at `http://host:port/metrics` from threads of its own; gives the port it took."""
+    """Serves an app's metrics at `http://host:port/metrics` from separate threads; gives the port it took."""
     figures = Figures(hf)
-
-    class Answer(BaseHTTPRequestHandler):
-        timeout = _PATIENCE
-
-        def do_GET(self) -> None:
-            known = self.path.partition("?")[0] in ("/metrics", "/metrics/")
-            body = exposition(figures.families()).encode() if known else b"see /metrics\n"
-            self.send_response(200 if known else 404)
-            self.send_header("content-type", CONTENT_TYPE)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Nothing: a monitor comes every few seconds."""
-
     try:
-        server = ThreadingHTTPServer((host, port), Answer)
+        server = _Server((host, port), lambda: exposition(figures.families()).encode())
     except OSError as error:
         raise ConfigurationError(
-            f"metrics cannot be told at {host}:{port} ({error.strerror or error}); choose another --metrics-port"
+            f"metrics cannot be served at {host}:{port} ({error.strerror or error}); choose another --metrics-port"
         ) from error
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="holdfast-metrics", daemon=True)
     thread.start()
-    log.info("metrics are told", url=f"http://{host}:{server.server_port}/metrics")
+    log.info("metrics are served", url=f"http://{host}:{server.server_port}/metrics")
     try:
         yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers one request per connection, a few connections at a time.
+
+    The worker shares its file descriptors and threads with it, so a client must not be able to hold many: each has
+    `_PATIENCE` seconds to send its request, and a new one takes the place of the one that waits longest.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], metrics: Callable[[], bytes]) -> None:
+        self.metrics = metrics
+        self._waiting: dict[socket.socket, float] = {}
+        self._open = 0
+        self._change = threading.Condition()
+        super().__init__(address, _Answer)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._change:
+            if self._open >= _CONNECTIONS and self._waiting:
+                _hang_up(next(iter(self._waiting)))
+            # The one that was hung up on ends at once. If all are being answered, this one waits for its turn.
+            if not self._change.wait_for(lambda: self._open < _CONNECTIONS, timeout=_PATIENCE):
+                super().shutdown_request(request)
+                return
+            self._open += 1
+            self._waiting[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Called twice a second: ends connections whose request is not complete in time."""
+        with self._change:
+            for one, since in self._waiting.items():
+                if time.monotonic() - since > _PATIENCE:
+                    _hang_up(one)
+
+    def answers(self, request: socket.socket) -> None:
+        """Notes that a client's request is complete."""
+        with self._change:
+            self._waiting.pop(request, None)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        with self._change:
+            self._waiting.pop(request, None)
+            self._open -= 1
+            self._change.notify()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        error = sys.exception()
+        if not isinstance(error, OSError):  # a client that is gone needs no answer
+            log.error("metrics cannot be served", **({} if error is None else raised(error)))
+
+
+class _Answer(BaseHTTPRequestHandler):
+    """Answers GET; the response has to be read within `_PATIENCE` seconds."""
+
+    timeout = _PATIENCE
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.server.answers(self.connection)
+        known = self.path.partition("?")[0] in ("/metrics", "/metrics/")
+        body = self.server.metrics() if known else b"see /metrics\n"
+        self.send_response(200 if known else 404)
+        self.send_header("content-type", CONTENT_TYPE)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Logs nothing: a monitor comes every few seconds."""
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be gone already
+        connection.shutdown(socket.SHUT_RDWR)
