@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         UnreadableRecord,
         UnsupportedConnection,
         WebhookRefused,
+        WrongDatabase,
     )
     from holdfast.core.event import event, upcast
     from holdfast.core.key import job_key, key
@@ -124,6 +125,7 @@ _HOMES = {
     "UnreadableRecord": "core.errors",
     "UnsupportedConnection": "core.errors",
     "WebhookRefused": "core.errors",
+    "WrongDatabase": "core.errors",
     "event": "core.event",
     "upcast": "core.event",
     "job_key": "core.key",
@@ -221,6 +223,7 @@ __all__ = [
     "WebhookOptions",
     "WebhookRefused",
     "WorkerOptions",
+    "WrongDatabase",
     "__version__",
     "begin_immediate",
     "collect_events",

@@ -26,7 +26,7 @@ PUBLIC: list[str] = """
     RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze StoreBusy
     StoreCircuits StoreError StoreUnavailable SyncServiceClient TerminalError Tracing UnreadableRecord UnsupportedConnection
     Verdict
-    WebhookOptions WebhookRefused WorkerOptions __version__ begin_immediate collect_events correlate event immediate job_key key redact_logs upcast with_retry
+    WebhookOptions WebhookRefused WorkerOptions WrongDatabase __version__ begin_immediate collect_events correlate event immediate job_key key redact_logs upcast with_retry
 """.split()  # noqa: SIM905
 
 # Drivers, frameworks and tools: none of them is needed to say what an event is.

@@ -49,6 +49,7 @@ from holdfast.core.errors import (
     UnreadableRecord,
     UnsupportedConnection,
     WebhookRefused,
+    WrongDatabase,
 )
 
 ID = UUID("01890000-0000-7000-8000-000000000001")
@@ -66,6 +67,10 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (KeyConflict("shop", "order:1", ID), ["'shop'", "'order:1'", str(ID), "new key"]),
     (UnsupportedConnection("builtins.dict"), ["builtins.dict", "psycopg", "conn=None"]),
     (UnsupportedConnection("x.Cursor", "pass its connection"), ["x.Cursor", "pass its connection"]),
+    (
+        WrongDatabase("/srv/orders.db", "sqlite:///jobs.db"),
+        ["/srv/orders.db", "sqlite:///jobs.db", "nothing was written"],
+    ),
     (NoTransaction("psycopg.Connection"), ["psycopg.Connection", "transaction", "conn=None"]),
     (NoTransaction("asyncpg.Connection", "use conn.transaction()"), ["asyncpg", "use conn.transaction()"]),
     (NotFound("delivery", ID), ["delivery", str(ID)]),

@@ -477,7 +477,7 @@ async def test_what_a_handler_puts_into_the_requests_state_is_seen_outside(sql_p
 class Unreachable:
     """Records that cannot be reached."""
 
-    dialect = None
+    store = None
 
     def __init__(self, *broken: type) -> None:
         self.broken = broken

@@ -246,7 +246,7 @@ def test_a_required_key_is_asked_for_and_a_bad_one_refused(sql_place: RecordPlac
 
 def test_when_the_records_are_away_nothing_runs(sql_place: RecordPlace) -> None:
     class Away:
-        dialect = None
+        store = None
 
         def do_sync(self, step: Any) -> Any:
             raise StoreUnavailable("db")

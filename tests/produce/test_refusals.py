@@ -135,7 +135,7 @@ def test_a_connection_to_the_other_kind_of_database_is_refused_without_touching_
     caller: Caller, way: str, tmp_path: Any
 ) -> None:
     dsn = "postgresql://nobody@127.0.0.1:1/none" if way in SQLITE else f"sqlite:///{tmp_path}/other.db"
-    with pytest.raises(UnsupportedConnection, match="publish into the database the store is in"):
+    with pytest.raises(UnsupportedConnection, match="pass a connection to the store's database"):
         caller.publish(Holdfast(dsn), OrderPlaced(1))
     assert not (tmp_path / "other.db").exists()
 

@@ -147,9 +147,7 @@ class Direct:
 
     async def _run(self, record: Record, message: NewMessage) -> None:
         handler, claimed = self._handler, _as_claimed(message, self._handler)
-        context = DirectContext(
-            claimed, self._worker, self._app.store.dialect, self._app, budget(claimed, handler.retry)
-        )
+        context = DirectContext(claimed, self._worker, self._app.store, self._app, budget(claimed, handler.retry))
         started = time.monotonic()
         ended, _ = await traced(self._app._tracing, claimed, lambda: self._execute(claimed, context))
         outcome = await self._found(message, context, ended)

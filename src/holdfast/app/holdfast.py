@@ -163,7 +163,7 @@ class Holdfast(Router):
                 secret=self._secrets.add,
             )
             window = self._dedupe or StoreWindow(store)
-            reactions = Reactions(self.reactions, self, store.dialect, self._secrets)
+            reactions = Reactions(self.reactions, self, store, self._secrets)
             self._binding = _Binding(store, producer, window, reactions)
         return self._binding
 

@@ -28,10 +28,10 @@ from holdfast.engine.options import instance_id
 from holdfast.engine.threads import Threads
 from holdfast.projections.rebuild import LEASE, Progress, Rebuild, Rebuilt, Subject
 from holdfast.stores.claim import Claimed
-from holdfast.stores.dialect import Dialect
 from holdfast.stores.log import Wanted
 from holdfast.stores.operation import Operation
 from holdfast.stores.projection import Place, checkpoint, reached
+from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -166,8 +166,8 @@ class _RebuildContext(Context):
 
     rebuilding = True
 
-    def __init__(self, claimed: Claimed, dialect: Dialect, attempts: int, place: Place, lease: timedelta) -> None:
-        super().__init__(claimed, place.held.owner, dialect, _Silent(), attempts)
+    def __init__(self, claimed: Claimed, store: Store, attempts: int, place: Place, lease: timedelta) -> None:
+        super().__init__(claimed, place.held.owner, store, _Silent(), attempts)
         self._place, self._lease = place, lease
 
     def _completion(self, key: str | None) -> Operation[None]:
@@ -203,7 +203,7 @@ class _Applying:
         policy, attempt = self._handler.retry, 1
         while True:
             claimed = _claimed(self._handler, message, place, attempt)
-            context = _RebuildContext(claimed, self._app.store.dialect, budget(claimed, policy), place, self._lease)
+            context = _RebuildContext(claimed, self._app.store, budget(claimed, policy), place, self._lease)
             run = await execute(
                 self._handler, claimed, context, self._app.rules, self._threads, self._app._bound_to.window
             )

@@ -24,7 +24,7 @@ from holdfast.engine.context import Context, Publisher
 from holdfast.engine.fields import loggable, raised
 from holdfast.produce.commit import after_commit
 from holdfast.stores.claim import Claimed
-from holdfast.stores.dialect import Dialect
+from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Messages, Published, Unmade
 
 log = structlog.get_logger("holdfast.reaction")
@@ -33,8 +33,8 @@ log = structlog.get_logger("holdfast.reaction")
 class Reactions:
     """Runs an app's reactions. One that raises is logged; the event is committed and stays so."""
 
-    def __init__(self, declared: Sequence[Reaction], publisher: Publisher, dialect: Dialect, secrets: Secrets) -> None:
-        self._declared, self._publisher, self._dialect, self._secrets = declared, publisher, dialect, secrets
+    def __init__(self, declared: Sequence[Reaction], publisher: Publisher, store: Store, secrets: Secrets) -> None:
+        self._declared, self._publisher, self._store, self._secrets = declared, publisher, store, secrets
         self._running: set[asyncio.Task[None]] = set()
 
     def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
@@ -121,7 +121,7 @@ class Reactions:
         )
         if not reaction.takes_context:
             return (body,)
-        return (Context(_as_claimed(reaction, message), "in-process", self._dialect, self._publisher, 1), body)
+        return (Context(_as_claimed(reaction, message), "in-process", self._store, self._publisher, 1), body)
 
 
 def _as_claimed(reaction: Reaction, message: NewMessage) -> Claimed:

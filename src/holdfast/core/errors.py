@@ -13,6 +13,7 @@
     │   └── KeyRequired               a request without an idempotency key where one is needed
     ├── KeyConflict                   one key, two different contents
     ├── UnsupportedConnection         (also TypeError)
+    │   └── WrongDatabase
     ├── NoTransaction                 a connection in autocommit was handed in
     ├── NotFound
     ├── LeaseLost                     the claim belongs to someone else by now
@@ -200,6 +201,24 @@ class UnsupportedConnection(HoldfastError, TypeError):
             "Connection, a Django alias, or conn=None to commit on its own"
         )
         return f"cannot write through a connection of type {self.given}; {hint}"
+
+
+class WrongDatabase(UnsupportedConnection):
+    """A `conn` that leads to another database than the store's was handed in; nothing was written.
+
+    `given` is where it leads, `store` names the store without a password.
+    """
+
+    def __init__(self, given: str, store: str) -> None:
+        super().__init__(given, store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return (
+            f"the connection handed in leads to {self.given}, and the store is {self.store}: no worker would ever see "
+            "what is stored there, so nothing was written; pass a connection to the store's database, or give "
+            "Holdfast(...) the DSN of the database that your data is in"
+        )
 
 
 class NoTransaction(HoldfastError):

@@ -95,7 +95,7 @@ class Attempts:
         context = Context(
             claimed,
             self._worker,
-            self._store.dialect,
+            self._store,
             self._around.publisher,
             budget(claimed, policy),
             keep_run=handler.keep_runs,

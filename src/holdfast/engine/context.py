@@ -9,9 +9,10 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
 from holdfast.core.key import check_key
 from holdfast.stores.claim import Claimed
-from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
-from holdfast.stores.dialect import Dialect
+from holdfast.stores.connection import run_on, run_on_async
+from holdfast.stores.joining import join, join_sync
 from holdfast.stores.operation import Operation
+from holdfast.stores.protocol import Store
 from holdfast.stores.settle import complete
 
 IDLE_TIMEOUT = timedelta(seconds=60)
@@ -33,10 +34,10 @@ class Context:
     __slots__ = (
         "_by_key",
         "_claimed",
-        "_dialect",
         "_keep_run",
         "_max_attempts",
         "_publisher",
+        "_store",
         "_worker",
         "already_handled",
         "completing",
@@ -51,7 +52,7 @@ class Context:
         self,
         claimed: Claimed,
         worker: str,
-        dialect: Dialect,
+        store: Store,
         publisher: Publisher | None,
         max_attempts: int,
         *,
@@ -61,7 +62,7 @@ class Context:
         self._keep_run, self._by_key = keep_run, by_key
         self._claimed = claimed
         self._worker = worker
-        self._dialect = dialect
+        self._store = store
         self._publisher = publisher
         self._max_attempts = max_attempts
         self.headers: Mapping[str, str] = claimed.correlation
@@ -138,39 +139,24 @@ class Context:
         Raises `LeaseLost` or `AlreadyHandled`, and then the database has undone the transaction: swallowing it
         commits nothing.
         """
-        adapter = self._adapter(conn)
-        if not adapter.awaits:
-            raise TypeError(f"{type(conn).__name__} blocks; call ctx.sync.complete(conn=...)")
         completion = self._completion(key)
-        await adapter.check()
+        adapter = await join(self._store, conn, "ctx.complete")
         self.completing = True
         try:
-            await run_on_async(completion, self._dialect, adapter)
+            await run_on_async(completion, self._store.dialect, adapter)
         except AlreadyHandled:
             self.already_handled = True
             raise
 
     def _complete_sync(self, conn: Any, key: str | None) -> None:
-        adapter = self._adapter(conn)
-        if adapter.awaits:
-            raise TypeError(f"{type(conn).__name__} is awaited; call await ctx.complete(conn=...)")
         completion = self._completion(key)
-        adapter.check()
+        adapter = join_sync(self._store, conn, "ctx.complete")
         self.completing = True
         try:
-            run_on(completion, self._dialect, adapter)
+            run_on(completion, self._store.dialect, adapter)
         except AlreadyHandled:
             self.already_handled = True
             raise
-
-    def _adapter(self, conn: Any) -> Connection | AsyncConnection:
-        adapter = recognise(conn)
-        if adapter.database != self._dialect.name:
-            raise UnsupportedConnection(
-                f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}",
-                f"it speaks {adapter.database}, the store {self._dialect.name}; complete in the store's own database",
-            )
-        return adapter
 
     def _completion(self, key: str | None) -> Operation[None]:
         if key is None and self._by_key:

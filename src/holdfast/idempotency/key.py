@@ -7,8 +7,10 @@ from holdfast.core.errors import ReservationLost, UnsupportedConnection
 from holdfast.idempotency.gate import Gate
 from holdfast.idempotency.records import Finish
 from holdfast.idempotency.response import stored_response
-from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
+from holdfast.stores.connection import run_on, run_on_async
 from holdfast.stores.idempotency import Held, StoredResponse, complete
+from holdfast.stores.joining import join, join_sync
+from holdfast.stores.protocol import Store
 
 R = TypeVar("R")
 
@@ -57,12 +59,9 @@ class IdempotencyKey:
         if conn is None:
             self._told(await self._gate.records.do(Finish(self._held, stored)))
         else:
-            adapter = self._adapter(conn)
-            if not adapter.awaits:
-                raise TypeError(f"{type(conn).__name__} blocks; call idem.sync.complete(..., conn=...)")
-            await adapter.check()
+            adapter = await join(self._store_of(conn), conn, "idem.complete")
             try:
-                await run_on_async(complete(self._held, stored, _IDLE_TIMEOUT), self._dialect, adapter)
+                await run_on_async(complete(self._held, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
             except ReservationLost:
                 self.lost = True
                 raise
@@ -76,12 +75,9 @@ class IdempotencyKey:
         if conn is None:
             self._told(self._gate.records.do_sync(Finish(self._held, stored)))
         else:
-            adapter = self._adapter(conn)
-            if adapter.awaits:
-                raise TypeError(f"{type(conn).__name__} is awaited; call await idem.complete(..., conn=...)")
-            adapter.check()
+            adapter = join_sync(self._store_of(conn), conn, "idem.complete")
             try:
-                run_on(complete(self._held, stored, _IDLE_TIMEOUT), self._dialect, adapter)
+                run_on(complete(self._held, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
             except ReservationLost:
                 self.lost = True
                 raise
@@ -94,20 +90,12 @@ class IdempotencyKey:
             self.lost = True
             raise ReservationLost(self._held.scope, self._held.key)
 
-    @property
-    def _dialect(self) -> Any:
-        return self._gate.records.dialect
-
-    def _adapter(self, conn: Any) -> Connection | AsyncConnection:
-        kind = f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}"
-        if self._dialect is None:
+    def _store_of(self, conn: object) -> Store:
+        """The store whose transactions can hold the record."""
+        if (store := self._gate.records.store) is None:
+            kind = f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}"
             raise UnsupportedConnection(kind, "these records are in Redis and share no transaction; pass conn=None")
-        adapter = recognise(conn)
-        if adapter.database != self._dialect.name:
-            raise UnsupportedConnection(
-                kind, f"it speaks {adapter.database}, the records {self._dialect.name}; complete in their database"
-            )
-        return adapter
+        return store
 
 
 class SyncIdempotencyKey:

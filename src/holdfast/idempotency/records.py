@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar, assert_never
 
 from holdfast.core.errors import StoreError
 from holdfast.stores import idempotency as stored
-from holdfast.stores.dialect import Dialect
 from holdfast.stores.idempotency import Found, Held, StoredResponse
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
@@ -76,8 +75,8 @@ class Records(Protocol):
     """A place that keeps records. `StoreError` when it cannot be reached."""
 
     @property
-    def dialect(self) -> Dialect | None:
-        """How to write a record in a caller's transaction; none where there is no such thing."""
+    def store(self) -> Store | None:
+        """The store whose transactions can hold a record; none where there is no such thing."""
         ...
 
     async def do(self, step: Step) -> Any: ...
@@ -153,8 +152,8 @@ class StoreRecords:
         self._preparing = threading.Lock()
 
     @property
-    def dialect(self) -> Dialect | None:
-        return self._app.ops.store.dialect
+    def store(self) -> Store | None:
+        return self._app.ops.store
 
     async def do(self, step: Step) -> Any:
         store = self._ready

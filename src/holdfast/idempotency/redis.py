@@ -64,7 +64,7 @@ class RedisRecords:
     Choose a Redis that does not evict: a record that is gone too early lets its request run again.
     """
 
-    dialect = None
+    store = None
 
     def __init__(self, url: str, prefix: str = "holdfast:idempotency", timeout: float = 5.0) -> None:
         try:

@@ -10,15 +10,16 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.core.correlation import correlation
-from holdfast.core.errors import ConfigurationError, StoreError, UnsupportedConnection
+from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.event import VERSION_HEADER, EventType, event_type, is_typed_dict, redactions_of, validate
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.payload import MAX_BYTES, encode
 from holdfast.core.redact import Redaction
 from holdfast.produce.commit import after_commit
-from holdfast.stores.connection import AsyncConnection, Connection, recognise, run_on, run_on_async
+from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.durability import durable, durable_async
+from holdfast.stores.joining import join, join_sync
 from holdfast.stores.overview import Subscribed, subscribed
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import STREAMED, Fanout, Messages, Published, Unmade, publish, publish_alone, write_first
@@ -171,11 +172,7 @@ class Producer:
 
         `call` is what the user called, named in the `TypeError` for a connection of the other colour.
         """
-        adapter = self._adapter(conn)
-        if not adapter.awaits:
-            owner, _, method = call.rpartition(".")
-            raise TypeError(f"{_kind(conn)} blocks; call {owner}.sync.{method}(...) from a plain function")
-        await adapter.check()
+        adapter = await join(self.store, conn, call)
         if adapter.database == "sqlite":
             with _made_later():
                 await run_on_async(write_first(), self.store.dialect, adapter)
@@ -185,10 +182,7 @@ class Producer:
 
     def join_sync(self, conn: Any, call: str = "hf.publish") -> Connection:
         """`join`, blocking."""
-        adapter = self._adapter(conn)
-        if adapter.awaits:
-            raise TypeError(f"{_kind(conn)} is awaited; use `await {call}(...)`")
-        adapter.check()
+        adapter = join_sync(self.store, conn, call)
         if adapter.database == "sqlite":
             with _made_later():
                 run_on(write_first(), self.store.dialect, adapter)
@@ -211,16 +205,6 @@ class Producer:
             return False
         self._asked_at = time.monotonic()
         return True
-
-    def _adapter(self, conn: Any) -> Connection | AsyncConnection:
-        """The adapter for a caller's connection; it must lead to the same kind of database as the store."""
-        adapter = recognise(conn)
-        if adapter.database != self.store.dialect.name:
-            raise UnsupportedConnection(
-                _kind(conn),
-                f"it speaks {adapter.database}, the store is {self.store.name}; publish into the database the store is in",
-            )
-        return adapter
 
     def _hint(self) -> None:
         if self._committed is not None:
@@ -273,7 +257,3 @@ def _checked(known: EventType, payload: object) -> object:
     if not isinstance(payload, dict) and not is_typed_dict(known.cls) and isinstance(payload, known.cls):
         return payload
     return validate(known.cls, payload)
-
-
-def _kind(conn: object) -> str:
-    return f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}"

@@ -27,11 +27,17 @@ class Connection(Protocol):
     database: str
     style: Style
 
-    def check(self) -> None:
-        """Makes sure that what follows shares one transaction; `NoTransaction` when each statement would commit.
+    @property
+    def physical(self) -> object:
+        """The driver's connection: the same object as long as it is the same connection to the server."""
+        ...
 
-        Where the driver begins a transaction by itself at the next write, it has begun after this.
-        """
+    def check(self) -> None:
+        """`NoTransaction` when each statement would commit by itself."""
+        ...
+
+    def begin(self) -> None:
+        """Begins the transaction that the driver would begin by itself at the next write."""
         ...
 
     def run(self, text: str, values: Parameters) -> Answer: ...
@@ -44,7 +50,12 @@ class AsyncConnection(Protocol):
     database: str
     style: Style
 
+    @property
+    def physical(self) -> object: ...
+
     async def check(self) -> None: ...
+
+    async def begin(self) -> None: ...
 
     async def run(self, text: str, values: Parameters) -> Answer: ...
 
@@ -57,10 +68,14 @@ class Sqlite3:
     style = Style.NAMED
 
     def __init__(self, conn: Any) -> None:
-        self._conn = conn
+        self._conn = self.physical = conn
+        self._begins = False
 
     def check(self) -> None:
-        if must_begin(self._conn):
+        self._begins = must_begin(self._conn)
+
+    def begin(self) -> None:
+        if self._begins:
             self.run(BEGIN, {})
 
     def run(self, text: str, values: Parameters) -> Answer:
@@ -87,9 +102,13 @@ class Psycopg:
 
     def __init__(self, conn: Any, answered: Callable[[], None] = lambda: None) -> None:
         self._conn, self._answered = conn, answered
+        self.physical = conn
 
     def check(self) -> None:
         _check_psycopg(self._conn)
+
+    def begin(self) -> None:
+        """The driver begins by itself."""
 
     def run(self, text: str, values: Parameters) -> Answer:
         with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
@@ -114,9 +133,13 @@ class AsyncPsycopg:
 
     def __init__(self, conn: Any, answered: Callable[[], None] = lambda: None) -> None:
         self._conn, self._answered = conn, answered
+        self.physical = conn
 
     async def check(self) -> None:
         _check_psycopg(self._conn)
+
+    async def begin(self) -> None:
+        """The driver begins by itself."""
 
     async def run(self, text: str, values: Parameters) -> Answer:
         async with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
@@ -142,9 +165,17 @@ class Asyncpg:
     def __init__(self, conn: Any) -> None:
         self._conn = conn
 
+    @property
+    def physical(self) -> object:
+        # A pool hands out a new proxy each time, for the same connection.
+        return getattr(self._conn, "_con", self._conn)
+
     async def check(self) -> None:
         if not self._conn.is_in_transaction():
             raise NoTransaction("asyncpg connection", "use `async with conn.transaction():`")
+
+    async def begin(self) -> None:
+        """It has begun: `check` saw it."""
 
     async def run(self, text: str, values: Parameters) -> Answer:
         assert not isinstance(values, Stream)

@@ -19,7 +19,12 @@ class Sqlalchemy:
     def __init__(self, given: Any) -> None:
         self._given = given
         self._conn: Any = None
+        self._begins = False
         self.database, self.style = _kind(_bind(given))
+
+    @property
+    def physical(self) -> object:
+        return self._conn.connection.driver_connection
 
     def check(self) -> None:
         given = self._given
@@ -27,7 +32,10 @@ class Sqlalchemy:
         # A connection begins at its first statement, and hooks that begin the driver's transaction run then.
         if not self._conn.in_transaction():
             self._conn.begin()
-        if _begins(self._conn, self.database):
+        self._begins = _begins(self._conn, self.database)
+
+    def begin(self) -> None:
+        if self._begins:
             self.run(BEGIN, {})
 
     def run(self, text: str, values: Parameters) -> Answer:
@@ -42,14 +50,22 @@ class AsyncSqlalchemy:
     def __init__(self, given: Any) -> None:
         self._given = given
         self._conn: Any = None
+        self._begins = False
         self.database, self.style = _kind(_bind(given))
+
+    @property
+    def physical(self) -> object:
+        return self._conn.sync_connection.connection.driver_connection
 
     async def check(self) -> None:
         given = self._given
         self._conn = await given.connection() if hasattr(given, "get_bind") else given
         if not self._conn.in_transaction():
             await self._conn.begin()
-        if _begins(self._conn.sync_connection, self.database):
+        self._begins = _begins(self._conn.sync_connection, self.database)
+
+    async def begin(self) -> None:
+        if self._begins:
             await self.run(BEGIN, {})
 
     async def run(self, text: str, values: Parameters) -> Answer:
@@ -69,11 +85,19 @@ class Django:
             raise UnsupportedConnection(f"Django's {conn.vendor} backend", "use PostgreSQL or SQLite")
         self.database = database
         self.alias: str = conn.alias
+        self._begins = False
+
+    @property
+    def physical(self) -> object:
+        return self._conn.connection
 
     def check(self) -> None:
         if not self._conn.in_atomic_block and self._conn.get_autocommit():
             raise NoTransaction("Django connection", "use `with transaction.atomic():`")
-        if self.database == "sqlite" and must_begin(self._conn.connection):
+        self._begins = self.database == "sqlite" and must_begin(self._conn.connection)
+
+    def begin(self) -> None:
+        if self._begins:
             self.run(BEGIN, {})
 
     def run(self, text: str, values: Parameters) -> Answer:

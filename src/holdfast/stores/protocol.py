@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
+from holdfast.stores.connection import AsyncConnection, Connection
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
@@ -40,6 +41,17 @@ class Store(Protocol):
 
         For code that brings statements of its own; it cannot commit. `LockTimeout` when a lock cannot be had.
         """
+        ...
+
+    async def verify(self, conn: AsyncConnection) -> None:
+        """Raises `WrongDatabase` unless a caller's connection leads to this store's database; writes nothing.
+
+        A connection to a server is asked once.
+        """
+        ...
+
+    def verify_sync(self, conn: Connection) -> None:
+        """`verify`, blocking."""
         ...
 
     async def changes(self, wake: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ _SLOT = re.compile(r"\{(\w+)\}")
 # A colon that starts a parameter: not the second of a cast, not inside a literal such as '%H:%M'.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):([a-z_]\w*)")
 
-_ANSWERS = re.compile(r"^\s*(select|with)\b|\breturning\b")
+_ANSWERS = re.compile(r"^\s*(select|with|pragma)\b|\breturning\b")
 
 ONCE = ""
 RETURNED = "returned"

@@ -14,13 +14,21 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
 from holdfast.core.errors import ConfigurationError, LockTimeout, SchemaMismatch, StoreError, StoreUnavailable
-from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, OnConnection, Psycopg
+from holdfast.stores.connection import (
+    AsyncConnection,
+    AsyncPsycopg,
+    Connection,
+    OnAsyncConnection,
+    OnConnection,
+    Psycopg,
+)
 from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, drive, drive_async
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.hint import Hints
 from holdfast.stores.postgres.pool import AsyncPool, Pool
 from holdfast.stores.postgres.silence import Line, Patience
+from holdfast.stores.postgres.verification import Verification
 
 T = TypeVar("T")
 
@@ -79,6 +87,7 @@ class PostgresStore:
             AsyncPool(connect, pool_size, timeout.total_seconds(), self.name)
             for connect in (self._connect_async, self._connect_hot)
         )
+        self.verification = Verification(self)
         self._hints = Hints(self.channel, self._pool, self._async_pool, self._patience)
 
     async def run(self, operation: Operation[T]) -> T:
@@ -126,6 +135,12 @@ class PostgresStore:
                 yield connection
         except psycopg.errors.LockNotAvailable as error:
             raise LockTimeout(f"a table of {self.name}", lock_timeout) from error
+
+    async def verify(self, conn: AsyncConnection) -> None:
+        await self.verification.verify(conn)
+
+    def verify_sync(self, conn: Connection) -> None:
+        self.verification.verify_sync(conn)
 
     async def changes(self, wake: Callable[[], None]) -> None:
         """LISTEN first, then look: after every reconnect `wake` is called once, because a hint may have been missed."""

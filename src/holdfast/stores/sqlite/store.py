@@ -22,10 +22,12 @@ from holdfast.core.errors import (
     StoreError,
     StoreUnavailable,
 )
-from holdfast.stores.connection import OnConnection, Sqlite3
+from holdfast.stores.connection import AsyncConnection, Connection, OnConnection, Sqlite3
+from holdfast.stores.identity import Verified
 from holdfast.stores.migration import SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, Rows, drive
 from holdfast.stores.sqlite.dialect import SqliteDialect
+from holdfast.stores.sqlite.verification import Files
 
 T = TypeVar("T")
 
@@ -50,10 +52,13 @@ class SqliteStore:
             raise ConfigurationError(
                 f"SQLite {sqlite3.sqlite_version} is too old; Holdfast needs {'.'.join(map(str, _OLDEST))} or later"
             )
-        self.path = Path(path)
+        # Absolute: connections that are opened after a change of directory must find the same file.
+        self.path = Path(path).absolute()
         self.dialect = SqliteDialect(prefix)
         self.name = f"sqlite:///{path}"
         self._busy_timeout = busy_timeout
+        self._verified = Verified()
+        self._files = Files(self.path, self.name, self.dialect)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()
@@ -81,6 +86,16 @@ class SqliteStore:
                 yield connection
             finally:
                 connection.set_authorizer(None)
+
+    async def verify(self, conn: AsyncConnection) -> None:
+        if conn.physical not in self._verified:
+            self._files.check(await conn.run(self._files.query, {}))
+            self._verified.add(conn.physical)
+
+    def verify_sync(self, conn: Connection) -> None:
+        if conn.physical not in self._verified:
+            self._files.check(conn.run(self._files.query, {}))
+            self._verified.add(conn.physical)
 
     async def changes(self, wake: Callable[[], None]) -> None:
         """SQLite counts the commits of other connections; looking at the counter costs microseconds."""

@@ -69,3 +69,7 @@ update {hf}subscription
 set mark_tx = :new_tx::text::xid8, mark_position = :new_position::bigint
 where mark_tx = :mark_tx::text::xid8 and mark_position = :mark_position::bigint and epoch <= :epoch::bigint
   and retired_at is null
+
+-- name: database_identity
+-- The database this connection leads to. The moment the server started differs between any two servers, also of copies.
+select current_database()::text, extract(epoch from pg_postmaster_start_time())::text

@@ -66,3 +66,8 @@ order by l.position
 update {hf}subscription
 set mark_position = coalesce(nullif(:new_position, 0), (select coalesce(max(m.position), 0) from {hf}message m))
 where mark_position = :mark_position and epoch <= :epoch and retired_at is null
+
+-- name: database_identity
+-- The files this connection has open, the main one first, in the third column. The table-valued form of this pragma
+-- would begin a read transaction.
+pragma database_list

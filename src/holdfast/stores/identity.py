@@ -1,0 +1,35 @@
+"""Which database a connection leads to."""
+
+from typing import Any
+from weakref import WeakSet
+
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+
+@operation(reads=True)
+def database_identity() -> Steps[Row]:
+    """Which database the connection leads to, in the form its store knows; nothing is locked."""
+    row, *_ = yield Query("database_identity")
+    return row
+
+
+class Verified:
+    """Connections that lead to the store's database, remembered as long as they exist."""
+
+    def __init__(self) -> None:
+        self._connections: WeakSet[Any] = WeakSet()
+
+    def __contains__(self, physical: object) -> bool:
+        return _can_be_remembered(physical) and physical in self._connections
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def add(self, physical: object) -> None:
+        if _can_be_remembered(physical):
+            self._connections.add(physical)
+
+
+def _can_be_remembered(physical: object) -> bool:
+    # Python's sqlite3 connections have no weak references; asking one again takes microseconds and no round trip.
+    return type(physical).__weakrefoffset__ != 0

@@ -1,0 +1,59 @@
+"""Whether a caller's connection leads to the store's own server and database."""
+
+from typing import NamedTuple, Protocol
+
+from holdfast.core.errors import WrongDatabase
+from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
+from holdfast.stores.identity import Verified, database_identity
+from holdfast.stores.operation import Operation, Row
+from holdfast.stores.postgres.dialect import PostgresDialect
+
+
+class _Identity(NamedTuple):
+    """A database of a running server."""
+
+    database: str
+    server: str
+
+
+class _Own(Protocol):
+    """What is needed of the store."""
+
+    dialect: PostgresDialect
+    name: str
+
+    async def run(self, operation: Operation[Row]) -> Row: ...
+
+    def run_sync(self, operation: Operation[Row]) -> Row: ...
+
+
+class Verification:
+    """Compares callers' connections with the store's own database, once per connection."""
+
+    def __init__(self, store: _Own) -> None:
+        self._store = store
+        self._own: _Identity | None = None
+        self.verified = Verified()
+
+    async def verify(self, conn: AsyncConnection) -> None:
+        if conn.physical in self.verified:
+            return
+        found = _Identity(*await run_on_async(database_identity(), self._store.dialect, conn))
+        if found != self._own:
+            # Read again: the server may have restarted or failed over since.
+            self._own = _Identity(*await self._store.run(database_identity()))
+        self._judge(conn.physical, found, self._own)
+
+    def verify_sync(self, conn: Connection) -> None:
+        if conn.physical in self.verified:
+            return
+        found = _Identity(*run_on(database_identity(), self._store.dialect, conn))
+        if found != self._own:
+            self._own = _Identity(*self._store.run_sync(database_identity()))
+        self._judge(conn.physical, found, self._own)
+
+    def _judge(self, physical: object, found: _Identity, own: _Identity) -> None:
+        if found != own:
+            where = "this server" if found.server == own.server else "another server"
+            raise WrongDatabase(f"database {found.database!r} of {where}", self._store.name)
+        self.verified.add(physical)
