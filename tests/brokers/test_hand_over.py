@@ -28,6 +28,8 @@ class Scripted:
         self.opened = self.asked = 0
         self.settled: list[tuple[str, int, object]] = []
         self.holds_first: asyncio.Event | None = None
+        self.lag: Lag | Exception = Lag(waiting=0)
+        self.lag_requests = 0
 
     def open(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
         return self._opened()
@@ -73,7 +75,10 @@ class _Connection:
         self._source.settle("extend", self._number, records)
 
     async def lag(self) -> Lag:
-        return Lag(waiting=0)
+        self._source.lag_requests += 1
+        if isinstance(self._source.lag, Exception):
+            raise self._source.lag
+        return self._source.lag
 
 
 class Slow:
@@ -98,11 +103,11 @@ class Slow:
 
 
 @asynccontextmanager
-async def fed(source: Scripted, taker: Slow) -> AsyncIterator[Intake]:
+async def fed(source: Scripted, taker: Slow, *, hasty: bool = True) -> AsyncIterator[Intake]:
     async def report(lag: Lag | None, problem: str | None) -> None: ...
 
     stop = asyncio.Event()
-    intake = Intake(source, "settle", taker, report, grace=0.1, hasty=True)
+    intake = Intake(source, "settle", taker, report, grace=0.1, hasty=hasty)
     task = asyncio.create_task(intake.run(stop))
     try:
         yield intake
@@ -219,3 +224,29 @@ async def test_nothing_more_is_fetched_than_may_be_under_way(log: Log) -> None:
         taker.go.set()
         await eventually(lambda: source.asked > asked)
         await eventually(lambda: intake.idle(60.0))
+
+
+@pytest.mark.parametrize("error", [out(), ValueError("a driver's own")])
+async def test_a_lag_that_the_broker_does_not_answer_never_ends_the_subscription(log: Log, error: Exception) -> None:
+    source = Scripted([[], [], [record("1", "first")]])
+    source.lag = error
+    taker = Slow()
+    taker.go.set()
+    async with fed(source, taker) as intake:
+        await eventually(lambda: ("ack", 1, "first") in source.settled)
+        requests = source.lag_requests
+        await eventually(lambda: source.lag_requests > requests)
+        assert not intake.idle(60.0), "how much waits is unknown"
+        assert intake.idle(0.0)
+        source.lag = Lag(waiting=0)
+        await eventually(lambda: intake.idle(60.0))
+    assert source.opened == 1
+    assert not said(log, "a broker is out; it is tried again until it is back")
+
+
+async def test_a_worker_that_runs_on_does_not_wait_for_the_lag_between_fetches(log: Log) -> None:
+    source, taker = Scripted([[record("1", "first")]]), Slow()
+    taker.go.set()
+    async with fed(source, taker, hasty=False):
+        await eventually(lambda: source.asked >= 3)
+    assert source.lag_requests == 1, "the report's"

@@ -241,6 +241,26 @@ async def test_a_stream_that_was_deleted_and_made_again_is_read_from_its_start_u
     assert not {record.id for record in before} & {record.id for record in after}
 
 
+async def test_a_server_that_does_not_answer_about_itself_still_hands_records_over(
+    jetstream: JetStreamContext, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(jetstream, 3, max_msgs=5)
+    async with pay(server).open("w") as subscription:
+        assert len(await subscription.fetch(3, WAIT)) == 3
+        for number in range(9):
+            await jetstream.publish("pay.in", str(number).encode())
+
+        async def silent(*_: object) -> None:
+            raise client.errors.TimeoutError
+
+        monkeypatch.setattr(subscription._line.jetstream, "stream_info", silent)
+        monkeypatch.setattr(subscription._line.jetstream, "consumer_info", silent)
+        subscription._looked_at = 0.0
+        with capture_logs() as logs:
+            assert len(await subscription.fetch(9, WAIT)) == 5
+    assert [entry["missing"] for entry in logs if entry["log_level"] == "error"] == [4]
+
+
 async def test_records_that_limits_dropped_before_they_were_read_are_reported(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:

@@ -72,7 +72,7 @@ class Intake:
         self, source: Source, consumer: str, taker: Taker, report: Report, *, grace: float, hasty: bool = False
     ) -> None:
         self._source, self._consumer, self._taker, self._report = source, consumer, taker, report
-        self._grace, self._wait = grace, _SHORT_WAIT if hasty else _WAIT
+        self._grace, self._hasty, self._wait = grace, hasty, _SHORT_WAIT if hasty else _WAIT
         self._under_way: dict[object, _Held] = {}
         self._done: dict[object, None] = {}
         self._current: Subscription | None = None
@@ -81,14 +81,20 @@ class Intake:
         self._broken: BrokerUnavailable | None = None
         self._empty = False
         self._out_since: float | None = None
+        self._lag_unknown_since: float | None = None
         self._worked = self._cut_off = False
 
     def idle(self, limit: float) -> bool:
-        """Whether nothing is under way and nothing seems to come; a broker that is out for longer than `limit` s counts."""
+        """Whether nothing is under way and nothing seems to come.
+
+        A broker that has been unavailable, or has not answered how much waits, for longer than `limit` seconds counts.
+        """
         if self._under_way:
             return False
-        out = self._out_since is not None and time.monotonic() - self._out_since > limit
-        return self._empty or self._taker.closed or out
+        long_ago = time.monotonic() - limit
+        unavailable = self._out_since is not None and self._out_since < long_ago
+        unknown = self._lag_unknown_since is not None and self._lag_unknown_since < long_ago
+        return self._empty or self._taker.closed or unavailable or unknown
 
     def cut_off(self) -> None:
         """Once told to stop, waits no more for what is under way: that is cancelled, and given back."""
@@ -127,7 +133,7 @@ class Intake:
         self._broken, self._current = None, subscription
         beside = [
             asyncio.create_task(self._extend(subscription), name="holdfast-extend"),
-            asyncio.create_task(self._tell(subscription), name="holdfast-lag"),
+            asyncio.create_task(self._report_lag(subscription), name="holdfast-lag"),
         ]
         try:
             while not stop.is_set():
@@ -156,10 +162,28 @@ class Intake:
             log.info("the broker is back", **self._fields)
             self._out_since = None
         if records:
-            self._empty = False
+            self._empty, self._lag_unknown_since = False, None
             self._start(subscription, records)
-        elif not self._under_way and not self._empty:
-            self._empty = not (await subscription.lag()).waiting
+        elif self._hasty and not self._under_way and not self._empty:
+            await self._look_whether_empty(subscription)
+
+    async def _look_whether_empty(self, subscription: Subscription) -> None:
+        lag = await self._lag(subscription)
+        if lag is None:
+            self._lag_unknown_since = self._lag_unknown_since or time.monotonic()
+        else:
+            self._empty, self._lag_unknown_since = not lag.waiting, None
+
+    async def _lag(self, subscription: Subscription) -> Lag | None:
+        """How far the source is behind; None while the broker does not answer, which never ends a subscription.
+
+        A member that joins a group, for example, may wait for that answer until it has joined.
+        """
+        try:
+            return await subscription.lag()
+        except Exception as error:  # noqa: BLE001
+            log.debug("source lag unknown", **self._fields, error=repr(error))
+            return None
 
     def _start(self, subscription: Subscription, records: Sequence[Record]) -> None:
         fresh: list[_Held] = []
@@ -253,15 +277,13 @@ class Intake:
                     self._break(subscription, error)
                     return
 
-    async def _tell(self, subscription: Subscription) -> None:
+    async def _report_lag(self, subscription: Subscription) -> None:
         while True:
+            lag = await self._lag(subscription)
             try:
-                await self._report(await subscription.lag(), None)
-            except BrokerUnavailable as error:
-                self._break(subscription, error)
-                return
+                await self._report(lag, None)
             except Exception as error:  # noqa: BLE001
-                log.debug("how far a source is behind was not reported", **self._fields, error=repr(error))
+                log.debug("source lag not reported", **self._fields, error=repr(error))
             await asyncio.sleep(_REPORT_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _drain(self) -> None:

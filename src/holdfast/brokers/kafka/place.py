@@ -21,7 +21,6 @@ _OURS = frozenset(
         "enable.auto.offset.store",
         "enable.idempotence",
         "group.id",
-        "group.protocol",
         "isolation.level",
         "partition.assignment.strategy",
         "request.required.acks",
@@ -29,6 +28,9 @@ _OURS = frozenset(
 )
 _POLL_INTERVAL = "max.poll.interval.ms"
 _POLL_INTERVAL_MS = 300_000
+_SESSION_TIMEOUT = "session.timeout.ms"
+_SESSION_TIMEOUT_MS = 45_000
+"""The default of librdkafka, and of brokers for the consumer protocol."""
 _WEEKEND_MS = 3 * 24 * 60 * 60 * 1000
 
 
@@ -51,6 +53,16 @@ class Topic:
     def patience(self) -> float:
         """Seconds without a poll after which the group gives our partitions away. A subscription polls by itself."""
         return float(self.options.get(_POLL_INTERVAL, _POLL_INTERVAL_MS)) / 1000
+
+    @property
+    def expiry(self) -> float:
+        """Seconds without contact after which the group gives our partitions away; at least `timeout`."""
+        return max(self.timeout, float(self.options.get(_SESSION_TIMEOUT, _SESSION_TIMEOUT_MS)) / 1000)
+
+    @property
+    def has_consumer_protocol(self) -> bool:
+        """Whether the group uses the consumer protocol (KIP-848), not the classic one."""
+        return str(self.options.get("group.protocol", "classic")).lower() == "consumer"
 
     @overload
     def open(self) -> AbstractAsyncContextManager[Sender]: ...

@@ -45,14 +45,30 @@ _TICK = 0.5
 _SILENCE = 10.0
 """Seconds without a record or an error after which we ask whether the brokers are there."""
 _LAG_SECONDS = 2.0
-"""For each answer about the lag: commits wait behind it."""
-# The group is changing hands. What was not committed is on revocation, or is read again by the next owner.
-_CHANGING = frozenset(
+"""Time limit of each request for the lag."""
+# The group is rebalancing. What was not committed is on revocation, or is read again by the next owner.
+_REBALANCING = frozenset(
     {
         KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
         KafkaError.ILLEGAL_GENERATION,
         KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.STALE_MEMBER_EPOCH,
         KafkaError.UNKNOWN_MEMBER_ID,
+    }
+)
+# The cluster is moving the group to another coordinator, or a connection broke. The client finds the new one.
+_TRANSIENT = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_COORD,
     }
 )
 
@@ -83,7 +99,9 @@ class Reading:
         self._heard_at = time.monotonic()
         self._doubtful = self._paused = self._closing = False
         self._fetching = self._unanswered = 0
-        self._answered_at = 0.0
+        # Since when the brokers have not confirmed a commit, or have not answered whether they are there.
+        self._unconfirmed_since: float | None = None
+        self._unreachable_since: float | None = None
         self._fetched_at = time.monotonic()
         self._keeper: asyncio.Task[None] | None = None
         self._consumer = topic.client(
@@ -96,7 +114,8 @@ class Reading:
                 # Reported to us, so that records which are gone do not go unnoticed.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
-                "partition.assignment.strategy": "cooperative-sticky",
+                # With the consumer protocol (KIP-848) the broker assigns, always incrementally.
+                **({} if topic.has_consumer_protocol else {"partition.assignment.strategy": "cooperative-sticky"}),
                 "error_cb": self._hears,
                 "on_commit": self._answered,
             },
@@ -169,9 +188,17 @@ class Reading:
             except BrokerUnavailable as error:
                 self._failed = error  # for the next fetch to raise
             self._polling.tell(self._commit)
-            if self._unanswered and time.monotonic() - self._answered_at > self._topic.timeout:
-                cause = f"no answer to a commit within {self._topic.timeout:g} s"
+            if self._has_expired(self._unconfirmed_since):
+                cause = f"no commit was confirmed within {self._topic.expiry:g} s"
                 self._failed = BrokerUnavailable(self._topic.name, cause)
+
+    def _has_expired(self, since: float | None) -> bool:
+        """Whether the group has given our partitions away by now.
+
+        Until then this member waits for the brokers. One that left and joined again would find its former self in the
+        group, and get nothing until that one expires.
+        """
+        return since is not None and time.monotonic() - since > self._topic.expiry
 
     # In the polling thread, also when the client calls back: what it commits is owned for as long as that takes.
 
@@ -200,10 +227,23 @@ class Reading:
             # The client tells of brokers that it was connected to, not of one that it never reached: after a silence
             # we ask.
             if not self._ready and (self._doubtful or time.monotonic() - self._heard_at > _SILENCE):
-                self._look()
-                self._doubtful, self._heard_at = False, time.monotonic()
+                self._look_again()
             if left <= 0:
                 return
+
+    def _look_again(self) -> None:
+        """Raises once the brokers have not answered for so long that the group has given our partitions away."""
+        began = time.monotonic()
+        try:
+            self._look()
+        except KafkaException as error:
+            self._unreachable_since = self._unreachable_since or began
+            if error.args[0].code() not in _TRANSIENT or self._has_expired(self._unreachable_since):
+                raise
+            log.warning("broker does not answer; waiting", source=self._topic.name, error=error.args[0].str())
+        else:
+            self._unreachable_since = None
+        self._doubtful, self._heard_at = False, time.monotonic()
 
     def _stay(self) -> None:
         self._paused = True
@@ -229,14 +269,17 @@ class Reading:
 
     def _reset(self, partition: int, wanted: int | None) -> None:
         """Decides where to read on: the group has no offset yet, or its offset is not there."""
+        if wanted is None and self._topic.start == "beginning":
+            self._restart(partition, OFFSET_BEGINNING)
+            return
         low, high = self._consumer.get_watermark_offsets(self._at(partition), timeout=self._topic.timeout)
         known = {"source": self._topic.name, "partition": partition, "wanted": wanted, "first": low, "end": high}
-        if wanted is None and self._topic.start == "now":
+        if wanted is None:
             self._send([self._at(partition, high)])
             low = high
-        elif wanted is not None and wanted < low:
+        elif wanted < low:
             log.error("records were deleted before they were read", lost=low - wanted, **known)
-        elif wanted is not None:
+        else:
             log.error("the partition ends before the group's offset: records are lost, or the topic is new", **known)
         self._restart(partition, low)
 
@@ -294,8 +337,7 @@ class Reading:
 
     def _send(self, moved: list[TopicPartition]) -> None:
         # Without the lock: the client may have to wait until a call to `_answered` ends.
-        if not self._unanswered:
-            self._answered_at = time.monotonic()
+        self._unconfirmed_since = self._unconfirmed_since or time.monotonic()
         self._unanswered += 1
         try:
             self._consumer.commit(offsets=moved, asynchronous=True)
@@ -304,13 +346,14 @@ class Reading:
 
     def _answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self._unanswered -= 1
-        self._answered_at = time.monotonic()
+        errors = {at.partition: wrong for at in partitions if (wrong := at.error or error) is not None}
+        if not any(wrong.code() in _TRANSIENT for wrong in errors.values()):
+            self._unconfirmed_since = time.monotonic() if self._unanswered else None
         with self._lock:
-            for at in partitions:
-                wrong = at.error or error
-                if wrong is not None and at.partition in self._offsets:
-                    self._offsets[at.partition].committed(None)  # so it is due again
-                    if wrong.code() not in _CHANGING:
+            for partition, wrong in errors.items():
+                if partition in self._offsets:
+                    self._offsets[partition].committed(None)  # so it is due again
+                    if wrong.code() not in _REBALANCING | _TRANSIENT:
                         self._failed = BrokerUnavailable(self._topic.name, wrong.str())
 
     # In the asking thread.

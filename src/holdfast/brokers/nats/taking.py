@@ -41,7 +41,7 @@ class NatsSubscription:
         """Answers as soon as there is any record, with as many as there are."""
         with reported(self._name):
             if asyncio.get_running_loop().time() - self._looked_at > _LOOK_SECONDS:
-                await self.lag()
+                await self._look()
             found = self._left_over(limit) or await self._pull(limit, wait)
             await self._mind_gaps(found)
         return [self._record(msg) for msg in found]
@@ -64,6 +64,14 @@ class NatsSubscription:
             consumer = await self._line.jetstream.consumer_info(self._stream, self._consumer)
         self._note(consumer)
         return Lag(waiting=consumer.num_pending, unacknowledged=consumer.num_ack_pending)
+
+    async def _look(self) -> None:
+        """Notes up to where everything is acknowledged; a server that does not answer is asked again later."""
+        self._looked_at = asyncio.get_running_loop().time()
+        try:
+            await self.lag()
+        except BrokerUnavailable as error:
+            log.debug("consumer info unknown", source=self._name, error=str(error))
 
     async def _pull(self, limit: int, wait: float) -> list["Msg"]:
         """One batch: with `no_wait` and `expires` the server ends it at the last record there is, or after `wait`."""
@@ -149,8 +157,7 @@ class NatsSubscription:
             missing = (sequence.stream - last) - (sequence.consumer - count)
             self._last = max(self._last, (sequence.consumer, sequence.stream), key=lambda pair: pair[1])
             if missing > 0:
-                state = (await self._line.jetstream.stream_info(self._stream)).state
-                missing = min(missing, state.first_seq - 1 - last)
+                missing = min(missing, await self._dropped_after(last))
             if missing > 0:
                 log.error(
                     "broker stream dropped records that this group was never handed; raise the stream's limits",
@@ -158,6 +165,18 @@ class NatsSubscription:
                     missing=missing,
                     after=last,
                 )
+
+    async def _dropped_after(self, sequence: int) -> int:
+        """How many records after this one the stream no longer holds; any number if the server does not answer."""
+        from nats.errors import Error
+
+        try:
+            state = (await self._line.jetstream.stream_info(self._stream)).state
+        except (Error, OSError, TimeoutError) as error:
+            # A diagnosis must not cost the records that were just handed over.
+            log.debug("stream info unknown", source=self._name, error=repr(error))
+            return sys.maxsize
+        return int(state.first_seq) - 1 - sequence
 
     def _note(self, consumer: "ConsumerInfo") -> None:
         self._looked_at = asyncio.get_running_loop().time()
