@@ -96,6 +96,15 @@ class Shop:
         )
         store.close_sync()
 
+    def end(self, *, dead: int) -> None:
+        """Ends what was replayed: so many die again, the others are delivered."""
+        store = open_store(self.dsn)
+        chosen = "id in (select delivery_id from {hf}plan_item order by n"
+        ended = "completed_at = run_at where status = 'pending' and"
+        sql(store, f"update {{hf}}delivery set status = 'failed', {ended} {chosen} limit {dead})")
+        sql(store, f"update {{hf}}delivery set status = 'delivered', {ended} {chosen})")
+        store.close_sync()
+
     def replayed(self) -> list[str]:
         """What was replayed of the heap, by the audit, as often as it was."""
         store = open_store(self.dsn)
@@ -152,3 +161,9 @@ def postgres_shop(
     asyncio.run(prepare())
     yield Shop(dsn, tmp_path)
     empty(dsn)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request: pytest.FixtureRequest) -> Shop:
+    """A shop on SQLite, and one on PostgreSQL."""
+    return request.getfixturevalue("shop" if request.param == "sqlite" else "postgres_shop")

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.tally import Tally
 from holdfast.ops.plans import OpenCircuit, Plan, Planned, Skipped
 from holdfast.ops.work import Work, ask
 from holdfast.stores.planned import Action, Why
@@ -29,7 +30,6 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
         "filter": filter_to_json(plan.filter),
         "limit": plan.limit,
         "rerun": plan.rerun,
-        "more": plan.more,
         **counted(plan),
         "items": [{**asdict(item), "id": str(item.id), "status": item.status.value} for item in plan.items],
         "skipped": [skipped_to_json(one) for one in plan.skipped],
@@ -39,6 +39,9 @@ def plan_to_json(plan: Plan) -> dict[str, object]:
 def counted(plan: Plan) -> dict[str, object]:
     """What a preview says of a plan, as JSON values: how many of what, and what stands in the way."""
     return {
+        "more": plan.more,
+        "remaining": int(plan.remaining),
+        "remaining_at_least": plan.remaining.or_more,
         "consumers": plan.consumers,
         "types": plan.types,
         "groups": dict(list(plan.groups.items())[:_GROUPS]),
@@ -96,7 +99,7 @@ def load_plan(stored: object) -> Work[Plan]:
             filter=filter_from_json(stored["filter"]),
             limit=int(stored["limit"]),
             rerun=bool(stored["rerun"]),
-            more=bool(stored["more"]),
+            remaining=Tally(int(stored.get("remaining", stored["more"])), bool(stored.get("remaining_at_least"))),
             items=tuple(_item(one) for one in stored["items"]),
             skipped=tuple(_skipped(one) for one in stored["skipped"]),
             unserved=tuple(stored["unserved"]),

@@ -1,14 +1,14 @@
-"""The plan runner: carries stored plans on, as a worker's duty or beside a server."""
+"""The plan runner: executes stored plans and follows what they replayed, as a worker's duty."""
 
 from datetime import timedelta
 
-from holdfast.ops.stored_plans import advance_plans
+from holdfast.ops.stored_plans import advance_plans, follow_plans
 from holdfast.ops.work import perform
 from holdfast.stores.protocol import Store
 
 
 class PlanRunner:
-    """Looks every second for plans that somebody started, and carries them on. Any number may run at once."""
+    """Every second executes the plans that were started and counts how their deliveries ended. Any number may run."""
 
     interval = timedelta(seconds=1)
 
@@ -17,3 +17,4 @@ class PlanRunner:
 
     async def perform(self, worker: str) -> None:
         await perform(self._store, advance_plans(runner=worker))
+        await perform(self._store, follow_plans())

@@ -10,14 +10,15 @@ from uuid import UUID
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.identity import uuid7
 from holdfast.core.message import check_generation
 from holdfast.core.pattern import check_pattern
+from holdfast.core.tally import NONE, Tally
 from holdfast.ops.work import Work, ask, do, perform, perform_sync
 from holdfast.stores.breaker import breakers
 from holdfast.stores.plan import handled_already
-from holdfast.stores.planned import Action, Chosen, Wanted, Why, acceptable, act, choose, done_by
+from holdfast.stores.planned import Action, Chosen, Wanted, Why, acceptable, act, choose, count_remaining, done_by
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, clock
 from holdfast.stores.webhook import endpoints as endpoint_list
@@ -112,8 +113,8 @@ class Plan:
     filter: Filter
     limit: int
     rerun: bool = False
-    more: bool = False
-    """Whether more deliveries matched than the limit let in."""
+    remaining: Tally = NONE
+    """How many more deliveries matched than the limit let in."""
     items: tuple[Planned, ...]
     skipped: tuple[Skipped, ...] = ()
     unserved: tuple[str, ...] = ()
@@ -123,6 +124,11 @@ class Plan:
     circuits: tuple[OpenCircuit, ...] = ()
     """Circuits that are open now: those of the items' consumers first, then those that any handler may use."""
     store: Store = field(repr=False, compare=False)
+
+    @property
+    def more(self) -> bool:
+        """Whether the limit left deliveries out."""
+        return self.remaining > 0
 
     @property
     def ids(self) -> tuple[UUID, ...]:
@@ -186,8 +192,11 @@ class SyncPlan:
         return perform_sync(self._plan.store, carry_out(self._plan, actor, reason, generation, progress))
 
 
-def plan_replay(wanted: Filter, *, limit: int = 100, rerun: bool = False) -> Work[Plan]:
+def plan_replay(wanted: Filter, *, limit: int = MAX_PLAN, rerun: bool = False) -> Work[Plan]:
     """What a replay of these dead letters would do, oldest first; nothing changes until it is executed.
+
+    It holds all that match unless `limit` is lower; `remaining` counts the others. `NotFound` for a failure group that
+    holds no dead letter.
 
     Without a status the filter means dead letters; named ids and messages mean whatever they name. `rerun` lets done
     work be run again.
@@ -195,12 +204,12 @@ def plan_replay(wanted: Filter, *, limit: int = 100, rerun: bool = False) -> Wor
     return (yield from _plan(Action.REPLAY, wanted, limit, rerun))
 
 
-def plan_discard(wanted: Filter, *, limit: int = 100) -> Work[Plan]:
+def plan_discard(wanted: Filter, *, limit: int = MAX_PLAN) -> Work[Plan]:
     """What discarding these dead letters would do; nothing changes until it is executed."""
     return (yield from _plan(Action.DISCARD, wanted, limit))
 
 
-def plan_cancel(wanted: Filter, *, limit: int = 100) -> Work[Plan]:
+def plan_cancel(wanted: Filter, *, limit: int = MAX_PLAN) -> Work[Plan]:
     """What cancelling these pending and running deliveries would do; nothing changes until it is executed."""
     return (yield from _plan(Action.CANCEL, wanted, limit))
 
@@ -270,6 +279,9 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
         if len(page) < _PAGE:
             break
     more, chosen = len(chosen) > limit, chosen[:limit]
+    if not chosen and asked.dead and asked.group is not None:
+        yield from _check_group(asked.group)
+    remaining = (yield from do(count_remaining(asked, chosen[-1].id, MAX_PLAN))) if more else NONE
     live = _live_generations((yield from do(workers())))
     items = tuple(_planned(action, one, live) for one in chosen if _refusal(action, one, rerun) is None)
     skipped = [
@@ -291,7 +303,7 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
         filter=asked,
         limit=limit,
         rerun=rerun,
-        more=more,
+        remaining=remaining,
         items=items,
         skipped=tuple(dict.fromkeys(skipped)),
         unserved=tuple(sorted({item.consumer for item in items} - live.keys())),
@@ -299,6 +311,12 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
         circuits=circuits,
         store=store,
     )
+
+
+def _check_group(group: str) -> Work[None]:
+    if not (yield from do(choose(Filter(dead=True, group=group), 1))):
+        hint = "its dead letters may have been replayed or discarded; `holdfast dlq groups` lists the groups there are"
+        raise NotFound("failure group", group, hint)
 
 
 def _handled(items: Sequence[Planned]) -> Work[int]:

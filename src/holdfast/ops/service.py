@@ -60,6 +60,7 @@ class _Catalogue:
     abandon_plan = Task(_stored_plans.abandon_plan)
     advance_plan = Task(_stored_plans.advance_plan)
     advance_plans = Task(_stored_plans.advance_plans)
+    follow_plans = Task(_stored_plans.follow_plans)
 
     messages = Task(_messages.messages)
     message = Task(_messages.message)

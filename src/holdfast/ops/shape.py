@@ -66,7 +66,7 @@ def shape(value: object) -> object:
         case Skipped():
             return skipped_to_json(value)
         case StoredPlan():
-            return {**_fields(value), "left": value.left}
+            return {**_fields(value), "left": value.left, "unsettled": value.unsettled}
         case PlanItem():
             return {**_mapping(value._asdict()), "reason": None if value.why is None else REASONS[value.why]}
         case Stats():

@@ -10,8 +10,11 @@ from holdfast.ops.plans import Plan
 from holdfast.ops.redaction import shown_plan
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import plan as stored
+from holdfast.stores import plan_following
 from holdfast.stores.plan import LEASE, LeftItem, NewItem, NewPlan, PlanItem, PlanState, StoredPlan
 from holdfast.stores.planned import Action
+
+_IDLE = 4
 
 
 def save_plan(plan: Plan, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
@@ -29,7 +32,6 @@ def save_plan(plan: Plan, *, actor: str, reason: str | None = None) -> Work[Stor
         preview={
             "filter": filter_to_json(replace(plan.filter, ids=None)),
             "limit": plan.limit,
-            "more": plan.more,
             **counted(plan),
         },
         items=items,
@@ -48,10 +50,13 @@ def plan(id: UUID) -> Work[StoredPlan]:
     return shown_plan((yield from do(stored.plan(id))))
 
 
-def plan_items(id: UUID, *, limit: int = 50, after: int = 0, skipped: bool = False) -> Work[list[PlanItem]]:
-    """A page of a plan's deliveries with what came of each, or of the skipped alone; pass the last `n` as `after`."""
+def plan_items(
+    id: UUID, *, limit: int = 50, after: int = 0, skipped: bool = False, dead: bool = False
+) -> Work[list[PlanItem]]:
+    """A page of a plan's deliveries with what came of each, of the skipped alone, or of those that died again; pass
+    the last `n` as `after`."""
     yield from do(stored.plan(id))
-    return (yield from do(stored.plan_items(id, limit, after, skipped=skipped)))
+    return (yield from do(stored.plan_items(id, limit, after, skipped=skipped, dead=dead)))
 
 
 def start_plan(id: UUID, *, actor: str, reason: str | None = None, generation: int | None = None) -> Work[StoredPlan]:
@@ -85,6 +90,24 @@ def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> Work[Sto
     if plan is not None and plan.action is Action.REPLAY:
         yield from ask(lambda store: store.hint_sync())
     return None if plan is None else shown_plan(plan)
+
+
+def follow_plans() -> Work[int]:
+    """Counts how the deliveries of replays ended; how many it found. Most of a pass that finds little is put off.
+
+    Workers and consoles call it every second. It stops after a few batches in which hardly any had ended, so that a
+    long backlog is not read again and again.
+    """
+    found = 0
+    for id in (yield from do(plan_following.unsettled_plans())):
+        idle = 0
+        while idle < _IDLE:
+            batch = yield from do(plan_following.follow_plan(id))
+            found += batch.ended
+            if batch.last:
+                break
+            idle += 2 * batch.ended < batch.looked_at
+    return found
 
 
 def advance_plans(*, runner: str) -> Work[int]:

@@ -7,7 +7,7 @@ runners out of each other's way; what makes a delivery be acted on once is that 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -40,11 +40,23 @@ class PlanState(StrEnum):
     ABANDONED = "abandoned"
 
 
+class Result(StrEnum):
+    """How a delivery ended after a plan replayed it."""
+
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    DISCARDED = "discarded"
+    PRUNED = "pruned"
+    """It ended and was pruned before anybody looked."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPlan:
     """A plan as it stands. `done` and `skipped` are exact at any moment; `skipped` counts by reason.
 
-    `preview` is what was shown when it was made, as JSON. `generation` overrides what the preview shows.
+    `preview` is what was shown when it was made, as JSON. `generation` overrides what the preview shows. `results`
+    counts how the deliveries it replayed ended, as far as workers and consoles have looked; when all have,
+    `settled_at` says since when.
     """
 
     id: UUID
@@ -65,15 +77,25 @@ class StoredPlan:
     start_reason: str | None
     ended_at: datetime | None
     runner: str | None
+    results: Mapping[Result, int] = field(default_factory=dict)
+    settled_at: datetime | None = None
 
     @property
     def left(self) -> int:
         """How many deliveries it has yet to look at."""
         return self.total - self.done - sum(self.skipped.values())
 
+    @property
+    def unsettled(self) -> int:
+        """How many of the deliveries it replayed are not known to have ended."""
+        return self.done - sum(self.results.values()) if self.action is Action.REPLAY else 0
+
 
 class PlanItem(NamedTuple):
-    """A delivery of a stored plan. `why` says why it was left alone; `by` who replayed it last, if it was."""
+    """A delivery of a stored plan. `why` says why it was left alone; `by` who replayed it last, if it was.
+
+    `result` is how it ended after this plan replayed it, none while it has not, or was not found to have.
+    """
 
     n: int
     id: UUID
@@ -83,6 +105,7 @@ class PlanItem(NamedTuple):
     why: Why | None
     by: str | None
     to_generation: int | None
+    result: Result | None = None
 
 
 class NewItem(NamedTuple):
@@ -177,9 +200,12 @@ def plans(limit: int = 50, before: UUID | None = None, state: PlanState | None =
 
 
 @operation(reads=True)
-def plan_items(id: UUID, limit: int = 50, after: int = 0, *, skipped: bool = False) -> Steps[list[PlanItem]]:
-    """A page of a plan's deliveries in its order, or of those it left alone; pass the last `n` as `after`."""
-    where = ("where_item_skipped",) if skipped else ()
+def plan_items(
+    id: UUID, limit: int = 50, after: int = 0, *, skipped: bool = False, dead: bool = False
+) -> Steps[list[PlanItem]]:
+    """A page of a plan's deliveries in its order, of those it left alone, or of those that died again; pass the last
+    `n` as `after`."""
+    where = (*(("where_item_skipped",) if skipped else ()), *(("where_item_dead",) if dead else ()))
     values = {"plan": id, "after": after}
     rows = yield Query("list_plan_items", values, slots=(("where", where),), limit=page_size(limit))
     return [
@@ -192,8 +218,9 @@ def plan_items(id: UUID, limit: int = 50, after: int = 0, *, skipped: bool = Fal
             None if outcome in (None, DONE) else Why(outcome),
             by,
             generation,
+            None if result is None else Result(result),
         )
-        for n, delivery, consumer, type, outcome, by, generation in rows
+        for n, delivery, consumer, type, outcome, by, generation, result in rows
     ]
 
 
@@ -342,6 +369,8 @@ def _read(row: Row) -> _Taken:
         why_started,
         ended,
         runner,
+        results,
+        settled,
     ) = row
     plan = StoredPlan(
         id=as_uuid(id),
@@ -362,5 +391,7 @@ def _read(row: Row) -> _Taken:
         start_reason=why_started,
         ended_at=optional_time(ended),
         runner=runner,
+        results={} if results is None else {Result(name): count for name, count in orjson.loads(results).items()},
+        settled_at=optional_time(settled),
     )
     return _Taken(plan, items, position)

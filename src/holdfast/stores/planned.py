@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.delivery import Status
+from holdfast.core.tally import Tally
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operate import audited, cancel, discard, replay
 from holdfast.stores.operation import Query, Steps, operation
@@ -92,6 +93,16 @@ def choose(wanted: Filter, limit: int, after: UUID | None = None) -> Steps[list[
         Chosen(as_uuid(id), consumer, type, Status(status), generation, fence, bool(discarded), group)
         for id, consumer, type, status, generation, fence, discarded, group in rows
     ]
+
+
+@operation(reads=True)
+def count_remaining(wanted: Filter, after: UUID, bound: int) -> Steps[Tally]:
+    """How many deliveries match beyond the last one that was chosen, counted up to `bound`."""
+    where, values = conditions(wanted)
+    rows = yield Query(
+        "count_remaining", {**values, "after": after}, slots=(("where", (*where, "where_after")),), limit=bound
+    )
+    return Tally(rows[0][0], rows[0][0] >= bound)
 
 
 @operation

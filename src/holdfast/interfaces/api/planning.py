@@ -8,7 +8,7 @@ from pydantic import Field
 from holdfast.core.delivery import Status
 from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor
 from holdfast.interfaces.api.fields import Asked, Flag, Generation, Moment, Paged, PlanLimit, Text, Told
-from holdfast.ops.plans import Plan
+from holdfast.ops.plans import MAX_PLAN, Plan
 from holdfast.stores.plan import PlanItem, PlanState, StoredPlan
 from holdfast.stores.query import Filter
 from holdfast.stores.token import Scope
@@ -48,7 +48,7 @@ class NewPlan(Told):
 
     action: Literal["replay", "discard", "cancel"]
     filter: Wanted
-    limit: PlanLimit = 100
+    limit: PlanLimit = MAX_PLAN
     rerun: bool = False
 
 
@@ -65,9 +65,10 @@ class PlansQuery(Paged):
 
 
 class ItemsQuery(Paged):
-    """Which deliveries of a plan: all, or those it left alone."""
+    """Which deliveries of a plan: all, those it left alone, or those that died again after it replayed them."""
 
     skipped: Flag = False
+    dead: Flag = False
 
 
 async def _make(call: Call) -> StoredPlan:
@@ -98,7 +99,9 @@ async def _plan(call: Call) -> StoredPlan:
 async def _items(call: Call) -> Page[PlanItem]:
     query: ItemsQuery = call.query
     after = read_cursor("items", query.cursor, number) or 0
-    found = await call.ops.plan_items(call.id("plan"), limit=query.limit, after=after, skipped=query.skipped)
+    found = await call.ops.plan_items(
+        call.id("plan"), limit=query.limit, after=after, skipped=query.skipped, dead=query.dead
+    )
     return page("items", found, query.limit, lambda one: one.n)
 
 

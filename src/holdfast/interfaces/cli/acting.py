@@ -1,6 +1,11 @@
 """Bulk actions on the command line: preview, confirm, carry out with progress, report."""
 
+import os
+import socket
+import time
+from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 import orjson
 
@@ -11,10 +16,14 @@ from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.cli.words import many_deliveries
 from holdfast.ops.plans import Plan, Planned, Report, Skipped
+from holdfast.ops.service import SyncOperations
+from holdfast.stores.plan import PlanState, StoredPlan
 from holdfast.stores.planned import Action, Why
+from holdfast.stores.query import MAX_PAGE
 
 _DONE = {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}
 _SHOWN = 20
+_LOOK = 0.2
 
 
 def act(
@@ -40,9 +49,20 @@ def act(
         for line in preview(plan, generation):
             note(line)
         settings.confirm(plan.action.value, many_deliveries(len(plan.items)))
+    stored = ask and file is None
+    report = (_execute_stored if stored else _execute)(settings, plan, reason, generation, file)
+    if settings.tabular:
+        _show_report(plan, report, stored=stored)
+    else:
+        show_json(settings, report)
+    return _code(report)
+
+
+def _execute(settings: Settings, plan: Plan, reason: str | None, generation: int | None, file: Path | None) -> Report:
+    """Executes a plan in this process alone. What it did is in the audit, so a file can be executed again."""
     with Progress(_DONE[plan.action]) as progress:
         try:
-            report = plan.sync.execute(
+            return plan.sync.execute(
                 actor=settings.who(),
                 reason=reason,
                 generation=generation,
@@ -50,13 +70,49 @@ def act(
             )
         except BaseException:
             if file is not None:
-                note(f"not finished; `holdfast {plan.action} --plan {file}` goes on from there")
+                note(f"not finished; `holdfast {plan.action} --plan {file}` continues from there")
             raise
-    if settings.tabular:
-        _show_report(report)
-    else:
-        show_json(settings, report)
-    return _code(report)
+
+
+def _execute_stored(settings: Settings, plan: Plan, reason: str | None, generation: int | None, _: object) -> Report:
+    """Stores a plan and executes it here, so that its deliveries can be followed; an interruption pauses it."""
+    ops, who = settings.operations(), settings.who()
+    ops.save_plan(plan, actor=who, reason=reason)
+    ops.start_plan(plan.id, actor=who, reason=reason, generation=generation)
+    try:
+        drive(ops, plan.id, _DONE[plan.action])
+    except BaseException:
+        with suppress(Refused):
+            ops.pause_plan(plan.id, actor=who, reason="interrupted")
+        note(f"paused: `holdfast plans resume {plan.id}` continues it, `holdfast plans abandon {plan.id}` ends it")
+        raise
+    return _report(ops, plan)
+
+
+def drive(ops: SyncOperations, id: UUID, verb: str) -> StoredPlan:
+    """Executes a stored plan until it ends or is paused, or watches another process that does."""
+    runner = f"cli:{socket.gethostname()}:{os.getpid()}"
+    with Progress(verb) as progress:
+        while (plan := ops.plan(id)).state is PlanState.RUNNING:
+            if ops.advance_plan(id, runner=runner) is None:
+                time.sleep(_LOOK)
+            progress(plan.total - plan.left, plan.total)
+    return plan
+
+
+def _report(ops: SyncOperations, plan: Plan) -> Report:
+    done: list[UUID] = []
+    skipped: list[Skipped] = []
+    after, page = 0, ops.plan_items(plan.id, limit=MAX_PAGE)
+    while page:
+        for item in page:
+            if item.done:
+                done.append(item.id)
+            elif item.why is not None:
+                skipped.append(Skipped(id=item.id, consumer=item.consumer, why=item.why, by=item.by))
+        after = page[-1].n
+        page = ops.plan_items(plan.id, limit=MAX_PAGE, after=after) if len(page) == MAX_PAGE else []
+    return Report(plan=plan.id, action=plan.action, done=tuple(done), earlier=0, skipped=tuple(skipped))
 
 
 def nothing_to_do(plan: Plan) -> NotFound | Refused:
@@ -107,8 +163,8 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
         f"  circuit {one.name} is open: {'they' if one.consumer else 'what calls through it'} would park"
         for one in plan.circuits
     ]
-    if plan.more:
-        lines.append(f"  more match than --limit {plan.limit:,} lets in")
+    if plan.remaining:
+        lines.append(f"  {plan.remaining:,} more match and are left for later: --limit is {plan.limit:,}")
     return lines
 
 
@@ -124,9 +180,8 @@ def _change(now: int, given: int | None, planned: int | None) -> str:
     return str(now) if then in (None, now) else f"{now} -> {then}"
 
 
-def _show_report(report: Report) -> None:
-    earlier = f" ({report.earlier:,} more were, before)" if report.earlier else ""
-    note(f"{_DONE[report.action]} {many_deliveries(len(report.done))}{earlier}")
+def _show_report(plan: Plan, report: Report, *, stored: bool) -> None:
+    """What was done, the summary last: it is what stays on the screen."""
     if len(report.done) <= _SHOWN:
         for id in report.done:
             console().print(str(id))
@@ -136,6 +191,12 @@ def _show_report(report: Report) -> None:
             note(f"  {one.id} {one.consumer or ''}: {one.reason}")
         if len(report.skipped) > _SHOWN:
             note(f"  and {len(report.skipped) - _SHOWN:,} more; --format json names them all")
+    earlier = f" ({report.earlier:,} more were, before)" if report.earlier else ""
+    note(f"{_DONE[report.action]} {many_deliveries(len(report.done))}{earlier}")
+    if plan.remaining:
+        note(f"{plan.remaining:,} more match and are as they were; the same command takes the next {plan.limit:,}")
+    if stored and report.done and report.action is Action.REPLAY:
+        note(f"delivered or dead again: holdfast plans show {plan.id}")
 
 
 def _code(report: Report) -> Code:

@@ -50,7 +50,13 @@ def show(id: UUID) -> None:
 @make(command, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1)
 @filter_options
-@click.option("--limit", type=click.IntRange(1, MAX_PLAN), default=100, show_default=True, help="At most so many.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MAX_PLAN),
+    default=MAX_PLAN,
+    metavar="N",
+    help="At most this many, oldest first.  [default: all, up to 100,000]",
+)
 @click.option("--reason", metavar="TEXT", help="Why, for the audit.")
 @click.option("--dry-run", is_flag=True, help="Show what would be cancelled, and change nothing.")
 @click.option(

@@ -1,16 +1,14 @@
 """`holdfast plans`: bulk actions that are stored, and carried on by workers, the console or this command."""
 
-import os
-import socket
 import time
 from pathlib import Path
 from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.acting import read_plan
+from holdfast.interfaces.cli.acting import drive, read_plan
 from holdfast.interfaces.cli.failure import Code
-from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
+from holdfast.interfaces.cli.output import Progress, note, print_table, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import noun, settings
@@ -18,11 +16,13 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.cli.words import ago, many_deliveries, moment
 from holdfast.ops.plans import REASONS
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.plan import PlanState, StoredPlan
+from holdfast.stores.plan import PlanItem, PlanState, Result, StoredPlan
+from holdfast.stores.planned import Action
 
 _ID = click.argument("id", type=click.UUID)
 _ELSEWHERE = click.option("--no-wait", is_flag=True, help="Leave it to the workers and the console to carry it out.")
 _LOOK = 0.5
+_FEW = 10
 
 
 @noun("plans")
@@ -44,6 +44,8 @@ def list_(state: str | None, limit: int) -> None:
         Column("DONE", lambda one: f"{one.done:,}", right=True),
         Column("SKIPPED", lambda one: f"{sum(one.skipped.values()):,}", right=True),
         Column("TOTAL", lambda one: f"{one.total:,}", right=True),
+        Column("DELIVERED", lambda one: _result(one, Result.DELIVERED), right=True),
+        Column("DEAD AGAIN", lambda one: _result(one, Result.DEAD), right=True),
         Column("BY", lambda one: one.started_by or one.saved_by),
         Column("SAVED", lambda one: ago(one.saved_at, now), longer=lambda one: moment(one.saved_at, now)),
     ]
@@ -52,9 +54,24 @@ def list_(state: str | None, limit: int) -> None:
 
 @make(command, name="show")
 @_ID
-def show(id: UUID) -> None:
-    """Show a plan: what it is to do, how far it has come, what it skipped and why."""
-    _show(settings().operations().plan(id))
+@click.option("--wait", is_flag=True, help="Wait until every delivery it replayed has ended.")
+def show(id: UUID, wait: bool) -> Code:
+    """Show a plan: how far it is, what it skipped and why, how many were delivered and how many died again.
+
+    With --wait it returns when every delivery has ended, with exit code 1 if one died again.
+    """
+    ops = settings().operations()
+    plan = ops.plan(id)
+    if wait:
+        with Progress("ended") as progress:
+            while (plan := ops.plan(id)).unsettled or plan.state is PlanState.RUNNING:
+                progress(sum(plan.results.values()), plan.done)
+                ops.follow_plans()
+                time.sleep(_LOOK)
+    _show(plan)
+    if settings().tabular and plan.results.get(Result.DEAD):
+        _show_dead(ops, plan)
+    return Code.PARTIAL if wait and plan.results.get(Result.DEAD) else Code.DONE
 
 
 @make(command, name="save", acts=True)
@@ -106,13 +123,8 @@ def abandon(id: UUID, reason: str | None) -> None:
 
 
 def _carry_out(ops: SyncOperations, id: UUID) -> Code:
-    """Goes on with the plan until it ends or is paused, or watches who else does."""
-    runner = f"cli:{socket.gethostname()}:{os.getpid()}"
-    with Progress("acted on") as progress:
-        while (plan := ops.plan(id)).state is PlanState.RUNNING:
-            if ops.advance_plan(id, runner=runner) is None:
-                time.sleep(_LOOK)
-            progress(plan.total - plan.left, plan.total)
+    """Executes the plan until it ends or is paused, or watches another process that does."""
+    plan = drive(ops, id, "acted on")
     _show(plan)
     return Code.PARTIAL if plan.skipped else Code.DONE
 
@@ -123,6 +135,8 @@ def _show(plan: StoredPlan) -> None:
         return
     click.echo(f"{plan.id}  {plan.action} of {many_deliveries(plan.total)}, {plan.state}")
     click.echo(f"done {plan.done:,}, left {plan.left:,}")
+    if plan.action is Action.REPLAY and plan.started_at is not None:
+        click.echo(_results(plan))
     for why, count in sorted(plan.skipped.items()):
         click.echo(f"skipped {count:,}: {REASONS[why]}")
     for consumer, count in plan.preview.get("consumers", {}).items():
@@ -131,3 +145,31 @@ def _show(plan: StoredPlan) -> None:
         note(f"no living worker served {', '.join(unserved)} when it was made")
     if plan.state is PlanState.READY:
         note(f"next: holdfast plans start {plan.id}")
+
+
+def _result(plan: StoredPlan, result: Result) -> str:
+    return f"{plan.results.get(result, 0):,}" if plan.action is Action.REPLAY and plan.started_at is not None else ""
+
+
+def _results(plan: StoredPlan) -> str:
+    """How the replayed deliveries ended, in a line."""
+    parts = [f"{plan.results.get(Result.DELIVERED, 0):,} delivered", f"{plan.results.get(Result.DEAD, 0):,} dead again"]
+    if discarded := plan.results.get(Result.DISCARDED):
+        parts.append(f"{discarded:,} discarded")
+    if pruned := plan.results.get(Result.PRUNED):
+        parts.append(f"{pruned:,} ended and pruned")
+    if plan.unsettled:
+        parts.append(f"{plan.unsettled:,} not ended yet")
+    return ", ".join(parts)
+
+
+def _show_dead(ops: SyncOperations, plan: StoredPlan) -> None:
+    """The first deliveries that died again, and the command that tells why."""
+    found = ops.plan_items(plan.id, limit=_FEW, dead=True)
+    columns: list[Column[PlanItem]] = [
+        Column("DEAD AGAIN", lambda item: item.id),
+        Column("CONSUMER", lambda item: item.consumer or ""),
+        Column("TYPE", lambda item: item.type or "", loose=True),
+    ]
+    print_table(found, columns)
+    note(f"next: holdfast dlq show {found[0].id}")

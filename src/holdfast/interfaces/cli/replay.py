@@ -23,7 +23,11 @@ from holdfast.stores.planned import Action
 @STATUS
 @filter_options
 @click.option(
-    "--limit", type=click.IntRange(1, MAX_PLAN), default=100, show_default=True, help="At most so many, oldest first."
+    "--limit",
+    type=click.IntRange(1, MAX_PLAN),
+    default=MAX_PLAN,
+    metavar="N",
+    help="At most this many, oldest first.  [default: all, up to 100,000]",
 )
 @click.option("--generation", type=click.IntRange(0), metavar="N", help="Give them this one.  [default: highest alive]")
 @click.option("--rerun", is_flag=True, help="Also run work again that is done.")
@@ -55,7 +59,8 @@ def command(
     \b
       holdfast replay --id 01a1de9e-3feb-7141-acf8-3a160ca18709
       holdfast replay --event-id 01a1de9e-… --consumers billing,shipping
-      holdfast replay --group 9768cf8bff58e58b --limit 100 --reason "fixed in 42" --generation 42
+      holdfast replay --group 9768cf8bff58e58b --limit 10 --reason "a sample first"
+      holdfast replay --group 9768cf8bff58e58b --reason "fixed in 42" --generation 42
       holdfast replay --status failed --dry-run --plan friday.json
       holdfast replay --plan friday.json
     """

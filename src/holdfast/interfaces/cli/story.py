@@ -8,7 +8,6 @@ from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.cli.rows import attempts, state
 from holdfast.interfaces.cli.words import ago, clock, many, moment, one_line, printable, rough
 from holdfast.ops.deliveries import DeliveryDetail
-from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.shape import dumps
 from holdfast.stores.query import Run
 
@@ -16,6 +15,7 @@ _FRAMES = 3
 _PAYLOAD = 2000
 _TRIED = 15
 _AUDIT = 10
+_SAMPLE = 10
 
 Part = tuple[str, str]
 """Text, and the style it is shown in."""
@@ -194,12 +194,10 @@ def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
                 f"look at all {detail.alike:,}",
                 f"holdfast dlq list --group {row.fingerprint} --consumer {row.consumer}",
             )
-            most = MAX_PLAN if detail.alike.or_more else int(detail.alike)
-            limit = f" --limit {most}" if most > 100 else ""
-            yield (
-                f"run all {detail.alike:,} again",
-                f"holdfast replay --group {row.fingerprint} --consumer {row.consumer}{limit}",
-            )
+            replay = f"holdfast replay --group {row.fingerprint} --consumer {row.consumer}"
+            if detail.alike > _SAMPLE:
+                yield f"try {_SAMPLE} of them first", f"{replay} --limit {_SAMPLE}"
+            yield f"run all {detail.alike:,} again", replay
         yield "set it aside for good", f"holdfast dlq discard {row.id}"
     elif row.status is Status.DELIVERED:
         yield "run it again although it is done", f"holdfast replay --id {row.id} --rerun"

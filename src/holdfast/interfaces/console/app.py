@@ -280,6 +280,7 @@ class Console:
     async def _carry_once(self) -> None:
         try:
             await self._ops.advance_plans(runner=self._runner)
+            await self._ops.follow_plans()
         except Exception as error:  # noqa: BLE001
             # Whatever it is, the next plan must find somebody.
             log.warning("plans are not carried on for now", **raised(error))

@@ -10,7 +10,7 @@ from holdfast.stores.plan import PlanState
 from holdfast.stores.planned import Action, Why
 from holdfast.stores.query import Filter
 
-_LIMIT = 1000
+_ITEMS = ("all", "skipped", "dead")
 
 
 async def plans(visit: Visit) -> Page:
@@ -35,9 +35,13 @@ async def plans(visit: Visit) -> Page:
 async def plan(visit: Visit) -> Page:
     id = read_id(visit.request.path_params["id"])
     found = await visit.ops.plan(id)
-    skipped = visit.query.get("items") == "skipped"
+    which = visit.query.get("items", "all")
+    if which not in _ITEMS:
+        raise ConfigurationError(f"{which[:40]!r} is no choice of deliveries; they are {', '.join(_ITEMS)}")
     after = min(read_number(visit.query.get("after", "")) or 0, 2 * MAX_PLAN)
-    items = await visit.ops.plan_items(id, limit=PAGE + 1, after=after, skipped=skipped)
+    items = await visit.ops.plan_items(
+        id, limit=PAGE + 1, after=after, skipped=which == "skipped", dead=which == "dead"
+    )
     return Page(
         "plan.html",
         {
@@ -45,7 +49,7 @@ async def plan(visit: Visit) -> Page:
             "items": items[:PAGE],
             "next": visit.again(after=items[PAGE - 1].n) if len(items) > PAGE else None,
             "first": visit.again(after=None) if after else None,
-            "only_skipped": skipped,
+            "which": which,
             "reasons": {why: Skipped(id=id, consumer=None, why=why).reason for why in Why},
             "done_word": {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}[
                 found.action
@@ -61,7 +65,7 @@ async def preview(visit: Visit) -> Said:
     action = form.get("action", "")
     if action not in set(Action):
         raise ConfigurationError(f"{action[:40]!r} is nothing a plan can do; it can {', '.join(Action)}")
-    given = form.get("limit", "") or str(_LIMIT)
+    given = form.get("limit", "") or str(MAX_PLAN)
     limit = read_number(given)
     if limit is None or not 1 <= limit <= MAX_PLAN:
         raise ConfigurationError(f"{given[:20]!r} is no limit; a plan holds 1 to {MAX_PLAN:,} deliveries")

@@ -1,6 +1,7 @@
 -- fragment: plan
 p.id, p.action, p.state, p.preview::text, p.rerun, p.generation, p.items, p.total, p.position, p.done, p.skipped::text,
-p.made_at, p.saved_at, p.saved_by, p.save_reason, p.started_at, p.started_by, p.start_reason, p.ended_at, p.runner
+p.made_at, p.saved_at, p.saved_by, p.save_reason, p.started_at, p.started_by, p.start_reason, p.ended_at, p.runner,
+p.results, p.settled_at
 
 -- name: save_plan
 -- Stores a plan unless it is stored already.
@@ -39,12 +40,15 @@ order by p.id
 
 -- name: list_plan_items
 -- A page of a plan's deliveries in its order, with what came of each.
-select i.n, i.delivery_id, i.consumer, i.type, i.outcome, i.replayed_by, i.to_generation from {hf}plan_item i
+select i.n, i.delivery_id, i.consumer, i.type, i.outcome, i.replayed_by, i.to_generation, i.result
+from {hf}plan_item i
 where i.plan_id = :plan::uuid and i.n > :after::integer {where}
 order by i.n limit {limit}
 
 -- fragment: where_item_skipped
 and i.outcome <> 'done'
+-- fragment: where_item_dead
+and i.result = 'dead'
 
 -- name: start_plan
 -- Lets a plan run, once.
@@ -94,6 +98,35 @@ set position = :position::integer, done = :done::integer, skipped = :skipped::te
     lease_until = case when :position::integer < p.items then p.lease_until end
 where p.id = :id::uuid
 returning {plan}
+
+-- name: unsettled_plans
+-- The plans whose replayed deliveries have not all ended.
+select p.id from {hf}plan p where p.action = 'replay' and p.done > 0 and p.settled_at is null order by p.id
+
+-- name: hold_plan
+-- How far a plan has been followed; locks it, unless somebody acts on it now.
+select p.state, p.done, p.followed, p.results from {hf}plan p where p.id = :id::uuid for no key update skip locked
+
+-- name: unsettled_plan_items
+-- The next deliveries of a plan that were replayed and not yet found ended, as they stand.
+select i.n, d.status, d.discarded_at is not null
+from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
+where i.plan_id = :plan::uuid and i.outcome = 'done' and i.result is null and i.n > :after::integer
+order by i.n limit {limit}
+
+-- name: record_plan_results
+-- Notes how deliveries of a plan ended.
+update {hf}plan_item i set result = o.result
+from unnest(:n::integer[], :result::text[]) o (n, result)
+where i.plan_id = :plan::uuid and i.n = o.n and i.result is null
+
+-- name: follow_plan
+-- Notes how far a plan has been followed and what was found; with the last result it is settled.
+update {hf}plan
+set followed = :followed::integer, results = :results::text,
+    settled_at = case when :settled::boolean then now() end
+where id = :id::uuid
+returning id
 
 -- name: forget_plan
 -- Removes the oldest plan that ended, or was saved and never started, that long ago; the audit of it stays.

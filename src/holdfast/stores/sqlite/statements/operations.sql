@@ -5,6 +5,13 @@ from {hf}delivery d join {hf}message m on m.id = d.message_id
 where true {where}
 order by d.id limit :limit
 
+-- name: count_remaining
+-- How many deliveries match beyond a place, counted up to a bound.
+select count(*) from (
+  select d.id from {hf}delivery d join {hf}message m on m.id = d.message_id
+  where true {where}
+  limit :limit) c
+
 -- fragment: where_after
 and d.id > :after
 

@@ -1,6 +1,7 @@
 -- fragment: plan
 p.id, p.action, p.state, p.preview, p.rerun, p.generation, p.items, p.total, p.position, p.done, p.skipped,
-p.made_at, p.saved_at, p.saved_by, p.save_reason, p.started_at, p.started_by, p.start_reason, p.ended_at, p.runner
+p.made_at, p.saved_at, p.saved_by, p.save_reason, p.started_at, p.started_by, p.start_reason, p.ended_at, p.runner,
+p.results, p.settled_at
 
 -- name: save_plan
 -- Stores a plan unless it is stored already.
@@ -40,12 +41,15 @@ order by p.id
 
 -- name: list_plan_items
 -- A page of a plan's deliveries in its order, with what came of each.
-select i.n, i.delivery_id, i.consumer, i.type, i.outcome, i.replayed_by, i.to_generation from {hf}plan_item i
+select i.n, i.delivery_id, i.consumer, i.type, i.outcome, i.replayed_by, i.to_generation, i.result
+from {hf}plan_item i
 where i.plan_id = :plan and i.n > :after {where}
 order by i.n limit :limit
 
 -- fragment: where_item_skipped
 and i.outcome <> 'done'
+-- fragment: where_item_dead
+and i.result = 'dead'
 
 -- name: start_plan
 -- Lets a plan run, once.
@@ -66,7 +70,8 @@ returning id
 update {hf}plan as p set runner = :runner, lease_until = {now} + :lease
 where p.id = :id and p.state = 'running' and (p.runner = :runner or p.lease_until is null or p.lease_until < {now})
 returning id, action, state, preview, rerun, generation, items, total, position, done, skipped,
-  made_at, saved_at, saved_by, save_reason, started_at, started_by, start_reason, ended_at, runner
+  made_at, saved_at, saved_by, save_reason, started_at, started_by, start_reason, ended_at, runner,
+  results, settled_at
 
 -- name: next_plan_items
 -- The next deliveries of a plan.
@@ -89,7 +94,36 @@ set position = :position, done = :done, skipped = :skipped,
     lease_until = case when :position < items then lease_until end
 where id = :id
 returning id, action, state, preview, rerun, generation, items, total, position, done, skipped,
-  made_at, saved_at, saved_by, save_reason, started_at, started_by, start_reason, ended_at, runner
+  made_at, saved_at, saved_by, save_reason, started_at, started_by, start_reason, ended_at, runner,
+  results, settled_at
+
+-- name: unsettled_plans
+-- The plans whose replayed deliveries have not all ended.
+select p.id from {hf}plan p where p.action = 'replay' and p.done > 0 and p.settled_at is null order by p.id
+
+-- name: hold_plan
+-- How far a plan has been followed; the write transaction keeps it so.
+select p.state, p.done, p.followed, p.results from {hf}plan p where p.id = :id
+
+-- name: unsettled_plan_items
+-- The next deliveries of a plan that were replayed and not yet found ended, as they stand.
+select i.n, d.status, d.discarded_at is not null
+from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
+where i.plan_id = :plan and i.outcome = 'done' and i.result is null and i.n > :after
+order by i.n limit :limit
+
+-- name: record_plan_results
+-- Notes how deliveries of a plan ended.
+-- each: results
+update {hf}plan_item set result = :result where plan_id = :plan and n = :n and result is null
+
+-- name: follow_plan
+-- Notes how far a plan has been followed and what was found; with the last result it is settled.
+update {hf}plan
+set followed = :followed, results = :results,
+    settled_at = case when :settled then {now} end
+where id = :id
+returning id
 
 -- name: forget_plan
 -- Removes the oldest plan that ended, or was saved and never started, that long ago; the audit of it stays.

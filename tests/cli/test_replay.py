@@ -1,0 +1,60 @@
+"""`holdfast replay` by failure group: the whole group unless a limit says otherwise, and nothing left unsaid."""
+
+import json
+
+from tests.cli.conftest import Shop
+
+SIZE = 250
+
+
+def plan_of(shop: Shop) -> dict[str, object]:
+    newest: dict[str, object] = json.loads(shop.run("plans", "list", "--format", "json").stdout)[0]
+    return newest
+
+
+def test_a_group_is_replayed_whole_and_the_summary_comes_last(either: Shop) -> None:
+    either.heap(SIZE)
+    done = either.run("replay", "--group", "f", "--yes", "--reason", "fixed")
+    assert done.exit_code == 0, done.stderr
+    assert len(either.replayed()) == SIZE
+    *_, summary, follow = done.stderr.splitlines()
+    assert summary == "replayed 250 deliveries"
+    assert follow == f"delivered or dead again: holdfast plans show {plan_of(either)['id']}"
+
+
+def test_a_sample_names_how_many_it_left(shop: Shop) -> None:
+    shop.heap(SIZE)
+    preview = shop.run("replay", "--group", "f", "--limit", "10", "--dry-run")
+    assert "240 more match and are left for later: --limit is 10" in preview.stderr
+    sample = shop.run("replay", "--group", "f", "--limit", "10", "--yes")
+    assert (
+        "replayed 10 deliveries\n240 more match and are as they were; the same command takes the next 10\n"
+        in sample.stderr
+    )
+    rest = shop.run("replay", "--group", "f", "--yes")
+    assert ("replayed 240 deliveries" in rest.stderr, "more match" in rest.stderr) == (True, False)
+
+
+def test_discarding_takes_the_whole_group_too(shop: Shop) -> None:
+    shop.heap(SIZE)
+    assert "discarded 250 deliveries" in shop.run("dlq", "discard", "--group", "f", "--yes").stderr
+
+
+def test_an_unknown_group_is_not_found(either: Shop) -> None:
+    for args in (("replay",), ("replay", "--dry-run"), ("dlq", "discard")):
+        result = either.run(*args, "--group", "nosuchgroup", "--yes")
+        assert (result.exit_code, "no failure group 'nosuchgroup'" in result.stderr) == (3, True), result.stderr
+    either.heap(1)
+    other = either.run("replay", "--group", "f", "--consumer", "nobody", "--yes")
+    assert (other.exit_code, "no delivery matches" in other.stderr) == (0, True), "the group exists"
+
+
+def test_a_plan_tells_how_many_were_delivered_and_how_many_died_again(either: Shop) -> None:
+    either.run("replay", "--status", "failed", "--yes")
+    id = plan_of(either)["id"]
+    assert "0 delivered, 0 dead again, 5 not ended yet" in either.run("plans", "show", id).stdout
+    either.end(dead=2)
+    shown = either.run("plans", "show", id, "--wait")
+    assert shown.exit_code == 1, "two died again"
+    assert "3 delivered, 2 dead again" in shown.stdout
+    assert "next: holdfast dlq show" in shown.stderr
