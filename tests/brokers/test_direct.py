@@ -4,19 +4,32 @@ import asyncio
 import sqlite3
 import time
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Holdfast, RetryPolicy, Snooze, TerminalError, WorkerOptions
+from holdfast import Context, Holdfast, Outage, RetryPolicy, Snooze, TerminalError, WorkerOptions
 from holdfast.app.streams import ForgetDuty
 from holdfast.core.delivery import Status
 from holdfast.stores.intake import record_handled
 from holdfast.stores.projection import last_run
 from holdfast.stores.query import Filter, messages
 from tests.brokers.redis_place import Stream, redis_server, stream
-from tests.engine.running import Log, all_of, drain, eventually, happens, only, query, run_records, said, working
+from tests.engine.running import (
+    Log,
+    all_of,
+    drain,
+    eventually,
+    happens,
+    only,
+    pass_time,
+    query,
+    run_records,
+    said,
+    working,
+)
 
 __all__ = ["redis_server", "stream"]
 
@@ -86,6 +99,42 @@ async def test_what_a_handler_signals_is_durable_before_the_acknowledgement(
     assert [line["dlq_id"] for line in said(log, "dead letter")] == [str(found.id)] * (status is Status.FAILED)
     last = await hf.store.run(last_run("straight"))
     assert (None if last is None else last.delivery_id) == (found.id if status is Status.FAILED else None)
+
+
+async def test_an_outage_stops_the_stream_until_a_stored_delivery_has_tried_it(hf: Holdfast, stream: Stream) -> None:
+    out, runs, done = True, 0, set[int]()
+
+    @straight(hf, stream, retry=RetryPolicy.none())
+    async def handle(payment: dict[str, int]) -> None:
+        nonlocal runs
+        runs += 1
+        if out:
+            raise Outage("bank")
+        done.add(payment["n"])
+
+    async def held() -> bool:
+        found = await all_of(hf)
+        return bool(found) and all(one.status is Status.PENDING for one in found)
+
+    def ran_more(than: int) -> bool:
+        return runs > than
+
+    stream.put({"n": 0})
+    async with working(hf):
+        await eventually(partial(ran_more, 0))
+        await eventually(held)
+        for n in range(1, 30):
+            stream.put({"n": n})
+        for _ in range(5):
+            before = runs
+            await pass_time(hf, timedelta(minutes=10), "delivery", "consumer")
+            await eventually(partial(ran_more, before))
+            await eventually(held)
+        assert {one.attempts for one in await all_of(hf)} == {0}
+        assert sum(one.holds for one in await all_of(hf)) == 1
+        out = False
+        await pass_time(hf, timedelta(minutes=10), "delivery", "consumer")
+        await eventually(lambda: len(done) == 30)
 
 
 @SQLITE

@@ -1,12 +1,14 @@
 """Block and park: what is held back while something is out, and what ends all the same."""
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast import CircuitOpen, Context, Holdfast, Job, Outage, RetryPolicy
+from holdfast import CircuitOpen, Context, Holdfast, Job, Outage, RetryPolicy, Snooze
 from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
 from holdfast.stores.operate import audit
@@ -17,6 +19,7 @@ from tests.engine.running import (
     all_of,
     drain,
     eventually,
+    happens,
     only,
     pass_time,
     query,
@@ -167,14 +170,120 @@ async def test_poison_that_looks_like_an_outage_ends_as_a_dead_letter(app: Holdf
     assert (dead.status, dead.attempts, dead.last_error) == (Status.FAILED, 2, "mail is out")
 
 
-async def test_a_resource_without_a_probe_cannot_be_known_to_be_out(hf: Holdfast) -> None:
+async def test_without_a_probe_an_outage_may_last_and_one_delivery_at_a_time_tries_whether_it_is_over(
+    make_app: MakeApp,
+) -> None:
+    """Two workers, thirty deliveries, an outage of fifty pauses: nothing is spent, and all are delivered afterwards."""
+    first = make_app()
+    # One engine at a time on SQLite.
+    workers = [first] if first.dsn.startswith("sqlite") else [first, make_app()]
+    out, runs = True, 0
+    done: list[int] = []
+
+    def declare(hf: Holdfast) -> Job[[int], Any]:
+        @hf.job(retry=RetryPolicy.none())
+        async def send(n: int) -> None:
+            nonlocal runs
+            runs += 1
+            if out:
+                raise Outage("mail")
+            done.append(n)
+
+        return send
+
+    def ran_more(than: int) -> bool:
+        return runs > than
+
+    send, *_ = [declare(hf) for hf in workers]
+    await first._publish([send._message((n,), {})[1] for n in range(30)], None)
+    async with contextlib.AsyncExitStack() as stack:
+        for hf in workers:
+            await stack.enter_async_context(working(hf, concurrency=5))
+        await eventually(lambda: _blocked(first))
+        for _ in range(50):
+            await eventually(lambda: _settled(first))
+            before = runs
+            await pass_time(first, timedelta(minutes=10), "delivery", "consumer")
+            await eventually(partial(ran_more, before))
+            await eventually(lambda: _blocked(first))
+            assert runs == before + 1
+        held = await all_of(first)
+        assert {(d.status, d.attempts) for d in held} == {(Status.PENDING, 0)}
+        assert sum(d.holds for d in held) <= len(workers)
+        out = False
+        await pass_time(first, timedelta(minutes=10), "delivery", "consumer")
+        await eventually(lambda: len(done) == 30)
+    assert sorted(done) == list(range(30))
+    acts = [entry.action for entry in reversed(await first.store.run(audit()))]
+    assert acts == ["block", "unblock"]
+
+
+async def test_without_a_probe_poison_that_looks_like_an_outage_does_not_stop_the_others_and_ends(
+    hf: Holdfast,
+) -> None:
+    done: list[int] = []
+
+    @hf.job(retry=RetryPolicy.fixed(0, attempts=2))
+    async def send(n: int) -> None:
+        if n == 0:
+            raise Outage("mail")
+        done.append(n)
+
+    await send.enqueue(0)
+    await drain(hf, idle_limit=NOW)
+    async with working(hf):
+        for n in range(1, 10 * MAX_HOLDS):
+            await eventually(lambda: _settled(hf))
+            await send.enqueue(n)
+            await pass_time(hf, timedelta(minutes=10), "delivery", "consumer")
+            await eventually(partial(done.__contains__, n))
+            if (await all_of(hf))[0].status is Status.FAILED:
+                break
+    poison = (await all_of(hf))[0]
+    assert (poison.status, poison.attempts) == (Status.FAILED, 2)
+
+
+@pytest.mark.parametrize("ends", ["fails", "snoozes"])
+async def test_any_outcome_that_does_not_blame_the_resource_ends_the_outage(hf: Holdfast, ends: str) -> None:
+    out = True
+
+    @hf.job(retry=RetryPolicy.none())
+    async def send(n: int) -> None:
+        if out:
+            raise Outage("mail")
+        if n == 0:
+            raise ValueError("a bug") if ends == "fails" else Snooze("1h")
+
+    await send.enqueue(0)
+    await drain(hf, idle_limit=NOW)
+    assert await _blocked(hf)
+    await send.enqueue(1)
+    out = False
+    await pass_time(hf, timedelta(minutes=1), "delivery", "consumer")
+    await drain(hf, idle_limit=NOW)
+    (consumer,) = await hf.store.run(consumers())
+    assert (consumer.blocked_until, consumer.blocked_resource) == (None, None)
+    assert Status.DELIVERED in await statuses(hf)
+
+
+async def test_a_trial_that_was_cut_off_leaves_the_consumer_blocked(hf: Holdfast) -> None:
+    out, running = True, asyncio.Event()
+
     @hf.job()
     async def send() -> None:
-        raise Outage("nobody knows it")
+        if out:
+            raise Outage("mail")
+        running.set()
+        await asyncio.sleep(3600)
 
     await send.enqueue()
     await drain(hf, idle_limit=NOW)
-    assert (await only(hf)).holds == 1
+    out = False
+    await pass_time(hf, timedelta(minutes=1), "delivery", "consumer")
+    async with working(hf, grace=timedelta(milliseconds=50)):
+        await happens(running)
+    assert await _blocked(hf)
+    assert ((await only(hf)).status, (await only(hf)).attempts) == (Status.PENDING, 0)
 
 
 async def test_a_probe_may_be_a_plain_function_and_one_that_raises_means_out(make_app: MakeApp, log: Log) -> None:
@@ -292,6 +401,10 @@ async def test_a_parked_delivery_comes_back_when_the_circuit_may_close(hf: Holdf
 async def _blocked(hf: Holdfast) -> bool:
     found = (await hf.store.run(consumers()))[0].blocked_until
     return found is not None and found > datetime.now(UTC)
+
+
+async def _settled(hf: Holdfast) -> bool:
+    return Status.IN_FLIGHT not in await statuses(hf)
 
 
 async def _done(hf: Holdfast) -> bool:

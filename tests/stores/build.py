@@ -42,7 +42,7 @@ _TIMES = {
     ],
     "worker": ["started_at", "alive_until"],
     "message": ["occurred_at"],
-    "consumer": ["registered_at", "paused_at", "blocked_until"],
+    "consumer": ["registered_at", "paused_at", "blocked_until", "blocked_at"],
     "alert": ["told_at"],
     "run": ["started_at", "completed_at"],
 }

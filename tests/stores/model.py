@@ -80,7 +80,6 @@ class Consumer:
     generation: int
     paused: bool = False
     blocked: bool = False
-    blocked_at_all: bool = False
     pruned_to: UUID | None = None
 
 
@@ -391,15 +390,15 @@ class Model:
 
     def block_consumer(self, name: str) -> bool:
         if c := self.consumers.get(name):
-            c.blocked = c.blocked_at_all = True
-            self.audited += 1
+            self.audited += not c.blocked
+            c.blocked = True
         return c is not None
 
     def unblock_consumer(self, name: str) -> bool:
         c = self.consumers.get(name)
-        if c is None or not c.blocked_at_all:
+        if c is None or not c.blocked:
             return False
-        c.blocked = c.blocked_at_all = False
+        c.blocked = False
         self.audited += 1
         return True
 
@@ -410,8 +409,6 @@ class Model:
             m.old = True
         for w in self.workers.values():
             w.alive = False
-        for c in self.consumers.values():
-            c.blocked = False
 
     def prune(self, *, discarded: bool) -> int:
         gone = [

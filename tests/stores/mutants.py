@@ -286,6 +286,13 @@ LANES = [
         sqlite("runnable", "c.blocked_until <= {now}"),
     ),
     *kills(
+        test_claim.test_a_consumer_whose_block_is_over_is_tried_with_one_delivery_by_one_worker,
+        postgres("lock_trial", "c.blocked_until <= now()"),
+        postgres("claim_anew", "c.blocked_until is null"),
+        sqlite("lock_trial", "c.blocked_until <= {now}"),
+        sqlite("claim_anew", "c.blocked_until is null"),
+    ),
+    *kills(
         test_claim.test_lanes_hold_only_the_consumers_and_queues_asked_for,
         postgres("runnable", "l.consumer = any (:consumers::text[])"),
         postgres("runnable", "l.queue = any (:queues::text[])"),

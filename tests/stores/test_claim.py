@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from holdfast.core.delivery import Status
-from holdfast.stores.claim import Lane, claim, claim_anew, lanes
+from holdfast.stores.claim import Lane, claim, claim_anew, claim_trial, lanes
 from holdfast.stores.operate import (
     block_consumer,
     pause_consumer,
@@ -144,8 +144,38 @@ async def test_a_blocked_consumer_is_left_out_until_its_time_or_its_release(stor
     assert await claim_all(store) == []
     await store.run(unblock_consumer("audit", "ada"))
     assert [c.consumer for c in await claim_all(store)] == ["audit"]
+    assert await store.run(lanes(["mail", "audit"], 0)) == []
     age(store, LEASE, "consumer")
-    assert [c.consumer for c in await claim_all(store)] == ["mail"]
+    (lane,) = await store.run(lanes(["mail", "audit"], 0))
+    assert (lane.consumer, lane.blocked) == ("mail", True)
+
+
+async def test_a_consumer_whose_block_is_over_is_tried_with_one_delivery_by_one_worker(store: Store) -> None:
+    await register_consumers(store, {"mail": []})
+    await put(store, job("mail"), job("mail"))
+    await store.run(block_consumer("mail", "smtp", SECOND, "w1"))
+    lane = [Lane("default", "mail", 0, 1)]
+    assert await store.run(claim_trial(lane, "w1", LEASE, LEASE)) == []
+    age(store, SECOND, "consumer")
+    assert await store.run(claim_anew(["mail"], 0, "w1", LEASE, 9)) == []
+    (claimed,) = await store.run(claim_trial(lane, "w1", LEASE, LEASE))
+    assert (claimed.attempts, claimed.fence, claimed.holds) == (1, 1, 0)
+    assert await store.run(claim_trial(lane, "w2", LEASE, LEASE)) == []
+    assert await store.run(lanes(["mail"], 0)) == []
+    # The worker of the trial died: another tries when the time of the trial is over.
+    age(store, LEASE, "consumer")
+    assert len(await store.run(claim_trial(lane, "w2", LEASE, LEASE))) == 1
+
+
+async def test_a_trial_begins_only_when_a_delivery_is_due(store: Store) -> None:
+    await register_consumers(store, {"mail": []})
+    await put(store, job("mail", delay=timedelta(hours=1)))
+    await store.run(block_consumer("mail", "smtp", SECOND, "w1"))
+    age(store, SECOND, "consumer")
+    assert await store.run(claim_trial([Lane("default", "mail", 0, 1)], "w1", LEASE, LEASE)) == []
+    (due,) = await put(store, job("mail"))
+    (claimed,) = await store.run(claim_trial([Lane("default", "mail", 0, 1)], "w2", LEASE, LEASE))
+    assert claimed.message_id == due.id
 
 
 async def test_a_newer_generation_is_never_claimed(store: Store) -> None:

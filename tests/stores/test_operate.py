@@ -24,6 +24,7 @@ from holdfast.stores.query import clock
 from holdfast.stores.registry import consumers
 from tests.stores.build import (
     SECOND,
+    age,
     all_deliveries,
     claim_all,
     claim_one,
@@ -168,6 +169,30 @@ async def test_blocking_holds_a_consumer_for_a_while_and_says_why(store: Store) 
     assert (free.blocked_until, free.blocked_resource) == (None, None)
     acts = [(e.actor, e.action, e.reason) for e in reversed(await store.run(audit()))]
     assert acts == [("worker-1", "block", "smtp is out"), ("ada", "unblock", None)]
+
+
+async def test_the_longer_an_outage_lasts_the_longer_is_the_pause(store: Store) -> None:
+    await register_consumers(store, {"mail": []})
+
+    async def blocked_for() -> float:
+        (one,) = await store.run(consumers())
+        assert one.blocked_until is not None
+        return (one.blocked_until - await store.run(clock())).total_seconds()
+
+    assert (await store.run(block_consumer("mail", "smtp", 5 * SECOND, "w1"))).began
+    assert 4 < await blocked_for() <= 5
+    age(store, 40 * SECOND, "consumer")
+    began, pause = await store.run(block_consumer("mail", "smtp", 5 * SECOND, "w1"))
+    assert (began, 19 < pause.total_seconds() <= 21) == (False, True)
+    assert 19 < await blocked_for() <= 21
+    age(store, 3600 * SECOND, "consumer")
+    await store.run(block_consumer("mail", "smtp", 5 * SECOND, "w1"))
+    assert 59 < await blocked_for() <= 60
+    assert await store.run(unblock_consumer("mail", "w1"))
+    assert (await store.run(block_consumer("mail", "smtp", 5 * SECOND, "w1"))).began
+    assert 4 < await blocked_for() <= 5
+    acts = [entry.action for entry in reversed(await store.run(audit()))]
+    assert acts == ["block", "unblock", "block"]
 
 
 async def test_an_unknown_consumer_cannot_be_paused_or_blocked(store: Store) -> None:

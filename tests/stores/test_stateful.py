@@ -230,7 +230,7 @@ class Lives(RuleBasedStateMachine):
         if anew:
             claimed = self._run(claim_anew(CONSUMERS, worker, f"w{worker}", LEASE, limit, suspects=suspects))
         else:
-            found = self._run(lanes(CONSUMERS, worker, suspects=suspects))
+            found = [lane for lane in self._run(lanes(CONSUMERS, worker, suspects=suspects)) if not lane.blocked]
             claimed = self._run(claim(found, f"w{worker}", LEASE, limit, suspects=suspects))
         allowed = self.model.claimable(worker, suspects)
         ids = [one.id for one in claimed]

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -20,7 +19,7 @@ from holdfast.brokers.decode import Reading
 from holdfast.brokers.inbox import Gate, Nameless, RawLetters, conflict
 from holdfast.brokers.persist import Persisting
 from holdfast.brokers.protocol import Record
-from holdfast.core.change import Block, Deliver
+from holdfast.core.change import Deliver
 from holdfast.core.decide import budget
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
 from holdfast.core.identity import delivery_id, uuid7
@@ -29,8 +28,9 @@ from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed, Outcome, Succeeded
 from holdfast.core.redact import hiding
 from holdfast.core.report import report
-from holdfast.core.verdict import Verdict, VerdictKind
-from holdfast.engine.attempt import RolledBack, probed
+from holdfast.core.verdict import Verdict
+from holdfast.engine.attempt import RolledBack
+from holdfast.engine.blocking import Blocking
 from holdfast.engine.context import Context
 from holdfast.engine.execute import Ended, execute
 from holdfast.engine.fields import fields
@@ -40,7 +40,6 @@ from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
 from holdfast.stores.claim import Claimed
 from holdfast.stores.intake import Known, look_up, record_handled, take_in, take_in_settled
-from holdfast.stores.operate import block_consumer
 from holdfast.stores.operation import Operation
 from holdfast.stores.publish import Fanout
 
@@ -82,6 +81,7 @@ class Direct:
         self._outcomes = Outcomes(worker, app._alerts, app.meter)
         self._gate = Gate(store, handler.name, handler.queue)
         self._threads = Threads("holdfast-direct")
+        self._blocking = Blocking(store, worker, app._probes, self._threads)
         self._fanout = Fanout()
         self._nameless = Nameless(handler.name)
 
@@ -187,14 +187,8 @@ class Direct:
         self, record: Record, message: NewMessage, claimed: Claimed, outcome: Outcome, elapsed: float
     ) -> None:
         """Makes a failure durable, as the one decision about it says."""
-        if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:
-            resource = outcome.verdict.resource or ""
-            probe = self._app._probes.get(resource)
-            # One without a probe cannot be known to be out.
-            outcome = replace(outcome, held=probe is None or await probed(resource, probe, self._threads))
-        change, ack = self._outcomes.settle(claimed, outcome, self._handler.retry, elapsed)
-        if isinstance(change, Block) and not change.held:
-            await self._store.run(block_consumer(claimed.consumer, change.resource, change.delay, self._worker))
+        outcome = await self._blocking.found(claimed.consumer, outcome)
+        _, ack = self._outcomes.settle(claimed, outcome, self._handler.retry, elapsed)
         try:
             kept = await self._store.run(take_in_settled(message, ack.settlement, self._worker, self._fanout))
         except StoreError:

@@ -67,7 +67,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Hold until `resource` is back; `held` says that its probe succeeded, so that this hold counts."""
+    """Hold until `resource` is back; `held` says that it seems to be well, so that this hold counts."""
 
     resource: str
     delay: timedelta

@@ -83,11 +83,12 @@ def _failed(delivery: Counted, outcome: Failed, policy: RetryPolicy, random: flo
                 return Park(verdict.resource or "", None, verdict.until)
             return Park(verdict.resource or "", PARK_DELAY if verdict.after is None else verdict.after, None)
         case VerdictKind.BLOCK:
-            # While the resource is truly out a hold is free, however long it lasts. Poison that only
-            # looks like an outage is held while the probe succeeds, and that must end.
+            # While the resource is unavailable a hold is free, however long it lasts. Holds of poison that only looks
+            # like an outage are counted, and that must end.
             if outcome.held and delivery.holds >= MAX_HOLDS:
                 return _spend(delivery, policy, random)
-            return Block(verdict.resource or "", _HOLD.delay(delivery.holds + 1, random), outcome.held)
+            delay = _HOLD.delay(delivery.holds + 1, random)
+            return Block(verdict.resource or "", max(delay, verdict.after or _NOW), outcome.held)
         case _:
             assert_never(verdict.kind)
 

@@ -23,7 +23,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler failed; `held` says that a probe of what it blames succeeded, so that a hold counts."""
+    """The handler failed; `held` says that what it blames seems to be well, so that a hold counts."""
 
     error: ErrorReport
     verdict: Verdict

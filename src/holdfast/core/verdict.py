@@ -25,7 +25,7 @@ class VerdictKind(StrEnum):
 class Verdict:
     """What kind of failure it was, and when or for what to wait.
 
-    `after` and `until` are wishes: the retry policy clamps them. `resource` is what is out (block), or
+    `after` and `until` are wishes: the retry policy clamps them, and a block lasts at least `after`. `resource` is what is out (block), or
     whose circuit is open (park).
     """
 

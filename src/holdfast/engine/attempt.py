@@ -1,18 +1,16 @@
 """One attempt: running a claimed delivery, finding out how it ended, and handing its settlement over."""
 
 import asyncio
-import inspect
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import orjson
 import structlog
 
-from holdfast.core.change import Block, Deliver
-from holdfast.core.classify import Verdict, VerdictKind
+from holdfast.core.change import Deliver
+from holdfast.core.classify import Verdict
 from holdfast.core.decide import budget
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import ConfigurationError, HoldfastError, StoreUnavailable
@@ -21,24 +19,23 @@ from holdfast.core.redact import hidden, hide_from_here, scrub
 from holdfast.core.report import report
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.trace_context import TRACEPARENT
+from holdfast.engine.blocking import Blocking
 from holdfast.engine.context import Context
 from holdfast.engine.execute import Ended, execute
 from holdfast.engine.fields import fields, raised
 from holdfast.engine.handler import Handler
+from holdfast.engine.options import WorkerOptions
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.settler import Settler
-from holdfast.engine.surroundings import Probe, Surroundings
+from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
-from holdfast.stores.claim import Claimed
+from holdfast.stores.claim import Claimed, Lane, claim_trial
 from holdfast.stores.observe import first_trace
-from holdfast.stores.operate import block_consumer
 from holdfast.stores.settle import Hold, ownership, unlocked
 
 log = structlog.get_logger("holdfast.worker")
 
-_PROBE_SECONDS = 10.0
-_SAME_TIME = 1.0
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 1.0
 
 
@@ -63,11 +60,9 @@ class Attempts:
         hold_back: Callable[[str], Callable[[], None]],
     ) -> None:
         self._around, self._store, self._worker = around, around.store, worker
-        self._settler, self._outcomes, self._over, self._hold_back = settler, outcomes, over, hold_back
+        self._settler, self._outcomes, self._over = settler, outcomes, over
         self._threads = Threads("holdfast-handler")
-        self._probing: dict[str, asyncio.Task[bool]] = {}
-        self._blocking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._blocked_until: dict[str, float] = {}
+        self._blocking = Blocking(self._store, worker, around.probes, self._threads, hold_back)
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs one delivery to its end in this task. Cancelled, it gives the delivery back."""
@@ -79,6 +74,16 @@ class Attempts:
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
             log.error("an attempt failed outside its handler", **fields(claimed) | raised(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
+
+    async def trials(self, lanes: Mapping[str, Sequence[Lane]], options: WorkerOptions) -> list[Claimed]:
+        """Claims one delivery of each of these blocked consumers, unless another worker tries one already."""
+        claims: list[Claimed] = []
+        for consumer, found in lanes.items():
+            longest = max(options.lease, self._around.handlers[consumer].timeout or options.lease)
+            trial = claim_trial(found, self._worker, options.lease, longest, suspects=options.suspects)
+            claims += await self._store.run(trial)
+        self._blocking.started(claims)
+        return claims
 
     def settle(self, claimed: Claimed, outcome: Outcome) -> None:
         """Settles a delivery without running it."""
@@ -116,6 +121,8 @@ class Attempts:
         if outcome is not None:
             detail = context.detail if trace is None else {**(context.detail or {}), TRACEPARENT: trace}
             await self._settle(claimed, handler, policy, outcome, elapsed, detail)
+        else:
+            await self._blocking.ended(claimed, None)
         if ended.thread is not None:
             # Nothing can stop it, so its slot is not free: what runs at once stays bounded.
             await asyncio.wait({ended.thread})
@@ -143,14 +150,11 @@ class Attempts:
         elapsed: float,
         detail: Mapping[str, object] | None,
     ) -> None:
-        if isinstance(outcome, Failed) and outcome.verdict.kind is VerdictKind.BLOCK:
-            outcome = replace(outcome, held=await self._is_well(outcome.verdict.resource or ""))
+        outcome = await self._blocking.found(claimed.consumer, outcome)
         noted = None if detail is None else orjson.dumps(scrub(dict(detail), hidden())).decode()
         change, ack = self._outcomes.settle(claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted)
-        if isinstance(change, Block) and not change.held:
-            # First the pause, then the release: the other way round somebody would claim it in between.
-            await self._block(claimed.consumer, change)
         self._settler.add(ack)
+        await self._blocking.ended(claimed, change)
 
     async def _found(self, claimed: Claimed, ended: Ended, elapsed: float) -> Outcome | None:
         """How a delivery stands that its handler completed by itself; none when there is nothing left to settle."""
@@ -188,30 +192,6 @@ class Attempts:
             pause = min(pause * 2, _LONGEST_LOOK)
         return Hold.LOST
 
-    async def _is_well(self, resource: str) -> bool:
-        """Whether a probe of the resource succeeds. One without a probe cannot be known to be out."""
-        probe = self._around.probes.get(resource)
-        if probe is None:
-            return True
-        if resource not in self._probing:
-            # One for all that ask at the same time.
-            task = self._probing[resource] = asyncio.create_task(probed(resource, probe, self._threads))
-            task.add_done_callback(lambda _: self._probing.pop(resource, None))
-        return await asyncio.shield(self._probing[resource])
-
-    async def _block(self, consumer: str, change: Block) -> None:
-        """Persists the pause for every worker, once for all that fail at the same time."""
-        resume = self._hold_back(consumer)
-        try:
-            async with self._blocking[consumer]:
-                if time.monotonic() >= self._blocked_until.get(consumer, 0.0):
-                    await self._store.run(block_consumer(consumer, change.resource, change.delay, self._worker))
-                    self._blocked_until[consumer] = time.monotonic() + _SAME_TIME
-        except HoldfastError as error:
-            log.warning("a pause was not stored; each delivery waits alone", consumer=consumer, error=str(error))
-        finally:
-            resume()
-
     def _policy(self, claimed: Claimed) -> RetryPolicy:
         own = None
         try:
@@ -220,14 +200,3 @@ class Attempts:
             # Written by another release.
             log.warning("a message's retry policy cannot be read", **fields(claimed) | {"error": str(error)})
         return own or self._around.handlers[claimed.consumer].retry
-
-
-async def probed(resource: str, probe: Probe, threads: Threads) -> bool:
-    """Whether the probe of a resource succeeds in time."""
-    try:
-        async with asyncio.timeout(_PROBE_SECONDS):
-            answer = probe() if inspect.iscoroutinefunction(probe) else await threads.run(probe)
-            return bool(await answer if inspect.isawaitable(answer) else answer)
-    except Exception as error:  # noqa: BLE001
-        log.warning("a resource is out: its probe failed", resource=resource, **raised(error))
-        return False

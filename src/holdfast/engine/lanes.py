@@ -49,6 +49,8 @@ class Lanes:
         self._outdated_at = float("-inf")
         self._quickest = float("inf")
         self.refresh_due = self.anew_due = 0.0
+        self.trials: dict[str, list[Lane]] = {}
+        """Of each blocked consumer whose pause is over its lanes, from which one delivery may be tried."""
         self.idle = False
         """Whether the store, when it was last asked, had nothing more to claim."""
 
@@ -56,15 +58,19 @@ class Lanes:
         """Takes over what the store found; looking again is due after a multiple of what it cost."""
         if started <= self._outdated_at:
             # Asked before the change, answered after it.
-            self._known = []
+            self._known, self.trials = [], {}
             return
-        self._known = list(found)
+        self._known = [lane for lane in found if not lane.blocked]
+        self.trials = {}
+        for lane in found:
+            if lane.blocked:
+                self.trials.setdefault(lane.consumer, []).append(lane)
         self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
         self.refresh_due = ended + max(0.02, _COST_FACTOR * (ended - started))
 
     def outdate(self) -> None:
         """What is known of the lanes holds no longer: nothing is claimed before the store was asked again."""
-        self._known, self._outdated_at, self.refresh_due = [], time.monotonic(), 0.0
+        self._known, self.trials, self._outdated_at, self.refresh_due = [], {}, time.monotonic(), 0.0
 
     def __bool__(self) -> bool:
         return bool(self._known)

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -21,7 +22,7 @@ from holdfast.engine.pool import Pool, pools
 from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.signals import Signals
 from holdfast.engine.strays import Strays
-from holdfast.engine.surroundings import Duty, Surroundings
+from holdfast.engine.surroundings import Surroundings
 from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
 from holdfast.stores.operation import Operation
 from holdfast.stores.query import outlook
@@ -104,7 +105,7 @@ class Life:
             asyncio.create_task(every(lease / 4, self._strays.look), name="holdfast-strays"),
             asyncio.create_task(every(1.0, self._catch_up, first=0.0), name="holdfast-catch-up"),
             *(
-                asyncio.create_task(every(duty.interval.total_seconds(), self._duty(duty), first=0.0))
+                asyncio.create_task(every(duty.interval.total_seconds(), partial(duty.perform, self.id), first=0.0))
                 for duty in duties
             ),
         ]
@@ -158,6 +159,7 @@ class Life:
         else:
             if started >= pool.lanes.refresh_due:
                 pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
+                self._take_in(pool, await self._attempts.trials(pool.lanes.trials, self._options))
             if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
                 pool.lanes.refresh_due, pool.lanes.idle = 0.0, True
                 return False
@@ -166,16 +168,19 @@ class Life:
                 claim(order, self.id, self._options.lease, size, suspects=self._options.suspects)
             )
             pool.lanes.claimed(claims, started, time.monotonic())
+        self._take_in(pool, claims)
+        if not claims:
+            pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
+        # One that looked at every lane, and all of it, has seen what there is.
+        pool.lanes.idle = len(claims) < size if anew else not claims
+        return not pool.lanes.idle
+
+    def _take_in(self, pool: Pool, claims: list[Claimed]) -> None:
         pool.accept(claims)
         if claims:
             self._look(pool)
             self._claimed_at = time.monotonic()
-        else:
-            pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
         self._around.meter.claimed(claims)
-        # One that looked at every lane, and all of it, has seen what there is.
-        pool.lanes.idle = len(claims) < size if anew else not claims
-        return not pool.lanes.idle
 
     def _look_at_all_in(self, pool: Pool, seconds: float) -> None:
         """Wakes the claiming when a look at everything is due again, once however often it is asked for."""
@@ -209,10 +214,8 @@ class Life:
         )
 
     async def _lanes(self, queues: tuple[str, ...] | None) -> list[Lane]:
-        consumers = sorted(self._around.handlers)
-        return await self._store.run(
-            lanes(consumers, self._options.generation, queues=queues, suspects=self._options.suspects)
-        )
+        consumers, generation = sorted(self._around.handlers), self._options.generation
+        return await self._store.run(lanes(consumers, generation, queues=queues, suspects=self._options.suspects))
 
     def _start(self, pool: Pool) -> None:
         """Looks, once in this turn of the loop, whether what waits needs one more slot."""
@@ -292,9 +295,6 @@ class Life:
             added, more = await self._store.run(catch_up())
             if added:
                 self._signals.wake.set()
-
-    def _duty(self, duty: Duty) -> Callable[[], Awaitable[None]]:
-        return lambda: duty.perform(self.id)
 
     async def _rest(self, poll: float) -> float:
         """Ends the worker when nothing is left that is due within the limit; else says how long to wait for it."""

@@ -25,6 +25,8 @@ class Lane(NamedTuple):
     priority: int
     floor_at: datetime = _BEGINNING
     floor_id: UUID = _LOWEST
+    blocked: bool = False
+    """The consumer was blocked and its pause is over: claim from it by `claim_trial` alone."""
 
 
 class Claimed(NamedTuple):
@@ -76,10 +78,14 @@ def lanes(
 ) -> Steps[list[Lane]]:
     """The lanes that hold pending work for these consumers, highest priority first.
 
-    Left out: paused queues and consumers, blocked consumers, and generations that a living worker still serves.
+    Left out: paused queues and consumers, blocked consumers until their pause is over, and generations that a living
+    worker still serves.
     """
     rows = yield Query("lanes", _serving(consumers, generation, queues), slots=_suspicion(suspects))
-    return [Lane(*row) for row in rows]
+    return [
+        Lane(queue, consumer, generation, priority, blocked=bool(blocked))
+        for queue, consumer, generation, priority, blocked in rows
+    ]
 
 
 @operation(single=True, hot=True)
@@ -93,10 +99,34 @@ def claim(
     rows = yield Query(
         "claim",
         {"worker": worker, "lease": lease},
-        {"lanes": columns(_LANE, lanes)},
+        {"lanes": columns(_LANE, (lane[: len(_LANE)] for lane in lanes))},
         slots=_suspicion(suspects),
         limit=limit,
     )
+    return [_claimed(row) for row in rows]
+
+
+@operation
+def claim_trial(
+    lanes: Sequence[Lane], worker: str, lease: timedelta, trial: timedelta, *, suspects: bool = False
+) -> Steps[list[Claimed]]:
+    """Claims one delivery of a blocked consumer whose pause is over; every other worker leaves it alone for `trial`.
+
+    Returns nothing, and changes nothing, when another worker was first or when none is due. All lanes are one
+    consumer's.
+    """
+    consumer = {"name": lanes[0].consumer}
+    if not (yield Query("lock_trial", consumer)):
+        return []
+    rows = yield Query(
+        "claim",
+        {"worker": worker, "lease": lease},
+        {"lanes": columns(_LANE, (lane[: len(_LANE)] for lane in lanes))},
+        slots=_suspicion(suspects),
+        limit=1,
+    )
+    if rows:
+        yield Query("start_trial", {**consumer, "delay": trial})
     return [_claimed(row) for row in rows]
 
 
@@ -111,7 +141,7 @@ def claim_anew(
     queues: Sequence[str] | None = None,
     suspects: bool = False,
 ) -> Steps[list[Claimed]]:
-    """`claim` from the lanes that `lanes` would find now: one question, for a worker that was idle."""
+    """`claim` from the lanes that `lanes` would find now, without blocked ones: one question, for an idle worker."""
     serving = _serving(consumers, generation, queues)
     rows = yield Query(
         "claim_anew", {**serving, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit

@@ -17,6 +17,9 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 _LAST = 2**63 - 1
 
+LONGEST_BLOCK = timedelta(minutes=1)
+"""How long a blocked consumer waits at most between two trials, unless a longer pause was requested."""
+
 
 class Replayed(NamedTuple):
     """A delivery that was put back to pending."""
@@ -25,6 +28,13 @@ class Replayed(NamedTuple):
     consumer: str
     generation: int
     fence: int
+
+
+class Blocked(NamedTuple):
+    """A consumer that was blocked: whether it was not blocked before, and how long every worker leaves it alone."""
+
+    began: bool
+    pause: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +122,22 @@ def resume_consumer(name: str, actor: str, reason: str | None) -> Steps[bool]:
 
 
 @operation
-def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> Steps[None]:
-    """Holds a consumer whose resource is out; every worker leaves it alone for that long."""
+def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> Steps[Blocked]:
+    """Blocks a consumer whose resource is unavailable.
+
+    Every worker leaves the consumer alone for half as long as the outage has lasted so far: at least for `delay`, and
+    at most for `LONGEST_BLOCK`. Then one delivery is tried (`claim_trial`). The audit records only the start of an
+    outage.
+    """
     resource = sanitise(resource, 200)
-    if not (yield Query("block_consumer", {"name": name, "resource": resource, "delay": delay})):
+    if not (rows := (yield Query("lock_consumer", {"name": name}))):
         raise NotFound("consumer", name)
-    yield audited(actor, "block", "consumer", name, f"{resource} is out")
+    bounds = {"shortest": delay, "longest": max(delay, LONGEST_BLOCK)}
+    ((until, now),) = yield Query("block_consumer", {"name": name, "resource": resource, **bounds})
+    began = not rows[0][0]
+    if began:
+        yield audited(actor, "block", "consumer", name, f"{resource} is out")
+    return Blocked(began, aware_time(until) - aware_time(now))
 
 
 @operation

@@ -10,8 +10,9 @@ d.suspect
 
 -- name: lanes
 -- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+-- The last column: the consumer was blocked and its pause is over, so that one delivery may be tried.
 {lane}
-select l.queue, l.consumer, l.generation, l.priority
+select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null
 from lane l
 {runnable}
 order by l.priority, l.queue, l.consumer, l.generation
@@ -71,6 +72,7 @@ cross join lateral (select m.* from {hf}message m where m.id = u.message_id offs
 found as materialized (
   select l.queue, l.consumer, l.generation, l.priority from lane l
   {runnable}
+  and c.blocked_until is null
   order by l.priority, l.queue, l.consumer, l.generation),
 c as materialized (
   select d.id
@@ -93,6 +95,15 @@ cross join lateral (select m.* from {hf}message m where m.id = u.message_id offs
 -- fragment: taken
 set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claimed_at = now(),
     lease_until = now() + :lease::interval, locked_by = :worker::text
+
+-- name: lock_trial
+-- Locks a consumer whose pause is over, unless another worker is about to try one of its deliveries.
+select c.name from {hf}consumer c
+where c.name = :name::text and c.blocked_until <= now() for update skip locked
+
+-- name: start_trial
+-- Keeps every other worker from trying the consumer while one of its deliveries runs.
+update {hf}consumer set blocked_until = now() + :delay::interval where name = :name::text
 
 -- name: take_over
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.

@@ -50,14 +50,21 @@ update {hf}consumer set paused_at = coalesce(paused_at, now()) where name = :nam
 -- Lets a consumer's lanes be claimed again.
 update {hf}consumer set paused_at = null where name = :name::text and paused_at is not null returning name
 
+-- name: lock_consumer
+-- Locks a consumer, and says whether it is blocked.
+select c.blocked_until is not null from {hf}consumer c where c.name = :name::text for update
+
 -- name: block_consumer
--- Holds a consumer whose resource is out, for a while; every worker leaves it alone.
-update {hf}consumer set blocked_until = now() + :delay::interval, blocked_resource = :resource::text
-where name = :name::text returning name
+-- Blocks a consumer: every worker leaves it alone for half as long as the outage has lasted, between the two bounds.
+update {hf}consumer
+set blocked_at = coalesce(blocked_at, now()), blocked_resource = :resource::text,
+    blocked_until = now() + least(:longest::interval, greatest(:shortest::interval, (now() - blocked_at) / 2))
+where name = :name::text
+returning blocked_until, now()
 
 -- name: unblock_consumer
 -- Lets a blocked consumer run again.
-update {hf}consumer set blocked_until = null, blocked_resource = null
+update {hf}consumer set blocked_until = null, blocked_resource = null, blocked_at = null
 where name = :name::text and blocked_until is not null returning name
 
 -- name: write_audit

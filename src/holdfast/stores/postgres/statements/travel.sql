@@ -7,7 +7,9 @@ with d as (
       lease_until = lease_until - :by::interval, first_failed_at = first_failed_at - :by::interval,
       discarded_at = discarded_at - :by::interval),
 w as (update {hf}worker set started_at = started_at - :by::interval, alive_until = alive_until - :by::interval),
-c as (update {hf}consumer set blocked_until = blocked_until - :by::interval, paused_at = paused_at - :by::interval),
+c as (update {hf}consumer
+      set blocked_until = blocked_until - :by::interval, blocked_at = blocked_at - :by::interval,
+          paused_at = paused_at - :by::interval),
 s as (update {hf}schedule set last_at = last_at - :by::interval),
 i as (update {hf}idempotency
       set reserved_at = reserved_at - :by::interval, lease_until = lease_until - :by::interval,

@@ -10,9 +10,10 @@ d.suspect
 
 -- name: lanes
 -- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+-- The last column: the consumer was blocked and its pause is over, so that one delivery may be tried.
 -- Four probes in place of one comparison of rows, of which SQLite would use the first column alone.
 {lane}
-select l.queue, l.consumer, l.generation, l.priority
+select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null
 from head join {hf}delivery l on l.rowid = head.row
 {runnable}
 order by l.priority, l.queue, l.consumer, l.generation
@@ -78,7 +79,8 @@ where id in (
   found as (
     select l.queue, l.consumer, l.generation, l.priority
     from head join {hf}delivery l on l.rowid = head.row
-    {runnable})
+    {runnable}
+    and c.blocked_until is null)
   select t.id from found l cross join {hf}delivery t
   where t.rowid in (
     select d.rowid from {hf}delivery d
@@ -94,6 +96,14 @@ select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value j
 -- fragment: taken
 set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, claimed_at = {now},
     lease_until = {now} + :lease, locked_by = :worker
+
+-- name: lock_trial
+-- Locks a consumer whose pause is over, unless another worker is about to try one of its deliveries.
+select c.name from {hf}consumer c where c.name = :name and c.blocked_until <= {now}
+
+-- name: start_trial
+-- Keeps every other worker from trying the consumer while one of its deliveries runs.
+update {hf}consumer set blocked_until = {now} + :delay where name = :name
 
 -- name: take_over
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.

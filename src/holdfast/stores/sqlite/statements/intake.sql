@@ -32,8 +32,12 @@ returning key
 
 -- name: readiness
 -- Whether a consumer or its queue is paused or blocked, and how much of its work waits, counted up to a limit.
+-- A consumer whose pause is over stays blocked while a delivery waits with which a worker will try it.
 select exists (select 1 from {hf}consumer c
-               where c.name = :consumer and (c.paused_at is not null or c.blocked_until > {now}))
+               where c.name = :consumer and (c.paused_at is not null or c.blocked_until > {now}
+                 or (c.blocked_until is not null and exists (
+                       select 1 from {hf}delivery d
+                       where d.queue = :queue and d.consumer = c.name and d.status = 'pending' and not d.suspect))))
          or exists (select 1 from {hf}queue q where q.name = :queue and q.paused_at is not null),
        (select count(*) from (select 1 from {hf}delivery d
                               where d.queue = :queue and d.consumer = :consumer and d.status = 'pending'

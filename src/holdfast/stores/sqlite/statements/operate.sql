@@ -82,13 +82,21 @@ update {hf}consumer set paused_at = coalesce(paused_at, {now}) where name = :nam
 -- Lets a consumer's lanes be claimed again.
 update {hf}consumer set paused_at = null where name = :name and paused_at is not null returning name
 
+-- name: lock_consumer
+-- Locks a consumer, and says whether it is blocked.
+select c.blocked_until is not null from {hf}consumer c where c.name = :name
+
 -- name: block_consumer
--- Holds a consumer whose resource is out, for a while; every worker leaves it alone.
-update {hf}consumer set blocked_until = {now} + :delay, blocked_resource = :resource where name = :name returning name
+-- Blocks a consumer: every worker leaves it alone for half as long as the outage has lasted, between the two bounds.
+update {hf}consumer
+set blocked_at = coalesce(blocked_at, {now}), blocked_resource = :resource,
+    blocked_until = {now} + min(:longest, max(:shortest, coalesce(({now} - blocked_at) / 2, 0)))
+where name = :name
+returning blocked_until, {now}
 
 -- name: unblock_consumer
 -- Lets a blocked consumer run again.
-update {hf}consumer set blocked_until = null, blocked_resource = null
+update {hf}consumer set blocked_until = null, blocked_resource = null, blocked_at = null
 where name = :name and blocked_until is not null returning name
 
 -- name: write_audit

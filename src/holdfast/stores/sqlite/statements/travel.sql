@@ -6,7 +6,7 @@ set run_at = run_at - :by, created_at = created_at - :by, claimed_at = claimed_a
     completed_at = completed_at - :by, lease_until = lease_until - :by, first_failed_at = first_failed_at - :by,
     discarded_at = discarded_at - :by;
 update {hf}worker set started_at = started_at - :by, alive_until = alive_until - :by;
-update {hf}consumer set blocked_until = blocked_until - :by, paused_at = paused_at - :by;
+update {hf}consumer set blocked_until = blocked_until - :by, blocked_at = blocked_at - :by, paused_at = paused_at - :by;
 update {hf}schedule set last_at = last_at - :by;
 update {hf}alert set told_at = told_at - :by;
 update {hf}seen set expires_at = expires_at - :by;

@@ -1,0 +1,135 @@
+"""Blocking: a consumer whose resource is unavailable waits, and one delivery at a time tries whether it is back.
+
+    running ── Outage, or a class in block_on ──> blocked ── pause over ──> trial ── any other outcome ──> running
+                                                     ^                        │
+                                                     └──── the same failure ──┘
+
+A resource with a probe (`Holdfast(probes=…)`) blocks its consumer only while the probe fails; a run that blames it
+while the probe succeeds is counted as a hold. Without a probe the run is believed, and only one that blames the resource
+while its consumer was not blocked is counted: the consumer has made progress since, so it may be the delivery.
+`core/decide.py` limits the holds in both cases.
+"""
+
+import asyncio
+import inspect
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+import structlog
+
+from holdfast.core.change import Block, Change, Release
+from holdfast.core.errors import HoldfastError
+from holdfast.core.outcome import Failed, Outcome
+from holdfast.core.verdict import VerdictKind
+from holdfast.engine.fields import raised
+from holdfast.engine.surroundings import Probe
+from holdfast.engine.threads import Threads
+from holdfast.stores.claim import Claimed
+from holdfast.stores.operate import Blocked, block_consumer, unblock_consumer
+from holdfast.stores.operation import Operation
+
+log = structlog.get_logger("holdfast.worker")
+
+T = TypeVar("T")
+
+_PAUSE = timedelta(seconds=5)
+_PROBE_SECONDS = 10.0
+_SAME_TIME = 1.0
+_NOT_STORED = Blocked(began=False, pause=timedelta(0))
+
+
+class _Runs(Protocol):
+    def run(self, operation: Operation[T]) -> Awaitable[T]: ...
+
+
+class Blocking:
+    """Blocks and unblocks consumers for every worker. `hold_back` makes this worker start nothing more of a consumer
+    until the function that it returns is called."""
+
+    def __init__(
+        self,
+        store: _Runs,
+        worker: str,
+        probes: Mapping[str, Probe],
+        threads: Threads,
+        hold_back: Callable[[str], Callable[[], None]] = lambda _: lambda: None,
+    ) -> None:
+        self._store, self._worker, self._probes, self._threads = store, worker, probes, threads
+        self._hold_back = hold_back
+        self._probing: dict[str, asyncio.Task[bool]] = {}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._written: dict[str, tuple[float, Blocked]] = {}
+        self._trials: set[UUID] = set()
+
+    async def found(self, consumer: str, outcome: Outcome) -> Outcome:
+        """Blocks the consumer if the run failed because a resource is unavailable, and says whether the hold counts."""
+        if not isinstance(outcome, Failed) or outcome.verdict.kind is not VerdictKind.BLOCK:
+            return outcome
+        resource = outcome.verdict.resource or ""
+        probe = self._probes.get(resource)
+        if probe is not None and await self._probed(resource, probe):
+            return replace(outcome, held=True)
+        # The pause is stored before the delivery is released: otherwise another worker could claim it in between.
+        began, pause = await self._block(consumer, resource)
+        # Whatever becomes due during the pause is tried before this delivery, which may be the only one that fails.
+        return replace(outcome, held=probe is None and began, verdict=replace(outcome.verdict, after=pause))
+
+    def started(self, claims: Iterable[Claimed]) -> None:
+        """These deliveries are the trials of their blocked consumers."""
+        self._trials.update(claimed.id for claimed in claims)
+
+    async def ended(self, claimed: Claimed, change: Change | None) -> None:
+        """Ends the outage if a trial did not blame the resource. One that was cut off proves nothing."""
+        if claimed.id not in self._trials:
+            return
+        self._trials.discard(claimed.id)
+        if isinstance(change, Block | Release):
+            return
+        resume = self._hold_back(claimed.consumer)
+        self._written.pop(claimed.consumer, None)
+        try:
+            if await self._store.run(unblock_consumer(claimed.consumer, self._worker, "a trial did not fail by it")):
+                log.info("consumer unblocked", consumer=claimed.consumer, worker=self._worker)
+        except HoldfastError as error:
+            log.warning("consumer not unblocked yet; the next trial will", consumer=claimed.consumer, error=str(error))
+        finally:
+            resume()
+
+    async def _block(self, consumer: str, resource: str) -> Blocked:
+        """Stores the pause, once for all runs that fail at the same time."""
+        resume = self._hold_back(consumer)
+        try:
+            async with self._locks[consumer]:
+                written_at, written = self._written.get(consumer, (float("-inf"), _NOT_STORED))
+                if time.monotonic() < written_at + _SAME_TIME:
+                    return written._replace(began=False)
+                blocked = await self._store.run(block_consumer(consumer, resource, _PAUSE, self._worker))
+                self._written[consumer] = time.monotonic(), blocked
+                return blocked
+        except HoldfastError as error:
+            log.warning("a pause was not stored; each delivery waits alone", consumer=consumer, error=str(error))
+            return _NOT_STORED
+        finally:
+            resume()
+
+    async def _probed(self, resource: str, probe: Probe) -> bool:
+        """Whether the probe succeeds; one call serves all runs that ask at the same time."""
+        if resource not in self._probing:
+            task = self._probing[resource] = asyncio.create_task(_probed(resource, probe, self._threads))
+            task.add_done_callback(lambda _: self._probing.pop(resource, None))
+        return await asyncio.shield(self._probing[resource])
+
+
+async def _probed(resource: str, probe: Probe, threads: Threads) -> bool:
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            answer = probe() if inspect.iscoroutinefunction(probe) else await threads.run(probe)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+    except Exception as error:  # noqa: BLE001
+        log.warning("a resource is out: its probe failed", resource=resource, **raised(error))
+        return False
