@@ -33,6 +33,7 @@ from holdfast.engine.meter import Meter
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import given_parent, orphaned
 from holdfast.engine.surroundings import Probe
+from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing
 from holdfast.engine.worker import Worker
 from holdfast.idempotency.window import StoreWindow, Window
@@ -309,7 +310,7 @@ class Holdfast(Router):
         if self._is_prepared:
             return
         if joined is None or not isinstance(self.store, SqliteStore):
-            await asyncio.to_thread(self._prepare_own)
+            await Threads.run_once("holdfast-prepare", self._prepare_own)
             return
         await migrate_async(self.store, joined)
         await run_on_async(self._registration(), self.store.dialect, joined)

@@ -11,6 +11,7 @@ import structlog
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import raised
+from holdfast.engine.periodic import first
 
 log = structlog.get_logger("holdfast")
 
@@ -80,13 +81,19 @@ async def store_is_ready(prepare: Callable[[], Awaitable[None]], stop: asyncio.E
     """Prepares the store, waiting for it if patient; false when told to stop meanwhile."""
     stop, pause = stop or asyncio.Event(), 0.1
     while not stop.is_set():
+        preparing = asyncio.ensure_future(prepare())
         try:
-            await prepare()
+            await first(preparing, stop.wait())
+            if not preparing.done():
+                break
+            preparing.result()
             return True
         except StoreUnavailable as error:
             if not patient:
                 raise
             log.warning("a worker waits for the store", error=str(error))
+        finally:
+            preparing.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), pause)
         pause = min(pause * 2, 5.0)

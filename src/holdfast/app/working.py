@@ -24,6 +24,7 @@ from holdfast.core.message import Address, NewMessage
 from holdfast.engine.cron import CronDuty, Schedule
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
+from holdfast.engine.periodic import first
 from holdfast.engine.pruner import PruneDuty
 from holdfast.engine.surroundings import Duty, Surroundings
 from holdfast.engine.suspects import SuspectDuty
@@ -46,8 +47,9 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
     with app.store.engine_lock():
         if not await store_is_ready(lambda: app._prepare(None), stop, patient=not chosen.until_idle):
             return
-        # A renewal that hangs is broken off in time for another.
-        lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=1, patience=chosen.lease / 4)
+        # A renewal that hangs is given up in time for another; the second connection is for the next life of the worker,
+        # which must not wait for a renewal of the last one.
+        lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=2, patience=chosen.lease / 4)
         served = Served(app)
         suspects = None if chosen.suspects else _suspects(app, chosen, served.handlers)
         relays = Relays(app, chosen)
@@ -59,10 +61,15 @@ async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Eve
         app._workers.add(worker)
         stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
         try:
-            await served.load()
+            loading = asyncio.create_task(_load(app, served))
+            try:
+                await first(loading, worker.stopping.wait())
+            finally:
+                loading.cancel()
+            if not loading.done():
+                return
+            loading.result()
             _warn_if_idle(app, chosen, served.handlers)
-            with contextlib.suppress(StoreUnavailable):
-                await SecretsDuty(app.store, app._secrets).perform("")
             export_once(app)
             relays.start()
             streams.start(worker.stopping, worker.stop)
@@ -103,6 +110,13 @@ def _warn_if_idle(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str
                 queues=unknown,
                 handler_queues=sorted(served),
             )
+
+
+async def _load(app: "Holdfast", served: Served) -> None:
+    """Loads what a worker needs to know before its first delivery."""
+    await served.load()
+    with contextlib.suppress(StoreUnavailable):
+        await SecretsDuty(app.store, app._secrets).perform("")
 
 
 def _suspects(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:

@@ -5,6 +5,8 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -23,6 +25,7 @@ from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.signals import Signals
 from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Surroundings
+from holdfast.engine.threads import Threads
 from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
 from holdfast.stores.operation import Operation
 from holdfast.stores.query import outlook
@@ -35,19 +38,25 @@ _TAKE_OVER = 100
 _SLICE = 0.001
 _MOMENT = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_LEAST_PATIENCE = timedelta(seconds=2)
 _RESERVE = 3.0
 """Seconds of the grace that are kept to stop handlers and to write what is known."""
+_PARTING = 1.0
+"""Seconds of these that a cancelled statement may take to end, when the store has gone silent."""
 
 
 class Life:
     """An instance of a worker: it claims, runs and settles under one lease, and ends with it."""
 
     def __init__(self, around: Surroundings, options: WorkerOptions, signals: Signals) -> None:
+        # A claim or a settlement whose connection went silent is given up in time to try again within a lease.
+        around = replace(around, store=around.store.within(max(options.lease / 2, _LEAST_PATIENCE)))
         self._around, self._options, self._signals = around, options, signals
         self._store = around.store
         self.id = instance_id()
         self._over = asyncio.Event()
-        self._settler = Settler(self._store, self.id, self._wrote)
+        self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
+        self._settler = Settler(self._store, self.id, self._wrote, self._longest_pause)
         self._crowded = False
         self._outcomes = Outcomes(self.id, around.alerts, around.meter)
         self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
@@ -58,10 +67,15 @@ class Life:
         self._lease: Lease | None = None
 
     async def announce(self) -> None:
-        """Makes the worker's row and begins to renew it."""
+        """Makes the worker's row and begins to renew it.
+
+        Through the lease's own connections: a worker that cannot renew its lease must not claim anything either, or it
+        would start handlers only to stop them, again and again. In a thread that does not keep the process from ending.
+        """
         queues, consumers = list(self._options.queues or ()), sorted(self._around.handlers)
         started_at = time.monotonic()
-        await self._store.run(start_worker(self.id, self._options.generation, queues, consumers, self._options.lease))
+        row = start_worker(self.id, self._options.generation, queues, consumers, self._options.lease)
+        await Threads.run_once("holdfast-announce", self._around.lease_store.run_sync, row)
         loop = asyncio.get_running_loop()
         self._lease = Lease(
             self._around.lease_store,
@@ -121,13 +135,13 @@ class Life:
                 pause = _SHORTEST_PAUSE
             except StoreUnavailable as error:
                 log.warning("claiming waits for the store", worker=self.id, error=str(error))
-                wait, pause = pause, min(pause * 2, _LONGEST_PAUSE)
+                wait, pause = pause, min(pause * 2, self._longest_pause)
             except Exception as error:
                 if isinstance(error, HoldfastError) or self._options.until_idle:
                     raise
                 # A driver's error that nobody foresaw may pass, as an outage does.
                 log.error("claiming failed", worker=self.id, **raised(error))
-                wait, pause = pause, min(pause * 2, _LONGEST_PAUSE)
+                wait, pause = pause, min(pause * 2, self._longest_pause)
             if wait:
                 await self._signals.woken(wait)
 
@@ -359,7 +373,7 @@ class Life:
     async def _leave(self, ends: float, *, settled: bool) -> None:
         """Writes what is known and takes the worker's row away. What there is no time for is left to the lease."""
         try:
-            async with asyncio.timeout(max(1.0, ends - time.monotonic())):
+            async with asyncio.timeout(max(_PARTING, ends - _PARTING - time.monotonic())):
                 if not settled:
                     await self._settler.drained()
                     await self._strays.give_back()

@@ -38,8 +38,14 @@ class Settler:
     """Writes outcomes in batches, and calls `wrote` with each. Nothing is forgotten: what cannot be written now is
     tried until the deadline."""
 
-    def __init__(self, store: Store, worker: str, wrote: Callable[[Sequence[Ack]], None] = lambda _: None) -> None:
-        self._store, self._worker, self._wrote = store, worker, wrote
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        wrote: Callable[[Sequence[Ack]], None] = lambda _: None,
+        longest_pause: float = _LONGEST_PAUSE,
+    ) -> None:
+        self._store, self._worker, self._wrote, self._longest_pause = store, worker, wrote, longest_pause
         self._waiting: deque[Ack] = deque()
         self._under_way: list[Ack] = []
         self._aside: list[Ack] = []
@@ -104,7 +110,7 @@ class Settler:
                         _follow(then)
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, self._longest_pause)
 
     async def _settle(self, batch: list[Ack]) -> frozenset[UUID]:
         """Those whose outcome is durable, by this try or by an earlier one; the others belong to somebody else by now."""

@@ -8,7 +8,9 @@ import queue
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
+
+T = TypeVar("T")
 
 
 class Returned(NamedTuple):
@@ -57,6 +59,15 @@ class Threads:
         if returned.error is not None:
             raise returned.error
         return returned.value
+
+    @classmethod
+    async def run_once(cls, name: str, function: Callable[..., T], *args: object) -> T:
+        """Calls a blocking function in a thread that is waited for here and not when the process ends."""
+        threads = cls(name)
+        try:
+            return cast("T", await threads.run(function, *args))
+        finally:
+            threads.close()
 
     def close(self) -> None:
         """Lets threads end that are done; the others end with their function."""

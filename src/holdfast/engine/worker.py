@@ -13,6 +13,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import raised
 from holdfast.engine.life import Life
 from holdfast.engine.options import WorkerOptions
+from holdfast.engine.periodic import first
 from holdfast.engine.signals import Signals
 from holdfast.engine.surroundings import Surroundings
 
@@ -73,14 +74,22 @@ class Worker:
         pause = _SHORTEST_PAUSE
         while not self._signals.stop.is_set():
             life = Life(self._around, self._options, self._signals)
+            announcing = asyncio.create_task(life.announce())
             try:
-                await life.announce()
+                await first(announcing, self._signals.stop.wait())
+            finally:
+                # A row that is made all the same holds nothing, and its lease runs out.
+                announcing.cancel()
+            if not announcing.done():
+                return
+            try:
+                announcing.result()
             except StoreUnavailable as error:
                 # Whether this instance was announced is not known; the next life has another id.
                 log.warning("waiting for the store", worker=life.id, error=str(error))
                 self._signals.wake.clear()
                 await self._signals.woken(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE)
+                pause = min(pause * 2, _LONGEST_PAUSE, self._options.lease.total_seconds() / 4)
                 continue
             pause = _SHORTEST_PAUSE
             await life.run()

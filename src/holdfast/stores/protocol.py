@@ -32,6 +32,10 @@ class Store(Protocol):
         """
         ...
 
+    def within(self, patience: timedelta) -> "Store":
+        """The same store, with its connections shared, that waits no longer than this for each answer of its server."""
+        ...
+
     def run_sync(self, operation: Operation[T]) -> T:
         """`run`, blocking."""
         ...

@@ -3,17 +3,29 @@
 Connections are told apart by the `application_name` in their first message, so that one role can be hit alone.
 """
 
+import re
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import StrEnum
 
 from tests.servers.postgres import PostgresServer
 
 _CHUNK = 65536
 _NOW = struct.pack("ii", 1, 0)
+_TRICKLE = 0.2
+_PREPARED = re.compile(rb"(_pg3_\d+)\0([^\0]+)\0")
+
+
+class Fault(StrEnum):
+    """What goes wrong with a connection."""
+
+    SILENT = "silent"
+    RESET = "reset"
+    TRICKLE = "trickle"
 
 
 class _Link:
@@ -24,6 +36,8 @@ class _Link:
         self._server = socket.create_connection(("127.0.0.1", proxy.target), 10)
         self._server.settimeout(None)
         self.role = ""
+        self.statements: dict[bytes, bytes] = {}
+        """What the client has prepared on this connection, by name."""
         self._dropping = self.gone = False
         self._threads = [
             threading.Thread(target=self._pump, args=ends, daemon=True)
@@ -49,6 +63,26 @@ class _Link:
         for thread in self._threads:
             thread.join(10)
 
+    def _suffer(self, data: bytes, target: socket.socket, upward: bool) -> bool:
+        """What becomes of data on a connection that the fault has hit; false when the connection is to be reset."""
+        match self._proxy.fault:
+            case Fault.RESET:
+                return False
+            case Fault.TRICKLE:
+                target.sendall(data[:1] if not upward else data)
+                for place in range(1, 0 if upward else len(data)):
+                    if self._proxy.fault is not Fault.TRICKLE or self.gone:
+                        target.sendall(data[place:])
+                        break
+                    time.sleep(_TRICKLE)
+                    target.sendall(data[place : place + 1])
+                return True
+            case _:
+                # Silent, and for good: nothing closes it, and nothing is ever answered on it again.
+                while not self.gone:
+                    time.sleep(0.05)
+                return False
+
     def _pump(self, source: socket.socket, target: socket.socket, upward: bool) -> None:
         with suppress(OSError):
             while data := source.recv(_CHUNK):
@@ -56,7 +90,10 @@ class _Link:
                     # The first message may only ask for encryption.
                     self.role = _role(data)
                 self._proxy.hold(self)
-                if upward and self._proxy.loses(self, data):
+                if self._proxy.strikes(self, data, upward):
+                    if not self._suffer(data, target, upward):
+                        break
+                elif upward and self._proxy.loses(self, data):
                     if self._proxy.forwards:
                         self._dropping = True
                         target.sendall(data)
@@ -84,6 +121,11 @@ class Proxy:
         self._victim: _Link | None = None
         self._refusing = False
         self._deaf: set[_Link] = set()
+        self.fault: Fault | None = None
+        self._marks: tuple[bytes, ...] = ()
+        self._roles: tuple[str, ...] = ()
+        self._struck: set[_Link] = set()
+        self.struck = 0
         self.forwards = True
         self.lost = 0
         self.accepted = 0
@@ -156,6 +198,32 @@ class Proxy:
             yield
         finally:
             self._deaf = set()
+
+    @contextmanager
+    def faulty(self, fault: Fault, *, statements: Sequence[str] = (), roles: Sequence[str] = ()) -> Iterator[None]:
+        """Connections of these roles, and those that send one of these statements, are hit, new ones too.
+
+        A connection that went silent stays so for good; one that trickled recovers when the block ends.
+        """
+        self._marks, self._roles = tuple(text.encode() for text in statements), tuple(roles)
+        self.fault = fault
+        try:
+            yield
+        finally:
+            self.fault = None
+
+    def strikes(self, link: _Link, data: bytes, upward: bool) -> bool:
+        """Whether the fault hits this connection, from now on."""
+        with self._lock:
+            if upward:
+                link.statements |= _PREPARED.findall(data)
+            if self.fault is not None and link not in self._struck:
+                named = (text for name, text in link.statements.items() if name + b"\0" in data)
+                said = (data, *named) if upward else ()
+                if link.role in self._roles or any(mark in text for mark in self._marks for text in said):
+                    self._struck.add(link)
+                    self.struck += 1
+            return link in self._struck and self.fault is not None
 
     def lose_commit(self, after: str, *, forward: bool) -> None:
         """The next COMMIT that follows this text is lost: its reply, or the COMMIT itself if it is not forwarded."""

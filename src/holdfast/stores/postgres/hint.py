@@ -70,7 +70,7 @@ class Hints:
                 self._again = False
                 with contextlib.suppress(psycopg.Error, StoreUnavailable):
                     async with self._async_pool.connection() as connection:
-                        with self._patience.watch(connection):
+                        with self._patience.watch(connection, _LAST):
                             await connection.execute(HINT, (self._channel,))
                 if not self._again:
                     return
@@ -81,7 +81,7 @@ class Hints:
         with (
             contextlib.suppress(psycopg.Error, StoreUnavailable),
             self._pool.connection() as connection,
-            self._patience.watch(connection),
+            self._patience.watch(connection, _LAST),
         ):
             connection.execute(HINT, (self._channel,))
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from holdfast.core.errors import StoreUnavailable
 
@@ -36,8 +36,11 @@ class _Shelf(Generic[C]):
     def put(self, connection: C) -> None:
         if not self._closed and not connection.closed and connection.info.transaction_status is TransactionStatus.IDLE:
             self._idle.append(connection)
-        else:
-            _finish(connection)
+            return
+        if connection.closed or connection.info.status is not ConnStatus.OK:
+            # It broke in use. The idle ones went the same way to the same server: each would cost its caller the same wait.
+            self.clear()
+        _finish(connection)
 
     def clear(self) -> None:
         while self._idle:

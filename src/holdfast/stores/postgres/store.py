@@ -3,6 +3,7 @@ the time."""
 
 import asyncio
 import contextlib
+import copy
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -34,10 +35,13 @@ T = TypeVar("T")
 
 _MIGRATIONS = "holdfast.stores.postgres.migrations"
 _TRIES = 6
-# Nothing may wait for ever on a peer that went silent without a word. Client-side settings only: a pooler
-# refuses start-up options.
+# Every wait has a deadline: a peer may go silent without closing. Client-side settings only: a pooler refuses
+# start-up options.
+_CONNECT = 5.0
+_LISTEN_CHECK = 10.0
+_MIGRATION = 3600.0
+"""Seconds: to connect, between two checks of an idle listener, and for one migration, which may rewrite a large table."""
 _PATIENCE = {
-    "connect_timeout": 5,
     "tcp_user_timeout": 15000,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -76,7 +80,9 @@ class PostgresStore:
         self.dialect = PostgresDialect(schema)
         given = _read(dsn)
         self.name = _shown(given)
-        settings: dict[str, Any] = {"application_name": application_name, **_PATIENCE, **given}
+        self._connect_seconds = min(_CONNECT, patience.total_seconds())
+        timeouts = {"connect_timeout": max(2, round(self._connect_seconds)), **_PATIENCE}
+        settings: dict[str, Any] = {"application_name": application_name, **timeouts, **given}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
         self.pooled = False
@@ -89,6 +95,11 @@ class PostgresStore:
         )
         self.verification = Verification(self)
         self._hints = Hints(self.channel, self._pool, self._async_pool, self._patience)
+
+    def within(self, patience: timedelta) -> "PostgresStore":
+        hurried = copy.copy(self)
+        hurried._patience = Patience(min(patience.total_seconds(), self._patience.seconds))
+        return hurried
 
     async def run(self, operation: Operation[T]) -> T:
         pool = self._hot_pool if operation.hot else self._async_pool
@@ -143,22 +154,25 @@ class PostgresStore:
         self.verification.verify_sync(conn)
 
     async def changes(self, wake: Callable[[], None]) -> None:
-        """LISTEN first, then look: after every reconnect `wake` is called once, because a hint may have been missed."""
+        """LISTEN first, then wake: after every reconnect `wake` is called once, because a hint may have been missed.
+
+        An idle connection is checked from time to time: one that lost its peer silently would deliver no hint again.
+        """
         pause = 0.1
         while True:
             try:
                 with _heeding_cancellation():
-                    async with await Line.connect(self.conninfo, autocommit=True) as connection:
-                        cursor = await connection.execute("select pg_backend_pid()")
-                        self._adapt(connection, await cursor.fetchone())
+                    async with await self._open_async(f'listen "{self.channel}"') as connection:
                         if self.pooled:
                             # LISTEN belongs to a session, and a pooler lends one only for a transaction.
                             return
-                        await connection.execute(f'listen "{self.channel}"'.encode())
                         pause = 0.1
                         wake()
-                        async for _ in connection.notifies():
-                            wake()
+                        while True:
+                            async for _ in connection.notifies(timeout=_LISTEN_CHECK):
+                                wake()
+                            with self._patience.watch(connection, self._connect_seconds):
+                                await connection.execute("select 1")
             except psycopg.Error:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, 5.0)
@@ -174,9 +188,10 @@ class PostgresStore:
         return contextlib.nullcontext()
 
     def migrate(self, lock_timeout: timedelta = timedelta(seconds=10)) -> list[str]:
-        with self._translated(), psycopg.connect(self.conninfo) as connection:
+        with self._translated(), self._open() as connection, self._patience.watch(connection, _MIGRATION):
             try:
-                return self._migrate(connection, lock_timeout)
+                with connection.transaction():
+                    return self._migrate(connection, lock_timeout)
             except psycopg.errors.LockNotAvailable as error:
                 raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
 
@@ -198,7 +213,11 @@ class PostgresStore:
         return applied
 
     def schema_status(self) -> SchemaStatus:
-        with self._translated(), psycopg.connect(self.conninfo) as connection:
+        with (
+            self._translated(),
+            self._open() as connection,
+            self._patience.watch(connection, 2 * self._connect_seconds),
+        ):
             found = self._version(connection) if self._version_table(connection) else None
             return SchemaStatus(self.dialect.schema, found, newest(_MIGRATIONS))
 
@@ -227,29 +246,41 @@ class PostgresStore:
         return None if row is None else row[0]
 
     async def _connect_hot(self) -> psycopg.AsyncConnection:
-        return await self._connect_async(HOT_SESSION)
+        return await self._open_async(HOT_SESSION)
 
-    async def _connect_async(self, session: str = SESSION) -> psycopg.AsyncConnection:
+    async def _connect_async(self) -> psycopg.AsyncConnection:
+        return await self._open_async(SESSION)
+
+    def _connect(self) -> psycopg.Connection:
+        return self._open(SESSION)
+
+    async def _open_async(self, session: str) -> psycopg.AsyncConnection:
+        """A new connection that has answered, prepared with the session's statement (not behind a pooler)."""
         connection = await Line.connect(self.conninfo, autocommit=True)
         try:
-            cursor = await connection.execute("select pg_backend_pid()")
-            self._adapt(connection, await cursor.fetchone())
-            await connection.set_isolation_level(_ISOLATION)
-            if not self.pooled:
-                await connection.execute(session.encode())
+            with self._patience.watch(connection, self._connect_seconds) as answered:
+                cursor = await connection.execute("select pg_backend_pid()")
+                self._adapt(connection, await cursor.fetchone())
+                answered()
+                await connection.set_isolation_level(_ISOLATION)
+                if not self.pooled:
+                    await connection.execute(session.encode())
         except BaseException:
-            # Nobody has it yet, so that nobody else would close it: a caller may be cancelled at any await.
+            # No caller has it yet, so none would close it: a caller may be cancelled at any await.
             await connection.close()
             raise
         return connection
 
-    def _connect(self) -> psycopg.Connection:
+    def _open(self, session: str = "") -> psycopg.Connection:
+        """`_open_async`, blocking."""
         connection = psycopg.connect(self.conninfo, autocommit=True)
         try:
-            self._adapt(connection, connection.execute("select pg_backend_pid()").fetchone())
-            connection.set_isolation_level(_ISOLATION)
-            if not self.pooled:
-                connection.execute(SESSION)
+            with self._patience.watch(connection, self._connect_seconds) as answered:
+                self._adapt(connection, connection.execute("select pg_backend_pid()").fetchone())
+                answered()
+                connection.set_isolation_level(_ISOLATION)
+                if session and not self.pooled:
+                    connection.execute(session.encode())
         except BaseException:
             connection.close()
             raise

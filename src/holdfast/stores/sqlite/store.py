@@ -73,6 +73,10 @@ class SqliteStore:
         call = contextvars.copy_context().run
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, self.run_sync, operation)
 
+    def within(self, patience: timedelta) -> "SqliteStore":
+        """The store itself: a file does not go silent."""
+        return self
+
     def run_sync(self, operation: Operation[T]) -> T:
         with self._transaction(immediate=not operation.reads) as connection:
             return drive(operation, OnConnection(self.dialect, Sqlite3(connection)))
