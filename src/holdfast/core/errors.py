@@ -29,6 +29,8 @@
     ├── BrokerUnavailable             a broker cannot be reached, or did not confirm
     ├── StoreError
     │   ├── StoreUnavailable
+    │   │   └── StoreLocked           SQLite: another connection holds a lock
+    │   ├── StoreReplaced             SQLite: the file was deleted or replaced while it was open
     │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
     │   ├── SchemaMismatch
     │   ├── LogRewound                PostgreSQL: the event store was restored onto another server
@@ -412,6 +414,47 @@ class StoreUnavailable(StoreError):
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
         return f"store {self.store} cannot be reached{cause}; check that it runs and that the DSN is right"
+
+
+class StoreLocked(StoreUnavailable):
+    """Other connections to the SQLite file hold a lock; nothing was stored. It can be tried again.
+
+    `since` is when the write lock was first refused to this process; none when a commit could not go past readers.
+    `holder` names the process that holds it, where that is known.
+    """
+
+    def __init__(
+        self, store: str, since: datetime | None = None, held: timedelta | None = None, holder: str = ""
+    ) -> None:
+        super().__init__(store, "database is locked")
+        self.since, self.held, self.holder = since, held, holder
+
+    def __str__(self) -> str:
+        if self.since is None or self.held is None:
+            return (
+                f"store {self.store} could not commit and has rolled back: another connection kept reading, which "
+                "holds up writers in this journal mode; end its transaction or cursor, and let `PRAGMA journal_mode "
+                "= WAL` succeed once while nothing else is connected"
+            )
+        return (
+            f"store {self.store} is locked: another connection{self.holder and f' of {self.holder}'} has held the write "
+            f"lock since {self.since:%Y-%m-%d %H:%M:%S} UTC ({self.held.total_seconds():,.0f} s); look there for a "
+            "transaction that wrote and was neither committed nor rolled back"
+        )
+
+
+class StoreReplaced(StoreError):
+    """The SQLite file was deleted or replaced while it was open; what is written through it now is lost."""
+
+    def __init__(self, store: str, what: str) -> None:
+        super().__init__(store, what)
+        self.store, self.what = store, what
+
+    def __str__(self) -> str:
+        return (
+            f"the file of store {self.store} was {self.what} while this process had it open, so this process stops "
+            "using it; restore the file if that was not intended, and start this process again"
+        )
 
 
 class StoreBusy(StoreError):

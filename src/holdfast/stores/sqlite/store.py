@@ -7,6 +7,7 @@ import fcntl
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,6 +21,8 @@ from holdfast.core.errors import (
     SchemaMismatch,
     StoreBusy,
     StoreError,
+    StoreLocked,
+    StoreReplaced,
     StoreUnavailable,
 )
 from holdfast.stores.connection import AsyncConnection, Connection, OnConnection, Sqlite3
@@ -27,6 +30,7 @@ from holdfast.stores.identity import Verified
 from holdfast.stores.migration import SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, Rows, drive
 from holdfast.stores.sqlite.dialect import SqliteDialect
+from holdfast.stores.sqlite.lock import Waiting
 from holdfast.stores.sqlite.verification import Files
 
 T = TypeVar("T")
@@ -58,6 +62,8 @@ class SqliteStore:
         self.name = f"sqlite:///{path}"
         self._busy_timeout = busy_timeout
         self._verified = Verified()
+        self._waiting = Waiting(self.path, self.name)
+        self._file = 0, 0
         self._files = Files(self.path, self.name, self.dialect)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -155,7 +161,7 @@ class SqliteStore:
                 with self._transaction(immediate=True) as connection:
                     return migrate_on(connection, self.dialect)
             except StoreError as error:
-                if getattr(error.__cause__, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+                if _is_busy(error.__cause__):
                     raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
                 raise
             finally:
@@ -186,18 +192,40 @@ class SqliteStore:
         self._after_fork()
         with self._lock:
             connection = self._open()
-            with self._translated():
-                connection.execute("begin immediate" if immediate else "begin")
+            self._check_file()
+            self._begin(connection, immediate=immediate)
             try:
                 with self._translated():
                     yield connection
+                with self._translated(StoreLocked(self.name)):
+                    connection.execute("commit")
             except BaseException:
-                # RAISE(ROLLBACK) and a full disk end the transaction by themselves.
+                # RAISE(ROLLBACK) and a full disk end the transaction by themselves. A commit that met BUSY does not:
+                # left open, it would keep every other connection from writing.
                 if connection.in_transaction:
                     connection.execute("rollback")
                 raise
+
+    def _begin(self, connection: sqlite3.Connection, *, immediate: bool) -> None:
+        started = time.monotonic()
+        try:
             with self._translated():
-                connection.execute("commit")
+                connection.execute("begin immediate" if immediate else "begin")
+        except StoreUnavailable as error:
+            if _is_busy(error.__cause__):
+                raise self._waiting.refused(timedelta(seconds=time.monotonic() - started)) from error.__cause__
+            raise
+        if immediate:
+            self._waiting.acquired()
+
+    def _check_file(self) -> None:
+        """Raises `StoreReplaced` when the path no longer leads to the file that is open."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            raise StoreReplaced(self.name, "deleted") from None
+        if (found.st_dev, found.st_ino) != self._file:
+            raise StoreReplaced(self.name, "replaced by another one")
 
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
@@ -213,6 +241,8 @@ class SqliteStore:
                 connection.execute("pragma busy_timeout = 500")
                 connection.execute("pragma journal_mode = wal")
             connection.execute(f"pragma busy_timeout = {_milliseconds(self._busy_timeout)}")
+            found = self.path.stat()
+            self._file = found.st_dev, found.st_ino
             on_failure.pop_all()
         self._connection = connection
         return connection
@@ -227,10 +257,12 @@ class SqliteStore:
             self._process = os.getpid()
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translated(self, busy: StoreError | None = None) -> Iterator[None]:
         try:
             yield
         except sqlite3.DatabaseError as error:
+            if busy is not None and _is_busy(error):
+                raise busy from error
             if meaning := self._meaning(error):
                 raise meaning from error
             raise
@@ -306,6 +338,10 @@ def _statements(text: str) -> Iterator[str]:
             pending = ""
     if pending.strip() and not all(line.startswith("--") or not line.strip() for line in pending.splitlines()):
         yield pending
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
 
 
 def _no_transactions(action: int, *_: object) -> int:

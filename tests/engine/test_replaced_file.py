@@ -1,0 +1,47 @@
+"""A worker whose SQLite file is deleted or replaced ends by itself, with an error that names it."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast, StoreReplaced
+from tests.engine.running import eventually, happens, options
+
+
+@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_it_ends_with_a_clear_error_also_with_a_handler_running(
+    hf: Holdfast, dsn: str, how: str, busy: bool
+) -> None:
+    started, go = asyncio.Event(), asyncio.Event()
+
+    @hf.job()
+    async def wait() -> None:
+        started.set()
+        await go.wait()
+
+    if busy:
+        await wait.enqueue()
+    working = asyncio.create_task(hf.work(options(grace="1s", lease="2s")))
+    path = Path(dsn.removeprefix("sqlite:///"))
+    if busy:
+        await happens(started)
+    else:
+        await eventually(lambda: hf._workers)
+        await asyncio.sleep(0)
+    take_away(path, how)
+    go.set()
+    with pytest.raises(StoreReplaced, match=how):
+        await asyncio.wait_for(working, 10)
+
+
+def take_away(path: Path, how: str) -> None:
+    if how == "deleted":
+        path.unlink()
+        return
+    copy = path.with_name("backup.db")
+    shutil.copy(path, copy)
+    copy.replace(path)
