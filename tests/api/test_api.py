@@ -60,7 +60,7 @@ async def test_counts_end_at_a_bound_unless_they_shall_be_exact(
     store: Store, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "_FEW", 2)
-    monkeypatch.setattr(counting, "_BOUNDS", (2,))
+    monkeypatch.setattr(counting, "BUDGET", 2)
     await dead_letters(store, 3)
     bounded = await get(client("read"), "/stats")
     exact = await get(client("read"), "/stats", exact="true")

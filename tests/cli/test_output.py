@@ -178,7 +178,7 @@ def test_stats_add_up(shop: Shop) -> None:
 
 def test_counts_end_at_a_bound_unless_more_is_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "_FEW", 2)
-    monkeypatch.setattr(counting, "_BOUNDS", (2,))
+    monkeypatch.setattr(counting, "BUDGET", 2)
     assert "failed 2+" in shop.run("stats").stdout
     assert "failed 5 " in shop.run("stats", "--exact").stdout
     beyond = shop.run("stats", "--fail-if", "failed>4")

@@ -1,4 +1,4 @@
-"""Counts that end at a bound, as operators see them: marked wherever they are shown, and exact where asked."""
+"""Counts that the budget ended, as operators see them: marked wherever they are shown, and exact where asked."""
 
 import pytest
 
@@ -16,9 +16,9 @@ from tests.stores.build import job, put
 
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bound of three."""
+    """A budget of three."""
     monkeypatch.setattr(counting, "_FEW", 3)
-    monkeypatch.setattr(counting, "_BOUNDS", (3,))
+    monkeypatch.setattr(counting, "BUDGET", 3)
 
 
 @pytest.mark.usefixtures("low")

@@ -4,7 +4,7 @@ Nothing here looks at a clock. A plan is judged by the indexes it uses and the p
 """
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -20,12 +20,12 @@ from holdfast.stores.operate import pause_consumer, replay
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
 from holdfast.stores.publish import Fanout, Subscriptions, publish
-from holdfast.stores.query import Filter, deliveries, deliveries_of
+from holdfast.stores.query import Filter, clock, deliveries, deliveries_of
 from holdfast.stores.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.settle import Settlement, ownership, settle
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.stores.trail import request_messages
-from holdfast.stores.trend import accepted, recent_dead, retrying
+from holdfast.stores.trend import accepted_counts, accepted_samples, died, position_gaps, retrying
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
 from tests.stores.build import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql
@@ -281,27 +281,52 @@ def test_catching_up_reads_the_log_by_its_index(busy: PostgresStore, mode: str) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_trend_reads_a_sample_of_each_minute_and_no_more(busy: PostgresStore, mode: str) -> None:
+def test_a_trend_reads_a_sample_of_each_slot_and_no_more(busy: PostgresStore, mode: str) -> None:
     edges = [uuid7(1700000000000 + n * 5000, 0) for n in range(11)]
     with session(busy) as postgres:
         postgres.plan_mode(mode)
         for _ in range(6):
-            assert [sample.made for sample in postgres.run(accepted(edges, 200))] == [200] * 10
-        plan = postgres.explain("accepted")
+            postgres.run(accepted_samples(edges, 15))
+            assert postgres.run(position_gaps(edges, 100)) == [100] * 10
+        samples = postgres.run(accepted_samples(edges, 15))
+        assert not any(sample.whole for sample in samples)
+        plan, gaps = postgres.explain("accepted_samples"), postgres.explain("position_gaps")
     assert plan.scans("delivery") == {"delivery_pkey"}
-    assert plan.rows_read("delivery") <= 200 * 10
-    assert plan.scans("message") == {"message_pkey"}
+    assert plan.rows_read("delivery") <= sum(sample.made for sample in samples) + 10
+    assert plan.scans("message") == gaps.scans("message") == {"message_pkey"}
+    assert plan.rows_read("message") <= 10 * (1 + 16 + 1)
+    assert gaps.rows_read("message") <= 10 * (1 + 101 + 1)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_dead_letters_of_late_are_read_from_the_newest_on(quiet: PostgresStore, mode: str) -> None:
+def test_what_was_accepted_and_what_failed_of_it_is_counted_from_indexes_alone(quiet: PostgresStore, mode: str) -> None:
+    edges = [uuid7(1700000000000 + n * 5000, 0) for n in range(11)]
     with session(quiet) as postgres:
         postgres.plan_mode(mode)
         for _ in range(6):
-            assert sum(postgres.run(recent_dead(300)).values()) == 300
-        plan = postgres.explain("recent_dead")
-    assert plan.scans("delivery") == {"delivery_failed"}
-    assert plan.rows_read("delivery") <= 300
+            postgres.run(accepted_counts(edges, exact=True))
+        counted = postgres.run(accepted_counts(edges, exact=True))
+        plan = postgres.explain("accepted_counts")
+    assert plan.scans("delivery") == {"delivery_pkey", "delivery_failed"}
+    assert plan.rows_removed("delivery") == 0
+    assert 0 < plan.rows_read("delivery") <= sum((one.made or 0) + one.failed for one in counted) + 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_deaths_are_counted_per_minute_from_an_index_alone(quiet: PostgresStore, mode: str) -> None:
+    now = quiet.run_sync(clock()).replace(second=0, microsecond=0)
+    long_ago, lately = [now - timedelta(days=40)], [now - timedelta(minutes=59)]
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(6):
+            postgres.run(died(long_ago))
+        everything = sum(postgres.run(died(long_ago)).values())
+        plan = postgres.explain("died")
+        assert postgres.run(died(lately)) == {}
+        nothing = postgres.explain("died")
+    assert plan.scans("delivery") == nothing.scans("delivery") == {"delivery_failed_count"}
+    assert 0 < plan.rows_read("delivery") <= everything + 10
+    assert nothing.rows_read("delivery") <= 10
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -502,8 +527,11 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     assert "delivery_failed" in indexes(deliveries(Filter(statuses=(Status.FAILED,))))
     assert indexes(counts()) >= {"delivery_claim", "delivery_suspect", "delivery_lease", "delivery_failed_count"}
     indexes(failure_groups())
-    indexes(accepted([uuid7(n, 0) for n in range(3)], 10))
-    assert indexes(recent_dead(10)) & {"delivery_failed", "delivery_group"}
+    slots = [uuid7(n, 0) for n in range(3)]
+    indexes(accepted_samples(slots, 10))
+    indexes(position_gaps(slots, 10))
+    assert "delivery_failed" in indexes(accepted_counts(slots, exact=True))
+    assert "delivery_failed_count" in indexes(died([datetime.now(UTC)]))
     assert "delivery_claim" in indexes(retrying([("default", "billing")], 10))
     assert "message_request" in indexes(request_messages("r-1", 10))
     indexes(prune_deliveries(FROM_THE_START, fresh_id(), timedelta(days=7)))

@@ -1,6 +1,6 @@
 """Consumers: what they subscribe to and how they do; pausing, unblocking, retiring and catching up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -9,7 +9,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.tally import Tally, total
 from holdfast.ops.relays import relays
-from holdfast.ops.stats import loads
+from holdfast.ops.stats import Load, loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate, registry
 from holdfast.stores.backfill import FIRST, backfill, first_id, pruned_to
@@ -52,10 +52,11 @@ class ConsumerState:
     relays_to: str | None = None
 
 
-def consumers() -> Work[list[ConsumerState]]:
-    """Every consumer that ever registered, by name."""
+def consumers(*, held: Sequence[Load] | None = None) -> Work[list[ConsumerState]]:
+    """Every consumer that ever registered, by name. Pass `stats().loads` as `held` to avoid counting again."""
     known = yield from do(registry.consumers())
-    held = loads((yield from do(counts())))
+    if held is None:
+        held = loads((yield from do(counts())))
     alive = [worker for worker in (yield from do(workers())) if worker.alive]
     patterns: dict[str, list[str]] = {}
     for one in (yield from do(subscribed())):

@@ -1,12 +1,13 @@
 """Queues: what they hold, and pausing them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.core.errors import NotFound
 from holdfast.core.names import check_name
 from holdfast.core.tally import Tally, total
-from holdfast.ops.stats import loads
+from holdfast.ops.stats import Load, loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.stores import operate
 from holdfast.stores.counting import counts
@@ -30,10 +31,11 @@ class Queue:
     lag: timedelta
 
 
-def queues() -> Work[list[Queue]]:
-    """Every queue, by name."""
+def queues(*, held: Sequence[Load] | None = None) -> Work[list[Queue]]:
+    """Every queue, by name. Pass `stats().loads` as `held` to avoid counting again."""
     known = yield from do(consumers())
-    held = loads((yield from do(counts())))
+    if held is None:
+        held = loads((yield from do(counts())))
     paused = yield from do(paused_queues())
     alive = [worker for worker in (yield from do(workers())) if worker.alive]
     names = {one.queue for one in known} | {load.queue for load in held} | paused.keys()

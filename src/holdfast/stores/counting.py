@@ -1,7 +1,8 @@
-"""Counting in a time that does not depend on how much there is.
+"""Counts from indexes alone: exact up to a budget of half a million index entries, a lower bound beyond it.
 
-Which queues, consumers and failures there are is found by loose index scans, whose cost grows with their number. Each
-is then counted up to a bound, within a budget for all: what is still counting there is `or_more`.
+Which queues, consumers and failures exist is found by loose index scans, whose cost grows with their number. Each one is
+then counted to the end as long as the budget of the whole call lasts; PostgreSQL and SQLite read about ten entries in a
+microsecond. A count that the budget ended is `or_more`.
 """
 
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.query import Count, FailureGroup, page_size
 
-BOUND = 10_000
-"""How far is counted; with many that are large less far, but never less than a hundred."""
+BUDGET = 500_000
+"""How many index entries one call counts; what fits is exact."""
 
 _FEW = 100
-_BOUNDS = (BOUND, 1_000)
-_BUDGET = 250_000
+_ROUNDS = 2
+_IN_FLIGHT = 50_000
 _KINDS = 500
 _NEWEST = 2_000
 
@@ -27,14 +28,14 @@ Kind = tuple[str | None, str]
 def counts(*, exact: bool = False) -> Steps[list[Count]]:
     """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
 
-    `exact` counts to the end, in a time that grows with what is not done.
+    `exact` ignores the budget and counts to the end, in a time that grows with what is not done.
     """
     if exact:
         return [_count(row, Tally(row[3])) for row in (yield Query("counts"))]
-    heads = yield Query("load_heads", limit=BOUND)
+    heads = yield Query("load_heads", limit=_IN_FLIGHT)
     lanes = [(state, queue, consumer) for queue, consumer, state, size, *_ in heads if size is None]
     sizes = dict(zip(lanes, (yield from _sizes("load_sizes", "lanes", _LANE, lanes)), strict=True))
-    capped = sum(row[3] or 0 for row in heads) >= BOUND
+    capped = sum(row[3] or 0 for row in heads) >= _IN_FLIGHT
     found = []
     for row in heads:
         queue, consumer, state, size, *_ = row
@@ -74,17 +75,24 @@ _KIND = ("n", "fingerprint", "consumer")
 def _sizes(
     name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]]
 ) -> Steps[list[tuple[Tally, Row]]]:
-    """How many of each there are, with what else the statement tells: first a few of each, then those that are large."""
+    """How many of each there are, with what else the statement returns.
+
+    Small ones are counted first. The large ones share the budget; what those that fit leave over goes to the rest.
+    """
     every = dict(enumerate(items))
-    if not every:
-        return []
-    rows = yield _asked(name, batch, names, every, _FEW)
-    found = {n: (Tally(size, size >= _FEW), rest) for n, size, *rest in rows}
-    large = {n: every[n] for n, (size, _) in found.items() if size.or_more}
-    bound = next((one for one in _BOUNDS if one * len(large) <= _BUDGET), None)
-    if large and bound is not None:
-        rows = yield _asked(name, batch, names, large, bound)
+    found: dict[int, tuple[Tally, Row]] = {}
+    unfinished, bound = every, _FEW
+    for _ in range(1 + _ROUNDS):
+        if not unfinished:
+            break
+        rows = yield _asked(name, batch, names, unfinished, bound)
         found |= {n: (Tally(size, size >= bound), rest) for n, size, *rest in rows}
+        unfinished = {n: every[n] for n in unfinished if found[n][0].or_more}
+        left = BUDGET - sum(size for size, _ in found.values() if not size.or_more)
+        share = left // max(1, len(unfinished))
+        if share <= bound:
+            break
+        bound = share
     return [found[n] for n in every]
 
 

@@ -1,39 +1,69 @@
-"""Trends: how much was accepted and what became of it, read in bounded samples however much there is."""
+"""Trends: how much was accepted in a time and what became of it, and when dead letters died."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from holdfast.stores.dialect import as_uuid, optional_time
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Steps, operation
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The first deliveries made in a stretch of time, of how many messages; those of the whole stretch lie from
-    position `first` up to `end`."""
+    """The deliveries of the first messages of a slot of time, of which `waiting` are not done; `whole` when the slot
+    has no more messages.
+
+    `first` is the position of the slot's first message, or of the next one after it; `last` that of the newest of all.
+    """
 
     first: int | None
-    end: int | None
     made: int
-    messages: int
-    delivered: int
+    waiting: int
+    whole: bool
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """How many deliveries were made in a slot of time, none if that was not counted, and how many of them failed."""
+
+    made: int | None
     failed: int
 
 
 @operation(reads=True)
-def accepted(edges: Sequence[UUID], sample: int) -> Steps[list[Sample]]:
-    """A sample of each stretch between one id and the next; at most `sample` deliveries of each are read."""
-    values = {"lows": list(edges[:-1]), "highs": list(edges[1:])}
-    rows = yield Query("accepted", values, limit=sample)
-    return [Sample(first, end, *map(int, figures.split(","))) for _, first, end, figures in rows]
+def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[Sample]]:
+    """A sample of each slot between one id and the next: the deliveries of its first `messages` messages."""
+    rows = yield Query("accepted_samples", _slots(edges), limit=messages)
+    found = []
+    for _, first, figures, whole, last in rows:
+        made, waiting = map(int, str(figures).split(","))
+        found.append(Sample(first, made, waiting, bool(whole), last))
+    return found
 
 
 @operation(reads=True)
-def recent_dead(newest: int) -> Steps[dict[int, int]]:
-    """How many of the newest dead letters died in which minute since 1970."""
-    return {int(minute): count for minute, count in (yield Query("recent_dead", limit=newest))}
+def position_gaps(edges: Sequence[UUID], messages: int) -> Steps[list[int]]:
+    """How many positions the first `messages` messages of each slot span; slots with fewer are left out.
+
+    Positions have gaps where a transaction was rolled back or a key was published before.
+    """
+    return [int(span) for _, span in (yield Query("position_gaps", _slots(edges), limit=messages))]
+
+
+@operation(reads=True)
+def accepted_counts(edges: Sequence[UUID], *, exact: bool) -> Steps[list[Accepted]]:
+    """What was made in each slot between one id and the next, all of it if `exact`, and what failed of it."""
+    rows = yield Query("accepted_counts", {**_slots(edges), "exact": exact})
+    return [Accepted(made, failed) for _, made, failed in rows]
+
+
+@operation(reads=True)
+def died(minutes: Sequence[datetime]) -> Steps[dict[datetime, int]]:
+    """How many of the dead letters died in each of these minutes; the time it takes grows with them."""
+    rows = yield Query("died", {"minutes": list(minutes)})
+    return {aware_time(minute): int(count) for minute, count in rows if count}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +89,7 @@ def retrying(lanes: Sequence[tuple[str, str]], looked_at: int) -> Steps[list[Ret
             for error_type, count, since, example, error in rows
         ]
     return sorted(found, key=lambda one: (-one.count, one.consumer, one.error_type))
+
+
+def _slots(edges: Sequence[UUID]) -> dict[str, object]:
+    return {"lows": list(edges[:-1]), "highs": list(edges[1:])}

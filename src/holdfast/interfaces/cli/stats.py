@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 def command(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> Code:
     """Count what waits, runs and has failed, per queue and consumer.
 
-    LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. Counting ends at 10,000
-    of a kind, shown as 10,000+, or earlier where many are large. --fail-if takes failed, pending, in_flight, discarded,
-    suspects, workers and oldest, with > >= < <= =; it counts to the end where that decides.
+    LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. Counts are exact up to
+    500,000 in all; beyond that a large one is a lower bound, shown as 200,000+. --fail-if takes failed, pending,
+    in_flight, discarded, suspects, workers and oldest, with > >= < <= =; it counts to the end where that decides.
     """
     conditions = [] if fail_if is None else read_conditions(fail_if)
     ops = settings().operations()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 
 from markupsafe import Markup
 
@@ -32,22 +33,30 @@ def throughput(minutes: Sequence[Minute]) -> Chart:
     top = max((minute.accepted for minute in minutes), default=0)
     bars = []
     for n, minute in enumerate(minutes):
-        waiting = max(0, minute.accepted - minute.delivered - minute.failed)
+        waiting = minute.accepted - minute.delivered - minute.failed
         parts = (("done", minute.delivered), ("waiting", waiting), ("dead", minute.failed))
         counts = ", ".join(f"{count:,} {kind}" for kind, count in parts)
-        bars.append(_bar(n, parts, top, f"{minute.at:%H:%M} {minute.accepted:,} accepted: {counts}"))
-    about = "about " if any(minute.estimated for minute in minutes) else ""
+        bars.append(_bar(n, parts, top, f"{minute.at:%H:%M} {_accepted(minute)} accepted: {counts}"))
+    estimated = [minute for minute in minutes if minute.estimated]
+    about = "about " if estimated else ""
     # The last whole minute, or the one under way where there is no other yet.
     last = next((minute for minute in (*minutes[-2:-1], *minutes[-1:]) if minute.accepted), None)
+    note = "deliveries accepted in each minute, and what became of them by now"
+    if estimated:
+        error = max(minute.margin / minute.accepted for minute in estimated if minute.accepted)
+        note += f"; totals are estimated within ±{ceil(100 * error)} %, done and waiting within ±10 %, dead is exact"
     return Chart(
         title="Throughput",
         figure="nothing" if last is None else f"{'about ' if last.estimated else ''}{last.accepted:,} a minute",
         peak=f"{about}{top:,}",
-        note="deliveries accepted in each minute, and what became of them by now"
-        + ("; busy minutes are estimated from a sample" if about else ""),
+        note=note,
         drawing=_frame(f"Deliveries accepted per minute, at most {about}{top:,}", bars),
         parts=("done", "waiting", "dead"),
     )
+
+
+def _accepted(minute: Minute) -> str:
+    return f"about {minute.accepted:,} (±{minute.margin:,})" if minute.estimated else f"{minute.accepted:,}"
 
 
 def failures(minutes: Sequence[Minute]) -> Chart:

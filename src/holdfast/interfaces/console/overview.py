@@ -14,7 +14,7 @@ from holdfast.stores.query import FailureGroup
 from holdfast.stores.worker import Worker
 
 _GROUPS = 6
-_READ = 50
+_READ = 200
 _LATE = timedelta(minutes=1)
 _RECENT = timedelta(minutes=5)
 _DEPLOYED = timedelta(hours=1)
@@ -48,13 +48,14 @@ class Trouble:
 async def overview(visit: Visit) -> Page:
     watch = visit.watch
     stats = await watch.stats()
-    groups = await watch.read("groups", lambda ops: ops.failure_groups(limit=_READ))
-    consumers = await watch.read("consumers", lambda ops: ops.consumers())
-    queues = await watch.read("queues", lambda ops: ops.queues())
+    groups = await failure_groups(visit)
+    # Counted once for the whole page.
+    consumers = await watch.read("consumers", lambda ops: ops.consumers(held=stats.loads))
+    queues = await watch.read("queues", lambda ops: ops.queues(held=stats.loads))
     breakers = await watch.read("breakers", lambda ops: ops.breakers())
     workers = await watch.read("workers", lambda ops: ops.workers())
     minutes = await watch.read("trend", lambda ops: ops.trend())
-    retrying = await watch.read("retrying", lambda ops: ops.retrying())
+    retrying = await watch.read("retrying", lambda ops: ops.retrying(held=stats.loads))
     suspects = suspected(groups, workers, stats.now)
     return Page(
         "overview.html",
@@ -62,13 +63,23 @@ async def overview(visit: Visit) -> Page:
             "stats": stats,
             "suspects": suspects[:_GROUPS],
             "more": max(0, len(suspects) - _GROUPS),
-            "many_more": len(groups) == _READ,
+            "many_more": cut_off(groups),
             "retrying": retrying[:_GROUPS],
             "troubles": list(troubles(queues, consumers, breakers, workers, stats.now)),
             "charts": [chart.throughput(minutes), chart.failures(minutes), chart.age(watch.history, stats.now)],
             "empty": not consumers and not queues,
         },
     )
+
+
+async def failure_groups(visit: Visit) -> Sequence[FailureGroup]:
+    """The largest failure groups, read once for every page that shows them."""
+    return await visit.watch.read("groups", lambda ops: ops.failure_groups(limit=_READ))
+
+
+def cut_off(groups: Sequence[FailureGroup]) -> bool:
+    """Whether there may be more groups than were read."""
+    return len(groups) == _READ
 
 
 def suspected(groups: Sequence[FailureGroup], workers: Sequence[Worker], now: datetime) -> list[Suspect]:

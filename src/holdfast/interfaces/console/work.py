@@ -1,7 +1,6 @@
 """Screens about the work itself: deliveries, dead letters, failure groups, messages, and the way of a request."""
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -11,12 +10,9 @@ from starlette.responses import RedirectResponse
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.interfaces.cli.story import next_commands
 from holdfast.interfaces.console.choose import DECIDED, FIELDS, STATES, as_options, read_filter
-from holdfast.interfaces.console.overview import suspected
+from holdfast.interfaces.console.overview import cut_off, failure_groups, suspected
 from holdfast.interfaces.console.visit import PAGE, Page, Visit, read_id
 from holdfast.ops.deliveries import DeliveryDetail
-from holdfast.stores.query import FailureGroup
-
-_GROUPS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ async def _listed(visit: Visit, *, dead: bool) -> Page:
         group = next(
             (
                 one
-                for one in await _groups(visit)
+                for one in await failure_groups(visit)
                 if one.fingerprint == chosen["group"] and chosen.get("consumer", one.consumer) == one.consumer
             ),
             None,
@@ -80,7 +76,8 @@ async def _listed(visit: Visit, *, dead: bool) -> Page:
 async def groups(visit: Visit) -> Page:
     now = (await visit.watch.stats()).now
     workers = await visit.watch.read("workers", lambda ops: ops.workers())
-    found = await _groups(visit)
+    found = await failure_groups(visit)
+    full = cut_off(found)
     if "consumer" in visit.query:
         found = [one for one in found if one.consumer == visit.query["consumer"]]
     return Page(
@@ -88,14 +85,10 @@ async def groups(visit: Visit) -> Page:
         {
             "suspects": suspected(found, workers, now),
             "now": now,
-            "full": len(found) == _GROUPS,
+            "full": full,
             "consumer": visit.query.get("consumer"),
         },
     )
-
-
-async def _groups(visit: Visit) -> Sequence[FailureGroup]:
-    return await visit.watch.read("all groups", lambda ops: ops.failure_groups(limit=_GROUPS))
 
 
 async def delivery(visit: Visit) -> Page:

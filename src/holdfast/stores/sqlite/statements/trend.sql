@@ -1,23 +1,51 @@
--- name: accepted
--- For each stretch of time a bounded sample of what was made in it: how many, of how many messages, done, failed; and
--- the positions of its first message and of the first one after it. Ids are in the order of time, so each stretch is one range of the index.
+-- name: accepted_samples
+-- For each slot of time its first message's position, and of its first messages how many deliveries they have and how
+-- many of those are not done; `whole` when the slot has no more messages. Ids are in the order of time: a slot is a range.
+with slot as (
+  select l.key as n, l.value as low, h.value as high,
+    (select m.id from {hf}message m where m.id >= l.value and m.id < h.value order by m.id limit 1 offset :limit) as cut
+  from json_each(:lows) l join json_each(:highs) h on h.key = l.key)
+select s.n,
+  (select m.position from {hf}message m where m.id >= s.low order by m.id limit 1),
+  (select count(*) || ',' || coalesce(sum(d.status in ('pending', 'in_flight')), 0) from {hf}delivery d
+   where d.id >= s.low and d.id < coalesce(s.cut, s.high)),
+  s.cut is null, (select m.position from {hf}message m order by m.id desc limit 1)
+from slot s order by s.n
+
+-- name: position_gaps
+-- How far the positions of the first messages of each slot reach; nothing for a slot with fewer messages.
+with slot as (
+  select l.key as n, l.value as low,
+    (select m.id from {hf}message m where m.id >= l.value and m.id < h.value order by m.id limit 1 offset :limit) as cut
+  from json_each(:lows) l join json_each(:highs) h on h.key = l.key)
+select s.n, c.position - (select m.position from {hf}message m where m.id >= s.low order by m.id limit 1)
+from slot s join {hf}message c on c.id = s.cut order by s.n
+
+-- name: accepted_counts
+-- How many deliveries were made in each slot of time (counted only when asked) and how many of them failed, from indexes alone.
 select l.key,
-  (select m.position from {hf}message m where m.id >= l.value order by m.id limit 1),
-  coalesce((select m.position from {hf}message m where m.id >= h.value order by m.id limit 1),
-           (select m.position + 1 from {hf}message m order by m.id desc limit 1)),
-  (select count(*) || ',' || count(distinct s.message_id) || ',' || coalesce(sum(s.status = 'delivered'), 0) || ',' ||
-          coalesce(sum(s.status = 'failed'), 0)
-   from (select d.message_id, d.status from {hf}delivery d
-         where d.id >= l.value and d.id < h.value order by d.id limit :limit) s)
+  case when :exact then (select count(*) from {hf}delivery d where d.id >= l.value and d.id < h.value) end,
+  (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.value and d.id < h.value)
 from json_each(:lows) l join json_each(:highs) h on h.key = l.key
 order by l.key
 
--- name: recent_dead
--- In which minutes since 1970 the newest dead letters died, and how many of them.
-select s.completed_at / 60000, count(*)
-from (select d.completed_at from {hf}delivery d
-      where d.status = 'failed' and d.discarded_at is null order by d.id desc limit :limit) s
-group by 1 order by 1
+-- name: died
+-- How many of the dead letters died in each minute, from an index alone: one range for each consumer, queue and minute.
+with recursive lane(row) as (
+  select (select d.rowid from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
+  union all
+  select coalesce(
+    (select d.rowid from {hf}delivery d
+     where d.status = 'failed' and d.consumer = l.consumer and d.queue > l.queue order by d.queue limit 1),
+    (select d.rowid from {hf}delivery d
+     where d.status = 'failed' and d.consumer > l.consumer order by d.consumer, d.queue limit 1))
+  from lane join {hf}delivery l on l.rowid = lane.row)
+select m.value, sum((
+  select count(*) from {hf}delivery d
+  where d.status = 'failed' and d.consumer = l.consumer and d.queue = l.queue and d.discarded_at is null
+    and d.completed_at >= m.value and d.completed_at < m.value + 60000))
+from lane join {hf}delivery l on l.rowid = lane.row cross join json_each(:minutes) m
+group by m.value
 
 -- name: retrying
 -- What of a queue and consumer failed and waits for its next run, by error. Those that are due last are looked at
