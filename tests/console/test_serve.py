@@ -15,11 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.core.errors import Refused
+from holdfast.interfaces.api.app import api
+from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.console.serve import standalone
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.stores.token import Scope
 
 pytestmark = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 
@@ -71,6 +74,36 @@ async def test_a_name_that_was_made_to_lead_here_gets_nothing(ops: Operations, s
             "/queues/pause", data=form, headers={"host": host, "origin": f"http://{host}", **cookies}
         )
         assert answer.status_code == 421
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "x-forwarded-user", "X-Real-IP", "Via"],
+)
+async def test_without_a_login_a_request_that_passed_a_proxy_is_refused(
+    ops: Operations, shop: Store, header: str
+) -> None:
+    async with serving(ops) as client:
+        passed = {header: "for=203.0.113.9"}
+        for path in ("/", "/dead", "/static/x", "/metrics", "/api/v1/stats"):
+            answer = await client.get(path, headers=passed)
+            assert answer.status_code == 403, path
+            assert "proxy" in answer.text
+            assert header.lower() in answer.text
+        await client.get("/")
+        form = {"csrf": client.cookies["holdfast_console"], "name": "payments"}
+        assert (await client.post("/queues/pause", data=form, headers=passed)).status_code == 403
+        assert (await client.get("/healthz", headers=passed)).status_code == 200
+    async with serving(ops, "http://shop.example", auth="token") as client:
+        assert (await client.get("/login", headers=passed)).status_code == 200
+
+
+async def test_without_tokens_the_api_answers_no_other_machine_whatever_host_it_names(ops: Operations) -> None:
+    app = api(ops, anonymous=Caller("ada", Scope.ADMIN))
+    for client, status in (("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403), ("203.0.113.9", 403)):
+        transport = httpx2.ASGITransport(app, client=(client, 1))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as asking:
+            assert (await asking.get("/api/v1/stats")).status_code == status, client
 
 
 @pytest.mark.parametrize("address", ["http://localhost:1", "http://[::1]:1", "http://127.0.0.1"])

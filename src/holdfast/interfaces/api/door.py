@@ -1,6 +1,6 @@
 """The door of the API: who comes in, by which token, and what everybody else is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -16,6 +16,10 @@ from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope as TokenScope
 
 CALLER = "holdfast_caller"
+_DIRECT = "without tokens only direct requests from this machine are answered"
+_FORWARDED = frozenset(
+    {"forwarded", "via", "x-real-ip", "x-original-host", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
+)
 
 
 def is_loopback(host: str) -> bool:
@@ -27,6 +31,11 @@ def is_loopback(host: str) -> bool:
         return ip_address(bare).is_loopback
     except ValueError:
         return False
+
+
+def forwarded_by(headers: Mapping[str, str]) -> str | None:
+    """The header that shows that a proxy passed a request on; none for a request that came directly."""
+    return next((name for name in headers if name.startswith("x-forwarded-") or name in _FORWARDED), None)
 
 
 class Door:
@@ -57,6 +66,7 @@ class Door:
 
     async def _caller(self, connection: HTTPConnection) -> Caller:
         if self._anonymous is not None:
+            self._check_direct(connection)
             self._check_host(connection)
             return self._anonymous
         kind, _, secret = connection.headers.get("authorization", "").partition(" ")
@@ -69,6 +79,13 @@ class Door:
             state = "revoked" if found.revoked_at is not None else "expired"
             raise await self._turned_away(connection, found.name, f"the token is {state}")
         return Caller(found.name, found.scope, found.id)
+
+    def _check_direct(self, connection: HTTPConnection) -> None:
+        """Without tokens, whoever a proxy lets through would have every right, and a Host can be made up."""
+        if header := forwarded_by(connection.headers):
+            raise Problem(403, "forwarded", f"{_DIRECT}; this request passed a proxy (it has the header {header})")
+        if connection.client is None or not is_loopback(connection.client.host):
+            raise Problem(403, "not_local", f"{_DIRECT}; this request came from another machine")
 
     def _check_host(self, connection: HTTPConnection) -> None:
         """Without tokens a foreign page could reach us by a name of its own that leads here, or by a form."""

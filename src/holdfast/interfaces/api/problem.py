@@ -26,7 +26,7 @@ _STATUSES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
 _TITLES = {
     400: "The request cannot be read",
     401: "A token is needed",
-    403: "The token does not allow this",
+    403: "This is not allowed",
     404: "There is no such thing",
     405: "This cannot be done here",
     409: "Its state does not allow this",

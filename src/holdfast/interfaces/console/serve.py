@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,7 +17,7 @@ from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
 from holdfast.core.mask import mask
 from holdfast.core.metric import exposition
 from holdfast.interfaces.api.app import PREFIX, api
-from holdfast.interfaces.api.door import is_loopback
+from holdfast.interfaces.api.door import forwarded_by, is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.console.app import Console
 from holdfast.interfaces.console.connection import bounded_server
@@ -29,6 +29,11 @@ from holdfast.ops.service import Operations
 
 Auth = Literal["none", "token"]
 _HEALTH = ("/healthz", "/readyz")
+_FORWARDED = (
+    "This console has no login and answers only direct requests from this machine. "
+    "This request passed a proxy (it has the header {header}).\n"
+    "Start the console with --auth token to use it behind a proxy.\n"
+)
 _PATIENCE_SECONDS = 5.0
 _SCOPES = {role: scope for scope, role in ROLES.items()}
 
@@ -49,8 +54,8 @@ def standalone(
 ) -> ASGIApp:
     """Console, API, health and metrics as one application.
 
-    Without authentication everybody on this machine is `actor` with `role`, and only names of this machine are answered to: a
-    page elsewhere cannot make a name of its own lead here. With tokens everybody signs in with one.
+    Without authentication every user of this machine is `actor` with `role`. Requests for another host name (DNS
+    rebinding) and requests that passed a proxy are refused. With tokens everybody signs in with one.
     """
     check_exposure(host, auth)
     extra: list[BaseRoute] = []
@@ -82,7 +87,11 @@ def standalone(
 
     async def either(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        chosen = inner if path.startswith(f"{PREFIX}/") or path in _HEALTH else screens
+        chosen: ASGIApp = inner if path.startswith(f"{PREFIX}/") or path in _HEALTH else screens
+        if anonymous is not None and chosen is screens and scope["type"] == "http":
+            # The API checks for itself; health is for everybody.
+            header = forwarded_by(HTTPConnection(scope).headers)
+            chosen = screens if header is None else PlainTextResponse(_FORWARDED.format(header=header), 403)
         await chosen(scope, receive, send)
 
     return either
