@@ -20,8 +20,8 @@ async def test_the_how_tos_example_runs_as_printed(tmp_path: Path, monkeypatch: 
     transport = httpx2.ASGITransport(names["api"])  # type: ignore[arg-type]
     async with httpx2.AsyncClient(transport=transport, base_url="http://shop.test") as client:
         assert (await client.get("/ops/")).status_code == 401
-        page = await client.get("/ops/", headers={"x-user": "ada"}, follow_redirects=True)
-        bare = await client.get("/ops", headers={"x-user": "ada"}, follow_redirects=True)
+        page = await client.get("/ops/", headers={"authorization": "Bearer ada-secret"}, follow_redirects=True)
+        bare = await client.get("/ops", headers={"authorization": "Bearer ada-secret"}, follow_redirects=True)
     assert page.status_code == bare.status_code == 200
     assert "ada" in page.text
     await names["hf"].close()  # type: ignore[attr-defined]

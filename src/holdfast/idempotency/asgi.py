@@ -34,7 +34,13 @@ class IdempotencyMiddleware:
     records in its store, `records=RedisRecords(url)` in Redis. `required` refuses requests without a key. The other
     options are those of `holdfast.idempotency.gate.Chosen`.
 
-    api.add_middleware(IdempotencyMiddleware, hf=hf, scope=lambda request: request.headers.get("x-user"))
+    The scope must be an identity that your authentication has proved, never a header that a client can set. A replayed
+    response is sent without calling your application: a check that your application makes itself does not run again.
+
+    def user_id(request):
+        return sessions.user_of(request.headers.get("authorization"))  # verifies the token
+
+    api.add_middleware(IdempotencyMiddleware, hf=hf, scope=user_id)
     """
 
     def __init__(

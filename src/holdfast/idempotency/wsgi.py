@@ -27,7 +27,7 @@ class IdempotencyMiddleware:
     The WSGI twin of the ASGI middleware, with the same parameters. The handler's key is
     `environ["holdfast.idempotency"]`.
 
-    application = IdempotencyMiddleware(application, hf=hf, scope=lambda request: request.headers.get("x-user"))
+    application = IdempotencyMiddleware(application, hf=hf, scope=user_id)
     """
 
     def __init__(
