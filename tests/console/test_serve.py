@@ -208,3 +208,40 @@ async def test_the_command_serves_until_it_is_asked_to_end(ops: Operations, shop
             assert (await client.get(address, headers={"host": "evil.test"})).status_code == 421
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+
+
+BROWSER = {"sec-fetch-site": "same-origin"}
+
+
+@pytest.mark.parametrize(
+    ("address", "origin", "headers", "secure"),
+    [
+        ("http://shop.example", "https://shop.example", BROWSER, True),
+        ("http://shop.example", "https://shop.example", {}, True),
+        ("https://shop.example", "https://shop.example", {}, True),
+        ("http://shop.example", "http://shop.example", {}, False),
+        ("http://shop.example", "http://shop.example", {"x-forwarded-proto": "https"}, False),
+        ("http://127.0.0.1:8470", "http://127.0.0.1:8470", BROWSER, False),
+        ("http://localhost:8470", "http://localhost:8470", BROWSER, False),
+    ],
+    ids=["proxy", "proxy-old-browser", "tls", "plain", "claimed", "here", "localhost"],
+)
+async def test_cookies_are_secure_where_the_browser_came_over_https(
+    ops: Operations, address: str, origin: str, headers: dict[str, str], secure: bool
+) -> None:
+    made = await ops.create_token("grace", scope="admin", actor="ada")
+    async with serving(ops, address, host="0.0.0.0", auth="token") as client:  # noqa: S104
+        client.headers.update(headers)
+        del client.headers["origin"]
+        page = await client.get("/login")
+        # A browser tells a page's Origin only with a form; before that, a proxy's TLS shows in Sec-Fetch-Site alone.
+        if headers == BROWSER or address.startswith("https"):
+            assert ("Secure" in page.headers["set-cookie"]) is secure
+        token = page.headers["set-cookie"].partition("=")[2].partition(";")[0]
+        answer = await client.post(
+            "/login",
+            data={"csrf": token, "token": made.secret},
+            headers={"origin": origin, "cookie": f"holdfast_console={token}"},
+        )
+        assert answer.status_code == 303, answer.text
+        assert ("Secure" in answer.headers["set-cookie"]) is secure

@@ -28,6 +28,7 @@ from holdfast.interfaces.console.guard import (
     check_host,
     check_origin,
     check_token,
+    is_https,
     keep_token,
     seal,
     token_of,
@@ -220,7 +221,7 @@ class Console:
                         path=visit.root + "/",
                         httponly=True,
                         samesite="strict",
-                        secure=visit.request.scope["scheme"] == "https",
+                        secure=is_https(visit.request),
                     )
             case Page(template, shown, status):
                 said = unquote(visit.request.cookies.get(_SAID, ""))

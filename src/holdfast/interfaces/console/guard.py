@@ -71,6 +71,19 @@ def check_origin(request: Request, origins: Iterable[str]) -> None:
         raise NotAllowed(f"the request comes from a page of {origin[:100]!r}, not of this console")
 
 
+def is_https(request: Request) -> bool:
+    """Whether the browser reached the console over HTTPS, also where a proxy ends TLS and passes plain HTTP on.
+
+    The browser's own headers say so; no forwarded header has to be trusted. `Origin` holds the scheme that the browser
+    used, and `Sec-Fetch-Site` is sent only over HTTPS and to this machine's own names.
+    """
+    if request.scope["scheme"] == "https" or request.headers.get("origin", "").lower().startswith("https://"):
+        return True
+    host = _name_in(f"//{request.headers.get('host', '')}")
+    local = host in LOOPBACK or host.endswith(".localhost") or host.startswith("127.")
+    return "sec-fetch-site" in request.headers and not local
+
+
 def token_of(request: Request) -> str:
     """The visitor's token: from the cookie, or a new one."""
     kept = request.cookies.get(COOKIE, "")
@@ -88,7 +101,7 @@ def keep_token(request: Request, response: Response, token: str) -> None:
             path=request.scope.get("root_path", "") + "/",
             httponly=True,
             samesite="strict",
-            secure=request.scope["scheme"] == "https",
+            secure=is_https(request),
         )
 
 

@@ -12,7 +12,15 @@ from starlette.routing import Route
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.console import templating
 from holdfast.interfaces.console.form import read_form
-from holdfast.interfaces.console.guard import NotAllowed, check_origin, check_token, keep_token, seal, token_of
+from holdfast.interfaces.console.guard import (
+    NotAllowed,
+    check_origin,
+    check_token,
+    is_https,
+    keep_token,
+    seal,
+    token_of,
+)
 from holdfast.interfaces.console.visitor import Role, Visitor
 from holdfast.interfaces.refusals import Refusals
 from holdfast.ops.service import Operations
@@ -89,7 +97,7 @@ class SignIn:
             max_age=_LASTS_SECONDS,
             httponly=True,
             samesite="strict",
-            secure=request.scope["scheme"] == "https",
+            secure=is_https(request),
         )
         return seal(response)
 
