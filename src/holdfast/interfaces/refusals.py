@@ -1,4 +1,4 @@
-"""Refusals: who was turned away from what, in the log and in the audit."""
+"""Refusals: who was turned away from what, in the log, and of known callers in the audit."""
 
 import time
 from collections import deque
@@ -20,25 +20,55 @@ _MINUTE = 60.0
 
 
 class Refusals:
-    """Writes refusals to the audit, sixty a minute at most: a stranger at the door must not fill the store."""
+    """Records refused requests, a bounded number a minute.
+
+    Those of known callers (a token, a signed-in visitor) are audited. Strangers are only logged: the audit is kept for
+    good, and anybody who can connect could fill it.
+    """
 
     def __init__(self, kind: str, store: Callable[[], Store]) -> None:
         self._kind, self._store = kind, store
-        # Whoever is known has an allowance apart: strangers must not be able to use it up and hide them.
-        self._written = {known: deque[float](maxlen=_MOST) for known in (True, False)}
+        self._known, self._strangers = Allowance(), Allowance()
 
     async def record(self, actor: str, method: str, path: str, why: str, came_from: str | None) -> None:
-        """Notes that `actor` was refused; never raises because of the store."""
-        path = sanitise(path, 200)
-        log.warning("request refused", actor_key=actor, operation=f"{method} {path}", error=why, where=self._kind)
-        now, written = time.monotonic(), self._written[actor != NOBODY]
-        if len(written) == _MOST and now - written[0] < _MINUTE:
+        """Records that `actor` was refused; never raises because of the store."""
+        known = actor != NOBODY
+        unrecorded = (self._known if known else self._strangers).take()
+        if unrecorded is None:
             return
-        written.append(now)
-        entry = record(
-            actor, "refused", self._kind, path, sanitise(why, 500), {"method": sanitise(method, 20), "from": came_from}
+        path, method = sanitise(path, 200), sanitise(method, 20)
+        more = {"unrecorded": unrecorded} if unrecorded else {}
+        log.warning(
+            "request refused",
+            actor_key=actor,
+            operation=f"{method} {path}",
+            error=why,
+            where=self._kind,
+            client=came_from,
+            **more,
         )
+        if not known:
+            return
+        entry = record(actor, "refused", self._kind, path, sanitise(why, 500), {"method": method, "from": came_from})
         try:
             await perform(self._store(), do(entry))
         except HoldfastError as error:
-            log.warning("a refusal could not be audited", error=str(error))
+            log.warning("refusal could not be audited", error=str(error))
+
+
+class Allowance:
+    """Sixty a minute; counts those beyond it."""
+
+    def __init__(self) -> None:
+        self._taken: deque[float] = deque(maxlen=_MOST)
+        self._left_out = 0
+
+    def take(self) -> int | None:
+        """How many were left out since the last one; none when this one is to be left out, too."""
+        now = time.monotonic()
+        if len(self._taken) == _MOST and now - self._taken[0] < _MINUTE:
+            self._left_out += 1
+            return None
+        self._taken.append(now)
+        left_out, self._left_out = self._left_out, 0
+        return left_out

@@ -56,7 +56,7 @@ def api(
 
     Every request under `/api/v1` needs a token of `holdfast tokens create`; its name is the actor of what it does.
     `anonymous` opens it without tokens, to requests that come by a loopback name alone. `read_only` lets every token
-    look and none act. Served alone it carries stored plans on; mounted, that is for the workers to do.
+    read and none act, and executes no stored plans. Served alone, it executes them otherwise; mounted, the workers do.
     """
     return _Api(hf, anonymous, metrics, read_only).app
 
@@ -95,6 +95,9 @@ class _Api:
 
     @asynccontextmanager
     async def _lifespan(self, _app: object) -> AsyncIterator[None]:
+        if self._read_only:  # a plan that runs changes deliveries
+            yield
+            return
         name = f"api:{socket.gethostname()}:{os.getpid()}"
         running = asyncio.create_task(every(1.0, lambda: self._carry_on(name)))
         try:

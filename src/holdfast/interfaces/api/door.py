@@ -5,15 +5,19 @@ from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.core.errors import HoldfastError
+from holdfast.engine.fields import raised
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
-from holdfast.interfaces.refusals import Refusals
+from holdfast.interfaces.refusals import Allowance, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope as TokenScope
+
+log = structlog.get_logger("holdfast.api")
 
 CALLER = "holdfast_caller"
 _DIRECT = "without tokens only direct requests from this machine are answered"
@@ -46,6 +50,7 @@ class Door:
     ) -> None:
         self._inner, self._ops, self._anonymous, self._read_only = inner, ops, anonymous, read_only
         self.refusals = Refusals("api", lambda: ops().store)
+        self._faults = Allowance()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -60,7 +65,12 @@ class Door:
         except Problem as problem:
             await respond(problem)(scope, receive, send)
         except HoldfastError as error:
-            await respond(problem_of(error))(scope, receive, send)
+            # Nobody has shown a valid token yet, so the response names neither the store nor its host.
+            if self._faults.take() is not None:
+                log.warning("a caller could not be identified", **raised(error))
+            found = problem_of(error)
+            shown = Problem(found.status, found.code, "the store cannot be reached; try again", headers=found.headers)
+            await respond(shown)(scope, receive, send)
         else:
             await self._inner(scope, receive, send)
 

@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
-from holdfast.core.mask import mask
 from holdfast.core.metric import exposition
 from holdfast.interfaces.api.app import PREFIX, api
 from holdfast.interfaces.api.door import forwarded_by, is_loopback
@@ -79,8 +78,8 @@ def standalone(
             families = await console.watch.read("metrics", lambda ops: ops.metrics())
         except NotAllowed as refusal:
             return PlainTextResponse(f"{refusal.why}\n", refusal.status)
-        except HoldfastError as error:
-            return PlainTextResponse(f"{mask(str(error))}\n", 503)
+        except HoldfastError:
+            return PlainTextResponse("the store cannot be reached; see /readyz and the log\n", 503)
         return PlainTextResponse(exposition(families), media_type=CONTENT_TYPE)
 
     screens = Starlette(routes=[*extra, Route("/metrics", metrics), Mount("/", console.app)], lifespan=console.lifespan)
