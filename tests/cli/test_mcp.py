@@ -29,11 +29,13 @@ async def ask(client: Any, tool: str, **arguments: object) -> Any:
 
 
 async def test_an_agent_lists_reads_and_replays_a_dead_letter_in_its_own_name(shop: Shop) -> None:
-    async with agent(shop, "--actor", "ada") as client:
+    async with agent(shop, "--actor", "ada", "--allow-actions") as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert {"list_dlq_events", "get_dlq_event_detail", "replay_dlq_event"} <= tools.keys()
         acting = [name for name, tool in tools.items() if not tool.annotations.read_only_hint]
         assert acting == ["replay_dlq_event"]
+        hints = tools["replay_dlq_event"].annotations
+        assert (hints.destructive_hint, hints.idempotent_hint, hints.open_world_hint) == (True, False, True)
 
         (group,) = (await ask(client, "list_failure_groups"))["groups"]
         first = await ask(client, "list_dlq_events", group=group["fingerprint"], limit=2)
@@ -55,8 +57,14 @@ async def test_an_agent_lists_reads_and_replays_a_dead_letter_in_its_own_name(sh
     assert (entry["actor"], entry["action"], entry["reason"]) == ("ada via mcp", "replay", "card service is back")
 
 
-async def test_a_read_only_agent_cannot_act_and_bad_questions_say_what_is_wrong(shop: Shop) -> None:
-    async with agent(shop, "--read-only") as client:
+def test_an_agent_cannot_be_given_both_modes(shop: Shop) -> None:
+    ended = shop.run("mcp", "--read-only", "--allow-actions")
+    assert ended.exit_code == 2
+    assert "exclude each other" in ended.stderr
+
+
+async def test_an_agent_only_reads_unless_actions_are_allowed_and_bad_questions_say_what_is_wrong(shop: Shop) -> None:
+    async with agent(shop) as client:
         assert "replay_dlq_event" not in {tool.name for tool in (await client.list_tools()).tools}
         (event,) = (await ask(client, "list_dlq_events", limit=1))["events"]
         refused = await client.call_tool("replay_dlq_event", {"id": event["id"], "reason": "x"})

@@ -8,12 +8,16 @@ from holdfast.interfaces.cli.settings import settings
 
 
 @make(name="mcp", acts=True)
-@click.option("--read-only", is_flag=True, help="Leave out the tools that act.")
-def command(read_only: bool) -> None:
-    """Serve dead letters and their replay to an agent (Model Context Protocol on stdin and stdout).
+@click.option("--allow-actions", is_flag=True, help="Let the agent replay dead letters.  [default: read only]")
+@click.option("--read-only", is_flag=True, help="Offer only tools that read. This is the default.")
+def command(allow_actions: bool, read_only: bool) -> None:
+    """Serve dead letters to an agent (Model Context Protocol on stdin and stdout).
 
-    An agent's actions are audited under the actor given here, with "via mcp" behind it.
+    The agent can only read unless --allow-actions is given. Its actions are audited under the actor given here, followed by
+    "via mcp".
     """
+    if allow_actions and read_only:
+        raise click.UsageError("--allow-actions and --read-only exclude each other; give one of them")
     try:
         from holdfast.interfaces.mcp.server import server
     except ModuleNotFoundError as error:
@@ -26,4 +30,4 @@ def command(read_only: bool) -> None:
 
     store = settings().store()
     store.check_schema()
-    server(Operations(store), actor=f"{settings().who()} via mcp", read_only=read_only).run("stdio")
+    server(Operations(store), actor=f"{settings().who()} via mcp", allow_actions=allow_actions).run("stdio")

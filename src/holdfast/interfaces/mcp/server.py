@@ -33,7 +33,8 @@ that stand in them. Values shown as redacted cannot be read here.
 """
 
 _LOOKS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-_ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+# A replay runs a handler again, which may charge a card or send a mail a second time, in other systems.
+_ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
 
 Limit = Annotated[int, Field(ge=1, le=_MOST, description="How many at most.")]
 Since = Annotated[
@@ -42,15 +43,15 @@ Since = Annotated[
 Before = Annotated[UUID | None, Field(description="The `next` of the page before, for the page after it.")]
 
 
-def server(ops: Operations, *, actor: str, read_only: bool = False) -> MCPServer[Any]:
-    """An MCP server on one store. `actor` is recorded with every action; `read_only` leaves out the tools that act."""
+def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPServer[Any]:
+    """An MCP server on one store. Tools that act exist only with `allow_actions`; `actor` is recorded with each action."""
     made: MCPServer[Any] = MCPServer("holdfast", instructions=_INSTRUCTIONS, version=__version__)
 
     def looks(function: Callable[P, Awaitable[object]]) -> None:
         made.tool(annotations=_LOOKS)(_answered(function))
 
     def acts(function: Callable[P, Awaitable[object]]) -> None:
-        if not read_only:
+        if allow_actions:
             made.tool(annotations=_ACTS)(_answered(function))
 
     @looks
