@@ -75,3 +75,21 @@ def test_a_receiver_that_refuses_raises_so_that_the_failure_is_logged(receiver: 
 def test_an_address_that_is_no_web_address_is_refused_at_once() -> None:
     with pytest.raises(ConfigurationError, match="http"):
         webhook_hook("file:///etc/passwd")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed(receiver: tuple[str, type[Receiver]], status: int) -> None:
+    url, kind = receiver
+
+    def redirect(self: Receiver) -> None:
+        self.received.append({"path": self.path})
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(status)
+        self.send_header("location", f"http://127.0.0.1:{self.server.server_port}/elsewhere")  # type: ignore[attr-defined]
+        self.end_headers()
+
+    kind.do_POST = kind.do_GET = redirect  # type: ignore[method-assign,attr-defined]
+    with pytest.raises(HTTPError) as refused:
+        webhook_hook(url, headers={"authorization": "Bearer x"})(ALERT)
+    refused.value.close()
+    assert kind.received == [{"path": "/alerts"}]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import UUID
 
 import orjson
@@ -192,15 +192,26 @@ def sentry_hook(alert: DeadLetterAlert) -> None:
 
 
 def webhook_hook(url: str, *, headers: Mapping[str, str] | None = None, timeout: Duration = 10) -> AlertHook:
-    """A hook that posts each alert as JSON to `url`, an address of your own such as a chat's incoming webhook."""
+    """A hook that posts each alert as JSON to `url`, an address of your own such as a chat's incoming webhook.
+
+    Redirects are not followed: they would send the alert and `headers` to an address that nobody configured.
+    """
     seconds = to_timedelta(timeout, name="timeout").total_seconds()
     if urlsplit(url).scheme not in ("http", "https"):
         raise ConfigurationError("an alert webhook needs an http or https address")
+    opener = build_opener(_RefuseRedirects)
 
     def post(alert: DeadLetterAlert) -> None:
         body = orjson.dumps({"event": "dead letter", "text": alert.text, "alike": alert.alike, **alert.fields()})
         request = Request(url, body, {"content-type": "application/json", **(headers or {})})  # noqa: S310
-        with urlopen(request, timeout=seconds):  # noqa: S310
+        with opener.open(request, timeout=seconds):
             pass
 
     return post
+
+
+class _RefuseRedirects(HTTPRedirectHandler):
+    """Leaves a redirect as it is: an HTTP error."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
