@@ -4,7 +4,6 @@ import pytest
 
 from holdfast.core.tally import Tally
 from holdfast.interfaces.cli.story import next_commands
-from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import shape
 from holdfast.ops.stats import Load, Stats, read_conditions
@@ -37,7 +36,8 @@ async def test_a_figure_at_the_bound_is_named_in_every_shape(store: Store, ops: 
     told = shape(detail)
     assert isinstance(told, dict)
     assert (told["alike"], told["at_least"]) == (3, ["alike"])
-    assert any(f"--limit {MAX_PLAN}" in command for _, command in next_commands(detail)), "all of them, not three"
+    mark = detail.listed.delivery.fingerprint
+    assert f"holdfast replay --group {mark} --consumer mail" in dict(next_commands(detail)).values(), "all, not three"
     exact = await ops.stats(exact=True)
     assert (f"{exact.failed}", shape(exact)["at_least"]) == ("5", [])  # type: ignore[index]
     (deliveries,) = [one for one in await ops.metrics() if one.name == "holdfast_deliveries_all"]

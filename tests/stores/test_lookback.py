@@ -18,7 +18,7 @@ from holdfast.stores.query import Filter, Listed, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.build import claim_all, failure, finish, message, put, register_consumers, sql
+from tests.stores.build import claim_all, failure, finish, job, message, put, register_consumers, sql
 from tests.stores.explain import session, sqlite_plan
 
 T = TypeVar("T")
@@ -90,6 +90,35 @@ async def test_a_page_may_be_empty_and_not_the_last(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Filter(dead=True, consumers=("rare",)),
+        Filter(dead=True, consumers=("rare",), queue="default"),
+        Filter(dead=True, type="job.rare"),
+        Filter(dead=True, queue="rare"),
+        Filter(dead=True, error_type="KeyError"),
+        Filter(statuses=(Status.PENDING,), consumers=("rare",)),
+        Filter(statuses=(Status.PENDING, Status.IN_FLIGHT), queue="rare"),
+    ],
+)
+async def test_a_list_with_a_count_never_begins_with_an_empty_page(store: Store, wanted: Filter) -> None:
+    """The three that match are the oldest, behind many stretches of others."""
+    await put(store, *(job("rare", queue=wanted.queue or "default") for _ in range(3)))
+    if wanted.dead:
+        for claimed in await claim_all(store):
+            await finish(store, claimed, DeadLetter(), error=failure("no", KeyError))
+    await put(store, *(job("mail") for _ in range(100)))
+    if wanted.dead:
+        for claimed in await claim_all(store):
+            await finish(store, claimed, DeadLetter(), error=failure())
+    found = await store.run(delivery_page(wanted, 2))
+    assert [one.delivery.consumer for one in found.items] == ["rare", "rare"]
+    rest = await store.run(delivery_page(wanted, 2, found.next))
+    assert len(rest.items) == 1
+
+
+@pytest.mark.usefixtures("short")
 async def test_messages_come_in_pages_likewise_and_a_key_is_looked_up(store: Store) -> None:
     await mixed(store)
     for given, count in (({"type": "order.t1"}, 7), ({"type": "order.*"}, 20), ({"source": "s1"}, 10), ({}, 20)):
@@ -109,6 +138,14 @@ def full(postgres18: PostgresServer) -> PostgresStore:
     store.migrate()
     pile(store, *_HEAPS)
     return store
+
+
+def test_the_dead_letters_of_one_consumer_are_read_in_order_by_an_index(full: PostgresStore) -> None:
+    with session(full) as asked:
+        asked.run(delivery_page(Filter(dead=True, consumers=("nobody",)), 50))
+        plan = asked.explain("list_deliveries")
+        assert plan.scans("delivery") == {"delivery_dead_consumer"}
+        assert plan.rows_removed("delivery") == 0
 
 
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])

@@ -1,5 +1,6 @@
 """Reading: every filter, pages without gaps or repeats, failure groups and counts."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.stores.counting import counts, failure_groups
+from holdfast.stores.lookback import delivery_page
 from holdfast.stores.operate import cancel, discard
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, clock, deliveries, deliveries_of, messages, runs
@@ -17,6 +19,7 @@ from tests.stores.build import (
     age,
     all_deliveries,
     claim_all,
+    claim_one,
     failure,
     finish,
     fresh_id,
@@ -222,3 +225,26 @@ async def test_an_empty_store_counts_nothing(store: Store) -> None:
     assert await store.run(counts()) == []
     assert await store.run(failure_groups()) == []
     assert await store.run(deliveries(Filter())) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ConnectionError", {"ConnectionError", "requests.exceptions.ConnectionError"}),
+        ("builtins.ConnectionError", {"ConnectionError", "requests.exceptions.ConnectionError"}),
+        ("exceptions.ConnectionError", {"requests.exceptions.ConnectionError"}),
+        ("requests.exceptions.ConnectionError", {"requests.exceptions.ConnectionError"}),
+        ("Error", set()),
+        ("nError", set()),
+        ("%", set()),
+    ],
+)
+async def test_an_error_is_found_by_its_short_name(store: Store, name: str, expected: set[str]) -> None:
+    kinds = {"ConnectionError", "requests.exceptions.ConnectionError", "shop.MyConnectionError", "other.Broken"}
+    for kind in sorted(kinds):
+        claimed = await claim_one(store)
+        await finish(store, claimed, DeadLetter(), error=replace(failure(), type=kind))
+    found = await store.run(deliveries(Filter(dead=True, error_type=name)))
+    assert {one.delivery.error_type for one in found} == expected
+    paged = await store.run(delivery_page(Filter(dead=True, error_type=name)))
+    assert {one.delivery.error_type for one in paged.items} == expected

@@ -1,5 +1,7 @@
 """Pages of deliveries and messages in a time that does not depend on how many there are."""
 
+import time
+from collections.abc import Callable
 from uuid import UUID
 
 from holdfast.core.message import Message
@@ -10,17 +12,30 @@ from holdfast.stores import lookback
 from holdfast.stores.lookback import Slice
 from holdfast.stores.query import Filter, Listed
 
+_PATIENCE = 0.05
+"""Seconds for which an empty page is scanned further."""
 
-def delivery_page(wanted: Filter | None = None, *, limit: int = 50, before: UUID | None = None) -> Work[Slice[Listed]]:
+
+def delivery_page(
+    wanted: Filter | None = None,
+    *,
+    limit: int = 50,
+    before: UUID | None = None,
+    timer: Callable[[], float] = time.monotonic,
+) -> Work[Slice[Listed]]:
     """A page of deliveries, newest first; pass `next` as `before` for the following.
 
-    A filter that no index serves is looked for in a bounded stretch: a page may hold less than `limit`, even nothing,
-    and only when `next` is none was it the last.
+    What no index serves is scanned for within a bound: a page may hold less than `limit`, even nothing after it has
+    scanned for a while, and only when `next` is none was it the last. A page of dead letters is never empty while one
+    matches.
     """
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
+    until = timer() + _PATIENCE
     items, following = yield from do(lookback.delivery_page(wanted, limit, before))
+    while not items and following is not None and timer() < until:
+        items, following = yield from do(lookback.delivery_page(wanted, limit, following))
     return Slice([shown_listed(one) for one in items], following)
 
 

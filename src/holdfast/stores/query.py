@@ -50,7 +50,8 @@ _TIMES = tuple(name for name in _DELIVERY if name.endswith("_at") or name == "le
 class Filter:
     """The one query value for list, replay and discard. Everything given must hold.
 
-    `type` is a type, or a prefix such as `order.*`. `group` is an error fingerprint. `since` and `until` look at
+    `type` is a type, or a prefix such as `order.*`. `error_type` is the name of an exception, with or without its module.
+    `group` is an error fingerprint. `since` and `until` look at
     when a delivery ended, or else when it was made.
     `dead` asks for dead letters: failed and not discarded. `replayed` asks for what was a dead letter and was replayed,
     however it stands now.
@@ -241,9 +242,15 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
         add("where_status", statuses=[status.value for status in wanted.statuses])
     if wanted.discarded is not None:
         add("where_discarded" if wanted.discarded else "where_not_discarded")
-    if wanted.consumers:
+    if wanted.dead and len(wanted.consumers) == 1:
+        # Equal to one: so that an index by consumer serves in the order of ids.
+        add("where_consumer", consumer=wanted.consumers[0])
+    elif wanted.consumers:
         add("where_consumers", consumers=list(wanted.consumers))
-    for name in ("queue", "error_type", "group", "since", "until"):
+    if wanted.error_type is not None:
+        # A built-in error is stored without its module, any other with it.
+        add("where_error_type", error_type=wanted.error_type.removeprefix("builtins."))
+    for name in ("queue", "group", "since", "until"):
         if (value := getattr(wanted, name)) is not None:
             add(f"where_{name}", **{name: value})
     if wanted.type is not None and wanted.type.endswith(".*"):

@@ -66,7 +66,7 @@ _FILTERS = (
     click.option("--consumer", "consumer", multiple=True, metavar="NAME", help="Of this consumer; may be repeated."),
     click.option("--queue", metavar="NAME", help="In this queue."),
     click.option("--type", "type", metavar="TYPE", help="Of this type, or of all below it (order.*)."),
-    click.option("--error-type", metavar="NAME", help="Failed with this type of error."),
+    click.option("--error-type", metavar="NAME", help="Failed with this error: ConnectionError, or with its module."),
     click.option("--group", metavar="MARK", help="Of this failure group (see `holdfast dlq groups`)."),
     click.option("--since", type=MOMENT, metavar="TIME", help="Ended (or made) since: 2h, 3d, 2026-11-15T09:00Z."),
     click.option("--until", type=MOMENT, metavar="TIME", help="Ended (or made) before."),

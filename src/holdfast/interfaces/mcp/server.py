@@ -58,7 +58,10 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     async def list_dlq_events(
         consumer: Annotated[str | None, Field(description="Of this consumer.")] = None,
         type: Annotated[str | None, Field(description="Of this event type, or of all below it (order.*).")] = None,
-        error_type: Annotated[str | None, Field(description="Failed with this type of error.")] = None,
+        error_type: Annotated[
+            str | None,
+            Field(description="Failed with this error: a name such as ConnectionError, with or without its module."),
+        ] = None,
         group: Annotated[str | None, Field(description="Of this failure group, by its fingerprint.")] = None,
         since: Since = None,
         before: Before = None,

@@ -43,10 +43,13 @@ and d.discarded_at is null
 and d.failure_history is not null
 -- fragment: where_consumers
 and d.consumer = any (:consumers::text[])
+-- fragment: where_consumer
+and d.consumer = :consumer::text
 -- fragment: where_queue
 and d.queue = :queue::text
 -- fragment: where_error_type
-and d.error_type = :error_type::text
+and (d.error_type = :error_type::text
+     or right(d.error_type, length(:error_type::text) + 1) = '.' || :error_type::text)
 -- fragment: where_group
 and d.fingerprint = :group::text
 -- fragment: where_message

@@ -9,13 +9,13 @@ select m.id from {hf}message m where true {where} order by m.id desc limit 1 off
 -- name: unfinished_deliveries
 -- Some of the deliveries in these states, from partial indexes alone, in no order.
 select d.id from {hf}delivery d
-where d.status = 'pending' and not d.suspect and 'pending' in (select value from json_each(:statuses))
+where d.status = 'pending' and not d.suspect and 'pending' in (select value from json_each(:statuses)) {narrow}
 union all
 select d.id from {hf}delivery d
-where d.status = 'pending' and d.suspect and 'pending' in (select value from json_each(:statuses))
+where d.status = 'pending' and d.suspect and 'pending' in (select value from json_each(:statuses)) {narrow}
 union all
 select d.id from {hf}delivery d
-where d.status = 'in_flight' and 'in_flight' in (select value from json_each(:statuses))
+where d.status = 'in_flight' and 'in_flight' in (select value from json_each(:statuses)) {narrow}
 limit :limit
 
 -- fragment: where_from

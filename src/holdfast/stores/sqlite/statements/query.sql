@@ -43,10 +43,12 @@ and d.discarded_at is null
 and d.failure_history is not null
 -- fragment: where_consumers
 and d.consumer in (select value from json_each(:consumers))
+-- fragment: where_consumer
+and d.consumer = :consumer
 -- fragment: where_queue
 and d.queue = :queue
 -- fragment: where_error_type
-and d.error_type = :error_type
+and (d.error_type = :error_type or substr(d.error_type, -length(:error_type) - 1) = '.' || :error_type)
 -- fragment: where_group
 and d.fingerprint = :group
 -- fragment: where_message
