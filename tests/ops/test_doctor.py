@@ -1,5 +1,6 @@
 """The doctor: a healthy store is well, and every illness is found, with a remedy."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -8,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.core.change import Deliver
+from holdfast.core.change import Deliver, Retry
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.tally import Tally
 from holdfast.ops.findings import Facts, Finding, Level, judge, schema_finding
@@ -26,8 +27,10 @@ from tests.ops.build import dead_letters, fail_pending
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.stores.build import (
+    age,
     claim_all,
     expire,
+    failure,
     finish,
     fresh_id,
     job,
@@ -109,7 +112,8 @@ async def test_pauses_blocks_suspects_and_full_histories_are_found(store: Store,
     await store.run(pause_consumer("mail", "ada", None))
     await store.run(block_consumer("mail", "smtp", HOUR, "w"))
     found = await ops.doctor()
-    assert bad(found) == dict.fromkeys(("paused", "blocked", "suspects", "history"), Level.WARN)
+    other = dict.fromkeys(("dead letters", "paused", "blocked", "suspects", "history"), Level.WARN)
+    assert bad(found) == {"failing": Level.FAIL, **other}
     assert any(str(ids[0]) in f.message for f in found)
 
 
@@ -239,3 +243,37 @@ def test_a_healthy_judgement_is_well_and_a_newer_schema_asks_for_an_upgrade() ->
     assert {finding.level for finding in judge(facts(pooled=True, workers=(), lanes=()))} == {Level.OK}
     assert "upgrade" in schema_finding(SchemaStatus("holdfast", 9, 3)).remedy
     assert "migrate" in schema_finding(SchemaStatus("holdfast", 1, 3)).remedy
+
+
+async def test_dead_letters_failing_consumers_and_old_work_come_first(store: Store, ops: Operations) -> None:
+    """Even before a failure of the settings, such as the missing fsync of the test servers."""
+    await dead_letters(store, 3)
+    await dead_letters(store, 2, consumer="export", text="disk full")
+    age(store, HOUR, "delivery")
+    await dead_letters(store, 1, consumer="billing", text="declined")
+    await put(store, job("slow"), job("paused"))
+    await register_consumers(store, {"paused": []})
+    await ops.pause_consumer("paused", actor="ada")
+    age(store, HOUR, "delivery")
+    await dead_letters(store, 1, consumer="billing", text="declined")
+    await start(store, "w", ["mail", "export", "billing", "slow", "paused"])
+    found = await ops.doctor()
+    first = [(one.check, one.level) for one in found[:3]]
+    assert first == [("failing", Level.FAIL), ("dead letters", Level.WARN), ("old work", Level.WARN)]
+    failing, dead, old = found[:3]
+    assert re.match(r"billing is failing: last dead letter \d+s ago; RuntimeError: declined at /", failing.message)
+    assert dead.message.startswith("7 dead letters in 3 groups; 3 of mail for 2h: RuntimeError: boom at ")
+    assert old.message == "1 delivery for slow in queue default: the oldest has been due for 1h"
+    assert [one.check for one in found if one.level is not Level.OK].count("old work") == 1, (
+        "a pause is its own finding"
+    )
+
+
+async def test_a_consumer_whose_failures_are_retried_is_failing(store: Store, ops: Operations) -> None:
+    await put(store, job("mail"))
+    (claimed,) = await claim_all(store)
+    await finish(store, claimed, Retry(HOUR), error=failure())
+    found = (await ops.doctor())[0]
+    assert (found.check, found.level) == ("failing", Level.WARN)
+    assert found.message == "mail is failing: 1 delivery failed with RuntimeError, to be retried"
+    assert found.remedy == f"run `holdfast deliveries show {claimed.id}`"

@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from holdfast.ops.brokers import Place, examine, judge_intakes
+from holdfast.ops.deliveries import failure_groups
 from holdfast.ops.findings import Facts, Finding, judge, schema_finding, worst_first
 from holdfast.ops.projectors import judge_projectors
 from holdfast.ops.relays import relays
+from holdfast.ops.trend import retrying
 from holdfast.ops.upkeep import now_and_skew
 from holdfast.ops.work import Work, ask, do
+from holdfast.ops.work_findings import judge_work
 from holdfast.stores.counting import counts
 from holdfast.stores.health import (
     at_history_bound,
@@ -33,7 +36,8 @@ _OLD = timedelta(minutes=5)
 def doctor(
     local: Callable[[], datetime] = lambda: datetime.now(UTC), places: Sequence[Place] = ()
 ) -> Work[list[Finding]]:
-    """What is well and what is not, worst first; without current tables that alone is found.
+    """What is well and what is not: dead letters, failing consumers and old work first, then the worst; without current
+    tables that alone is found.
 
     Changes nothing. `local` is this machine's clock; `places` are sources and targets at brokers to be asked, too.
     """
@@ -61,4 +65,5 @@ def doctor(
     asked = yield from ask(lambda store: examine(places))
     read = judge_intakes((yield from do(intakes())), facts.now)
     rebuilds = judge_projectors((yield from do(projectors())))
-    return worst_first([*judge(facts), *read, *rebuilds, *asked])
+    work = judge_work(facts, (yield from failure_groups()), (yield from retrying()))
+    return worst_first([*work, *judge(facts), *read, *rebuilds, *asked])

@@ -19,6 +19,8 @@ _SKEW = timedelta(seconds=5)
 _FAR_BEHIND = 1000
 _DEAD_ROWS = 100_000
 _LATE = timedelta(minutes=5)
+WORK = ("failing", "dead letters", "old work")
+"""The checks of the work itself: an operator asks for these first."""
 
 
 class Level(StrEnum):
@@ -136,8 +138,11 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def worst_first(found: Iterable[Finding]) -> list[Finding]:
-    """Failures before warnings before what is well, otherwise as they came."""
-    return sorted(found, key=lambda finding: -list(Level).index(finding.level))
+    """What is wrong with the work first, then failures, warnings and what is well, otherwise as they came."""
+    return sorted(
+        found,
+        key=lambda one: (one.level is Level.OK, one.check not in WORK, -list(Level).index(one.level)),
+    )
 
 
 def _settings(facts: Facts) -> Iterator[Finding]:

@@ -1,0 +1,92 @@
+"""Findings about the work itself: dead letters, consumers that fail, and work that waits too long."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core.duration import format_duration
+from holdfast.core.tally import total
+from holdfast.ops.findings import Facts, Finding, Level
+from holdfast.stores.query import FailureGroup
+from holdfast.stores.trend import Retrying
+
+RECENT = timedelta(minutes=15)
+"""What failed since then fails now, and what has been due for longer is old."""
+_SHOWN = 10
+
+
+def judge_work(facts: Facts, groups: Sequence[FailureGroup], retrying: Sequence[Retrying]) -> list[Finding]:
+    """What an operator has to do first: what is dead, what fails now, what waits too long."""
+    return [*_failing(groups, retrying, facts.now), *_dead(facts, groups), *_old(facts)]
+
+
+def _failing(groups: Sequence[FailureGroup], retrying: Sequence[Retrying], now: datetime) -> Iterator[Finding]:
+    """Consumers with a dead letter a short time ago, then those whose failures are still retried."""
+    dying: dict[str, FailureGroup] = {}
+    for group in groups:
+        last = group.last_failed_at
+        newest = dying.get(group.consumer)
+        if last is not None and now - last < RECENT and (newest is None or last > (newest.last_failed_at or last)):
+            dying[group.consumer] = group
+    for consumer, group in list(dying.items())[:_SHOWN]:
+        yield Finding(
+            "failing",
+            Level.FAIL,
+            f"{consumer} is failing: last dead letter {_since(group.last_failed_at, now)} ago; {_error(group)}",
+            f"run `holdfast dlq show {group.example}`",
+        )
+    for one in retrying[:_SHOWN]:
+        if one.consumer not in dying:
+            yield Finding(
+                "failing",
+                Level.WARN,
+                f"{one.consumer} is failing: {_deliveries(one.count)} failed with {one.error_type}, to be retried",
+                f"run `holdfast deliveries show {one.example}`",
+            )
+
+
+def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
+    dead = total(row.count for row in facts.counts if row.state == "failed")
+    if not dead:
+        yield Finding("dead letters", Level.OK, "there are none")
+        return
+    kinds = f" in {len(groups):,} groups" if len(groups) > 1 else ""
+    message = f"{dead:,} dead letter{'' if dead == 1 else 's'}{kinds}"
+    if groups:
+        largest = max(groups, key=lambda group: group.count)
+        since = "" if largest.first_failed_at is None else f" for {_since(largest.first_failed_at, facts.now)}"
+        deploy = "" if largest.first_generation is None else f", first run by generation {largest.first_generation}"
+        message += f"; {largest.count:,} of {largest.consumer}{since}{deploy}: {_error(largest)}"
+    yield Finding("dead letters", Level.WARN, message, "run `holdfast dlq groups`, then `holdfast replay --group …`")
+
+
+def _old(facts: Facts) -> Iterator[Finding]:
+    """What is due for long although nobody holds it back: pauses and blocks are findings of their own."""
+    held = {one.name for one in facts.consumers if one.paused_at or (one.blocked_until or facts.now) > facts.now}
+    for row in facts.counts:
+        if row.state != "pending" or row.oldest_at is None or row.queue in facts.paused_queues or row.consumer in held:
+            continue
+        if facts.now - row.oldest_at > RECENT:
+            yield Finding(
+                "old work",
+                Level.WARN,
+                f"{_deliveries(row.count)} for {row.consumer} in queue {row.queue}: the oldest has been due for "
+                f"{_since(row.oldest_at, facts.now)}",
+                f"add workers, or look at `holdfast deliveries list --status pending --consumer {row.consumer}`",
+            )
+
+
+def _error(group: FailureGroup) -> str:
+    error = " ".join((group.last_error or "").split())[:120]
+    frame = f" at {group.frame}" if group.frame else ""
+    return f"{group.error_type or 'error'}: {error}{frame}"
+
+
+def _deliveries(count: int) -> str:
+    return f"{count:,} deliver{'y' if count == 1 else 'ies'}"
+
+
+def _since(at: datetime | None, now: datetime) -> str:
+    if at is None:
+        return "?"
+    seconds = max(0, int((now - at).total_seconds()))
+    return format_duration(timedelta(seconds=seconds if seconds < 60 else seconds - seconds % 60))
