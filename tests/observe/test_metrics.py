@@ -75,6 +75,7 @@ async def test_the_figures_agree_with_what_happened_and_pass_the_parser(make_app
     assert at(figures, "holdfast_runs_total", **billing, operation="deliver") == 3
     assert at(figures, "holdfast_runs_total", **billing, operation="dead_letter") == 1
     assert at(figures, "holdfast_runs_total", **mail, operation="deliver") == 4
+    assert at(figures, "holdfast_runs_total", **mail, operation="dead_letter") == 0, "there before the first one"
     for name in ("holdfast_run_seconds", "holdfast_claim_to_done_seconds"):
         assert at(figures, f"{name}_count", **billing) == 8
         assert at(figures, f"{name}_bucket", **billing, le="+Inf") == 8

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
+from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.metric import Distribution, Family, MetricKind, Sample
 from holdfast.engine.fields import raised
 from holdfast.stores.claim import Claimed
@@ -48,7 +49,8 @@ class _Series:
 
     def __init__(self) -> None:
         self.claims = self.lost = 0
-        self.operations: dict[str, int] = {}
+        # A counter that first appears above zero has no increase in a monitor's eyes, so the common ones begin at zero.
+        self.operations = dict.fromkeys((Deliver.name, Retry.name, DeadLetter.name), 0)
         self.run, self.held = _Sizes(), _Sizes()
 
 

@@ -1,12 +1,14 @@
 """Metrics of the store: what waits, runs and has failed, whoever works on it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.metric import Family, MetricKind, Sample
 from holdfast.ops.stats import Load, Stats, stats
 from holdfast.ops.work import Work, do
 from holdfast.stores.breaker import breakers
+from holdfast.stores.registry import consumers
 
 _MOST_LOADS = 500
 _STATES: dict[str, Callable[[Load], int]] = {
@@ -24,6 +26,10 @@ def metrics() -> Work[list[Family]]:
     Counted to the end, in a time that grows with what is not done: a graph must not lie flat at a bound.
     """
     now = yield from stats(exact=True)
+    busy = {load.consumer for load in now.loads}
+    # A series that comes and goes hides a rise: a consumer with nothing to do is at zero.
+    idle = [Load(queue=one.queue, consumer=one.name) for one in (yield from do(consumers())) if one.name not in busy]
+    now = replace(now, loads=(*now.loads, *idle))
     circuits = [one.name for one in (yield from do(breakers())) if one.circuit.state(one.now) is CircuitState.OPEN]
     return families(now, circuits)
 
