@@ -8,10 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.api.app import api
 from holdfast.interfaces.console.actions import CHANGES
 from holdfast.interfaces.console.app import SCREENS
 from holdfast.interfaces.console.visitor import Role
 from holdfast.ops.service import Operations
+from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.protocol import Store
 from tests.console.conftest import ADDRESS, Visiting, post
 
@@ -206,3 +208,21 @@ async def test_a_form_that_never_ends_is_not_read_to_its_end(visiting: Visiting)
         assert (await post(client, "/queues/pause", name="x" * 100_000)).status_code == 413
         answer = await client.post("/ops/queues/pause", data={f"f{n}": "1" for n in range(200)})
         assert answer.status_code == 400
+
+
+async def test_a_viewer_does_not_see_the_path_of_a_webhooks_address(
+    visiting: Visiting, ops: Operations, shop: Store
+) -> None:
+    options = WebhookOptions(allow_http=True, allow_networks=("127.0.0.0/8",))
+    await ops.add_webhook("http://127.0.0.1/services/x9f8e7d6c5b4a3", events=["a"], actor="ada", options=options)
+    for role, seen in (("viewer", False), ("operator", True), ("admin", True), ("viewer", False)):
+        async with visiting(role) as client:
+            page = (await client.get("/ops/webhooks")).text
+            assert "http://127.0.0.1" in page
+            assert ("x9f8e7d6c5b4a3" in page) is seen
+    for scope, seen in (("read", False), ("operate", True)):
+        made = await ops.create_token(scope, scope=scope, actor="ada")
+        transport = httpx2.ASGITransport(api(ops))
+        headers = {"authorization": f"Bearer {made.secret}"}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://a", headers=headers) as client:
+            assert ("x9f8e7d6c5b4a3" in (await client.get("/api/v1/webhooks")).text) is seen

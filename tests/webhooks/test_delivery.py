@@ -487,6 +487,24 @@ async def test_the_query_of_an_address_is_a_secret_too(hf: Holdfast, receiver: R
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
+async def test_the_path_of_an_address_is_hidden_unless_it_is_asked_for(
+    hf: Holdfast, receiver: Receiver, log: Log
+) -> None:
+    await hf.webhooks.add(
+        f"http://127.0.0.1:{receiver.port}/services/T0/x9f8e7d6c5b4a3", events=["order.*"], conn=None, retry=QUICK
+    )
+    receiver.then(answer(500, b"cannot POST /services/T0/x9f8e7d6c5b4a3; unknown hook x9f8e7d6c5b4a3"))
+    await place(hf)
+    await drain(hf)
+    (webhook,) = await hf.ops.webhooks()
+    assert webhook.url == f"http://127.0.0.1:{receiver.port}/…"
+    told = f"{webhook!r}{await run_records(hf)!r}{await only(hf)!r}{log!r}{await hf.ops.audit()!r}"
+    assert "x9f8e7d6c5b4a3" not in told
+    (whole,) = await hf.ops.webhooks(show_path=True)
+    assert whole.url.endswith("/services/T0/x9f8e7d6c5b4a3")
+
+
+@pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("strict", [{"allow_http": True}, {"allow_networks": ("127.0.0.0/8",)}])
 async def test_a_name_that_comes_to_lead_where_it_must_not_costs_a_few_deliveries_and_not_all(
     make_app: MakeApp, receiver: Receiver, strict: dict[str, Any]

@@ -29,7 +29,7 @@ _LONGEST_OVERLAP = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An endpoint as operators see it: no secret, of its address no query, of its headers only the names."""
+    """An endpoint as operators see it: no secret, no query in its address, only the names of its headers."""
 
     id: str
     url: str
@@ -62,9 +62,12 @@ class Tried:
     error: str | None
 
 
-def webhooks(*, tenant: str | None = None) -> Work[list[Webhook]]:
-    """Every endpoint, or a tenant's, oldest first."""
-    found = yield from do(webhook.endpoints())
+def webhooks(*, tenant: str | None = None, show_path: bool = False) -> Work[list[Webhook]]:
+    """Every endpoint, or a tenant's, oldest first.
+
+    Paths are hidden unless `show_path` is given: the path of many incoming webhooks is a secret.
+    """
+    found = yield from do(webhook.listed_endpoints())
     held = loads((yield from do(counts())))
     circuits = {one.name: one for one in (yield from do(breakers()))}
     listed = []
@@ -76,7 +79,7 @@ def webhooks(*, tenant: str | None = None) -> Work[list[Webhook]]:
         listed.append(
             Webhook(
                 id=one.id,
-                url=shown(one.url),
+                url=shown(one.url, path=show_path),
                 tenant=one.tenant,
                 events=one.events,
                 headers=tuple(sorted(one.headers)),

@@ -93,6 +93,12 @@ def endpoints() -> Steps[list[Endpoint]]:
     return [_endpoint(row) for row in (yield Query("endpoints"))]
 
 
+@operation(reads=True)
+def listed_endpoints() -> Steps[list[Endpoint]]:
+    """Every endpoint, oldest first, without its secrets."""
+    return [_endpoint(row) for row in (yield Query("listed_endpoints"))]
+
+
 @operation
 def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
     """Makes no more deliveries for an endpoint and holds those there are; false when it was disabled before."""
@@ -150,7 +156,7 @@ def serve_consumers(worker: str, consumers: Sequence[str]) -> Steps[None]:
 
 
 def _known(id: str) -> Steps[None]:
-    if not any(row[0] == id for row in (yield Query("endpoints"))):
+    if not any(row[0] == id for row in (yield Query("listed_endpoints"))):
         raise _absent(id)
 
 
@@ -167,7 +173,7 @@ def _endpoint(row: Row) -> Endpoint:
         events=_texts(events),
         tenant=tenant,
         headers=orjson.loads(headers),
-        secrets=(secret,) if previous is None else (secret, previous),
+        secrets=tuple(one for one in (secret, previous) if one is not None),
         previous_until=optional_time(previous_until),
         rate=rate,
         concurrency=concurrency,

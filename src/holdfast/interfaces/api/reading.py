@@ -171,7 +171,8 @@ async def _groups(call: Call) -> Page[FailureGroup]:
 
 
 async def _webhooks(call: Call) -> Page[Webhook]:
-    return Page(await call.ops.webhooks(tenant=call.query.tenant))
+    shown = call.caller.scope.covers(Scope.OPERATE)
+    return Page(await call.ops.webhooks(tenant=call.query.tenant, show_path=shown))
 
 
 async def _stats(call: Call) -> Stats:

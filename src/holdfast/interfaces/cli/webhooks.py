@@ -55,7 +55,7 @@ def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
 def list_(tenant: str | None) -> None:
     """List endpoints. Secrets are never shown again."""
     ops = settings().operations()
-    found, now = ops.webhooks(tenant=tenant), ops.now()
+    found, now = ops.webhooks(tenant=tenant, show_path=True), ops.now()
     columns: list[Column[Webhook]] = [
         Column("ID", lambda one: one.id),
         Column("TENANT", lambda one: one.tenant or ""),

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.visit import PAGE, Page, Visit, read_number
+from holdfast.interfaces.console.visitor import Role
 from holdfast.stores.idempotency import Mark, Progress
 
 
@@ -30,7 +31,8 @@ async def schedules(visit: Visit) -> Page:
 
 
 async def webhooks(visit: Visit) -> Page:
-    found = await visit.watch.read("webhooks", lambda ops: ops.webhooks())
+    shown = visit.visitor.role.covers(Role.OPERATOR)
+    found = await visit.watch.read(f"webhooks {shown}", lambda ops: ops.webhooks(show_path=shown))
     wanted = visit.query.get("tenant")
     return Page(
         "webhooks.html",

@@ -136,14 +136,22 @@ def query_of(url: str) -> str:
     return urlsplit(url).query
 
 
-def shown(url: str) -> str:
-    """A URL fit for lists and logs: what stands before the host or after the path may be a secret."""
+def path_of(url: str) -> str:
+    """The path of a URL without its slashes at both ends."""
+    return urlsplit(url).path.strip("/")
+
+
+def shown(url: str, *, path: bool = True) -> str:
+    """A URL for lists and logs, without user, password and query, which may be secrets; `path` says whether its path is
+    shown."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port is not None else ""
     except ValueError:
         return "(unreadable)"
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+    if not path:
+        return f"{parts.scheme}://{host}{port}" + ("/…" if parts.path.strip("/") or parts.query else "")
     return f"{parts.scheme}://{host}{port}{parts.path}" + ("?…" if parts.query else "")
 
 

@@ -24,7 +24,7 @@ from holdfast.core.errors import (
 from holdfast.core.http import parse_date, parse_retry_after
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.circuits import Circuits
-from holdfast.outbound.webhooks.address import authority_of, query_of
+from holdfast.outbound.webhooks.address import authority_of, path_of, query_of
 from holdfast.outbound.webhooks.gate import Gate
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.send import Answer, Sender
@@ -35,6 +35,7 @@ log = structlog.get_logger("holdfast.webhooks")
 
 _AGENT = f"holdfast/{__version__}"
 _MOMENT = 2.0
+_TOKEN_LENGTH = 12
 # Its lanes are left out of claims, so that only what was claimed before comes here; or it was enabled a moment ago.
 _DISABLED = timedelta(seconds=2)
 # Answers of a server that is there and takes offence at this one request, or asks for patience.
@@ -77,7 +78,9 @@ async def post(sender: Sender, endpoint: Endpoint, parcel: Parcel, *, within: fl
     headers = sealed(endpoint, parcel, body, time.time())
     sent = endpoint.headers.values()
     # Of `Bearer abc` a receiver may repeat the last word alone.
-    known = (query_of(endpoint.url), *sent, *(value.rpartition(" ")[2] for value in sent), *endpoint.secrets)
+    # A word of a path that is this long may be a token; a shorter one may be any word of the response.
+    path = (one for one in (path_of(endpoint.url), *path_of(endpoint.url).split("/")) if len(one) >= _TOKEN_LENGTH)
+    known = (query_of(endpoint.url), *path, *sent, *(value.rpartition(" ")[2] for value in sent), *endpoint.secrets)
     return await sender.post(endpoint.url, headers, body, within=within, secret=known)
 
 

@@ -16,6 +16,14 @@ select e.id, e.consumer, e.url, e.tenant, e.events, e.headers, e.secret,
 from {hf}endpoint e join {hf}consumer c on c.name = e.consumer
 order by e.created_at, e.id
 
+-- name: listed_endpoints
+-- Every endpoint as `endpoints` has it, without its secrets: for a role that may not read them.
+select e.id, e.consumer, e.url, e.tenant, e.events, e.headers, null, null,
+       case when e.previous_until > {now} then e.previous_until end,
+       e.rate, e.concurrency, e.created_at, e.disabled_at, e.disabled_reason, c.queue, c.priority, c.retry
+from {hf}endpoint e join {hf}consumer c on c.name = e.consumer
+order by e.created_at, e.id
+
 -- name: disable_endpoint
 -- Marks an endpoint disabled, unless it is.
 update {hf}endpoint set disabled_at = {now}, disabled_reason = :reason
