@@ -176,6 +176,28 @@ async def test_the_same_command_twice_runs_once(hf: Holdfast) -> None:
     assert sorted(ran) == [(1, 42), (1, 43)]
 
 
+async def test_a_command_enqueued_by_applications_of_different_sources_runs_once(dsn: str) -> None:
+    ran: list[str] = []
+    apps = [Holdfast(dsn, source=source) for source in ("web", "jobs")]
+    cancels = []
+    for app in apps:
+
+        @app.command(key="order:{order_id}:cancel:v1")
+        async def cancel(ctx: Context, order_id: int) -> None:
+            ran.append(f"{ctx.source}:{order_id}")
+
+        cancels.append(cancel)
+    first = await cancels[0].enqueue(42)
+    again = await cancels[1].enqueue(42)
+    assert again == (first.id, False)
+    by_operator = await apps[0].ops.enqueue("cancel", {"order_id": 42}, key="order:42:cancel:v1", actor="ada")
+    assert by_operator == (first.id, False)
+    await drain(apps[1])
+    assert ran == ["web:42"]
+    for app in apps:
+        await app.close()
+
+
 async def test_one_key_used_by_a_route_and_by_a_job_runs_once(hf: Holdfast) -> None:
     ran: list[int] = []
 

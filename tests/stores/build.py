@@ -92,6 +92,7 @@ def job(
     max_attempts: int | None = None,
     retry: RetryPolicy | None = None,
     unique: str | None = None,
+    source: str = "shop",
 ) -> NewMessage:
     """A message addressed to one consumer."""
     address = Address(
@@ -103,7 +104,8 @@ def job(
         retry=retry,
         unique=unique,
     )
-    return message(f"job.{consumer}", payload, key=key, generation=generation, addressed=[address])
+    made = message(f"job.{consumer}", payload, source=source, key=key, generation=generation, addressed=[address])
+    return made if key is None else made._replace(key_scope=made.type)
 
 
 async def put(store: Store, *messages: NewMessage, fanout: Fanout | None = None) -> list[Published]:

@@ -332,10 +332,19 @@ PUBLISHING = [
     ),
     *collides(
         test_keys.test_a_key_published_twice_returns_the_first_message,
-        postgres("publish_keyed", "on conflict (source, key) where key is not null do nothing", ""),
+        postgres("publish_keyed", "on conflict do nothing", ""),
         postgres("publish_keyed", "d.message_id in (select s.id from stored s)"),
-        sqlite("publish_keyed", "on conflict (source, key) where key is not null do nothing", ""),
+        sqlite("publish_keyed", "on conflict do nothing", ""),
         sqlite("publish_keyed", "exists (select 1 from {hf}message m where m.id = :message_id)"),
+    ),
+    *collides(
+        test_keys.test_a_jobs_key_is_stored_once_whichever_source_enqueues_it,
+        postgres(
+            "publish_keyed", "on conflict do nothing", "on conflict (source, key) where key is not null do nothing"
+        ),
+        postgres("find_keyed", "m.key_scope = k.key_scope and m.key = k.key", "false"),
+        sqlite("publish_keyed", "on conflict do nothing", "on conflict (source, key) where key is not null do nothing"),
+        sqlite("find_keyed", "m.key_scope = :key_scope and m.key = :key", "0"),
     ),
     *collides(
         test_keys.test_a_unique_job_exists_once_while_it_is_unfinished,

@@ -194,6 +194,22 @@ async def test_many_publishers_of_the_same_names_in_any_order_do_not_deadlock(
     assert _deadlocks(postgres_store) == before
 
 
+def test_many_sources_that_enqueue_the_same_jobs_in_any_order_store_each_once(place: Callable[[], Store]) -> None:
+    names = [f"order:{n:03}:cancel" for n in range(40)]
+    with opened(place, 8) as stores:
+        orders = [random.Random(n).sample(names, len(names)) for n in range(8)]
+        answers = together(
+            [
+                partial(store.run_sync, publish([job("cancel", key=key, source=f"app-{n}") for key in order], Fanout()))
+                for n, (store, order) in enumerate(zip(stores, orders, strict=True))
+            ]
+        )
+        assert sum(one.created for answer in answers for one in answer) == len(names)
+        by_name = [{key: one.id for key, one in zip(o, a, strict=True)} for o, a in zip(orders, answers, strict=True)]
+        assert all(ids == by_name[0] for ids in by_name)
+        assert sql(stores[0], "select count(*) from {hf}delivery") == [(40,)]
+
+
 def test_several_operators_replay_each_dead_letter_once(place: Callable[[], Store]) -> None:
     with opened(place, 8) as stores:
         ids = _dead_letters(stores[0], 150)

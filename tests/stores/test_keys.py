@@ -150,6 +150,39 @@ async def test_a_unique_job_comes_with_its_whole_envelope(store: Store) -> None:
     assert (stored_message.generation, stored_message.key) == (3, None)
 
 
+async def test_a_jobs_key_is_stored_once_whichever_source_enqueues_it(store: Store) -> None:
+    (first,) = await put(store, job("cancel", {"order": 1}, key="order:1:cancel", source="web"))
+    (again,) = await put(store, job("cancel", {"order": 1}, key="order:1:cancel", source="jobs"))
+    assert again == Published(first.id, False)
+    assert stored(store) == (1, 1)
+    with pytest.raises(KeyConflict) as conflict:
+        await put(store, job("cancel", {"order": 2}, key="order:1:cancel", source="jobs"))
+    assert (conflict.value.source, conflict.value.message_id) == ("jobs", first.id)
+
+
+async def test_another_job_may_use_the_same_key_from_another_source(store: Store) -> None:
+    (first,) = await put(store, job("cancel", key="order:1", source="web"))
+    (other,) = await put(store, job("refund", key="order:1", source="jobs"))
+    assert (first.created, other.created) == (True, True)
+    (again,) = await put(store, job("refund", key="order:1", source="jobs"))
+    assert again.id == other.id
+    with pytest.raises(KeyConflict):
+        await put(store, job("ship", key="order:1", source="web"))
+
+
+async def test_the_same_jobs_key_counts_before_one_that_only_shares_the_source(store: Store) -> None:
+    await put(store, job("cancel", key="order:1", source="web"))
+    (refund,) = await put(store, job("refund", key="order:1", source="jobs"))
+    (again,) = await put(store, job("refund", key="order:1", source="web"))
+    assert again == Published(refund.id, False)
+
+
+async def test_an_events_key_is_unique_within_its_source_alone(store: Store) -> None:
+    (first,) = await put(store, message("job.created", key="1", source="kafka:a"))
+    (second,) = await put(store, message("job.created", key="1", source="kafka:b"))
+    assert (first.created, second.created) == (True, True)
+
+
 async def test_unique_jobs_twice_in_one_call_are_one_job(store: Store) -> None:
     first, second, plain = await put(store, job(unique="report"), job(unique="report"), job())
     assert second.id == first.id

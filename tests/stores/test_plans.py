@@ -466,6 +466,24 @@ def test_a_publish_does_not_read_every_subscription(make: Callable[[], PostgresS
             assert plan.rows_read("subscription") <= 1, name
 
 
+def test_the_first_holder_of_a_key_is_found_by_indexes(make: Callable[[], PostgresStore]) -> None:
+    store = make()
+    sql(
+        store,
+        "insert into {hf}message (id, type, source, key, key_scope, payload, headers, generation, sub_epoch) "
+        "select gen_random_uuid(), 'job.mail', 'web', n::text, case when n % 2 = 0 then 'job.mail' end, '{}', '{}', 0, 0 "
+        "from generate_series(1, 20000) n",
+    )
+    sql(store, "analyze {hf}message")
+    with session(store) as postgres, postgres.undone():
+        for _ in range(6):
+            (found,) = postgres.continue_with(publish([job("mail", {}, key="20000", source="jobs")], Fanout()))
+            assert not found.created
+        plan = postgres.explain("find_keyed")
+    assert plan.scans("message") == {"message_key", "message_key_scope"}
+    assert plan.rows_read("message") == 1
+
+
 def test_a_replay_of_many_reads_only_what_it_replays(quiet: PostgresStore) -> None:
     """It runs inside a function of the database, so the pages are counted by the server's statistics."""
     with session(quiet) as postgres:

@@ -70,7 +70,7 @@ class Holdfast(Router):
     >>> hf = Holdfast("sqlite:///shop.db")
 
     `dsn` is `sqlite:///path` or `postgresql://…`, from the environment variable `HOLDFAST_DSN` when left out. `source`
-    names this producer; keys are unique within it. Nothing is connected until it is used.
+    names this producer; an event's key is unique within it, a job's within the job's name. Nothing is connected until it is used.
     """
 
     def __init__(

@@ -129,7 +129,8 @@ class Job(Generic[P, R]):
         arguments = self._arguments(args, kwargs)
         where, handler = self._placement, self.handler
         key = self._command_key(arguments) if self._key is not None else where.key
-        return app, app._producer.build(f"job.{handler.name}", arguments, key=key, addressed=[where.address(handler)])
+        type, address = f"job.{handler.name}", where.address(handler)
+        return app, app._producer.build(type, arguments, key=key, key_scope=type, addressed=[address])
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self.function)

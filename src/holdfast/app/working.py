@@ -135,6 +135,7 @@ def occurrence(app: "Holdfast", schedule: Schedule, at: datetime) -> NewMessage:
         f"job.{schedule.name}",
         {},
         key=f"cron:{schedule.name}:{at.isoformat()}",
+        key_scope=f"job.{schedule.name}",
         headers={"scheduled_for": at.isoformat()},
         addressed=[Address(consumer=handler.name, queue=handler.queue, priority=handler.priority)],
     )

@@ -98,6 +98,8 @@ class NewMessage(NamedTuple):
     generation: int = 0
     occurred_at: datetime | None = None
     addressed: tuple[Address, ...] = ()
+    key_scope: str | None = None
+    """What the key is unique within besides the source: of a job or a command its type, whoever enqueues it."""
 
 
 def new_message(
@@ -112,6 +114,7 @@ def new_message(
     occurred_at: datetime | None = None,
     addressed: Iterable[Address] = (),
     max_bytes: int = MAX_BYTES,
+    key_scope: str | None = None,
 ) -> NewMessage:
     """Return a message every store can take as it is, or raise a typed error before anything is written.
 
@@ -130,6 +133,7 @@ def new_message(
         check_generation(generation),
         None if occurred_at is None else aware("occurred_at", occurred_at),
         addresses,
+        None if key is None else key_scope,
     )
 
 

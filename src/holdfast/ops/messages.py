@@ -122,6 +122,7 @@ def enqueue(
         source=source,
         payload=dict(arguments),
         key=key,
+        key_scope=f"job.{job}",
         headers=headers,
         generation=live if live is not None else (row.generation if row else 0),
         addressed=[address],

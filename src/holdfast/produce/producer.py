@@ -58,6 +58,7 @@ class Producer:
         occurred_at: datetime | None = None,
         addressed: Iterable[Address] = (),
         chance: int | None = None,
+        key_scope: str | None = None,
     ) -> NewMessage:
         """A checked message: `event` is an instance of an event class, or the class or name with its `payload`.
 
@@ -84,6 +85,7 @@ class Producer:
             occurred_at=occurred_at,
             addressed=addressed,
             max_bytes=self._max_payload,
+            key_scope=key_scope,
         )
 
     def build_many(self, events: Sequence[object], headers: Mapping[str, object] | None, *, at_once: bool) -> Messages:

@@ -26,7 +26,7 @@ _TYPES = 10_000
 _EVERY_EPOCH = 2**63 - 1
 
 _MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
-_KEYED = (*_MESSAGE, "key")
+_KEYED = (*_MESSAGE, "key", "key_scope")
 _DELIVERY = (
     "delivery_id",
     "message_id",
@@ -136,7 +136,7 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
     if (alone := _alone(messages, subscriptions)) and (published := (yield from _publish_alone(alone))):
         return published
     plain = [m for m in messages if m.key is None and not _unique(m)]
-    keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.source, m.key))
+    keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.key_scope or m.source, m.key))
     if own and len(plain) >= STREAMED:
         streamed = [m for m in plain if _now(m)]
         plain = [m for m in plain if not _now(m)]
@@ -216,7 +216,7 @@ def _alone(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Quer
     deliveries = _delivery_rows(messages, subscriptions)
     if len(deliveries) != 1:
         return None
-    values = (*_row(messages[0], subscriptions.epoch)[:-1], *deliveries[0])
+    values = (*_row(messages[0], subscriptions.epoch)[: len(_MESSAGE)], *deliveries[0])
     return Query("publish_one", dict(zip((*_MESSAGE, *_DELIVERY), values, strict=True)))
 
 
@@ -256,7 +256,7 @@ def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[N
 def _row(m: NewMessage, epoch: int) -> tuple[object, ...]:
     """A message as the columns of `_KEYED`."""
     known = _EVERY_EPOCH if m.addressed else epoch
-    return m.id, m.type, m.source, m.payload, _headers(m), m.generation, m.occurred_at, known, m.key
+    return m.id, m.type, m.source, m.payload, _headers(m), m.generation, m.occurred_at, known, m.key, m.key_scope
 
 
 def _headers(message: NewMessage) -> str:
@@ -310,17 +310,21 @@ def _padded(row: tuple[object, ...]) -> tuple[object, ...]:
 
 def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
     """Which messages hold the keys of these already, by the id of each; `KeyConflict` for one of other content."""
-    keys = [(m.source, m.key) for m in messages]
-    rows = yield Query("find_keyed", batches={"keys": columns(("source", "key"), keys)})
+    keys = [(m.source, m.key, m.key_scope) for m in messages]
+    rows = yield Query("find_keyed", batches={"keys": columns(("source", "key", "key_scope"), keys)})
     return dict(_first_ones(messages, rows))
 
 
 def _first_ones(messages: Sequence[NewMessage], rows: Rows) -> Iterator[tuple[UUID, Published]]:
-    first = {(source, key): (as_uuid(id), type, text) for source, key, id, type, text in rows}
+    # The same job's key from any source, before one that only shares the source.
+    first = {
+        (source, key, scope): (as_uuid(id), type, text)
+        for source, key, scope, _, id, type, text in sorted(rows, key=lambda row: bool(row[3]))
+    }
     for m in messages:
-        if (m.source, m.key) not in first:
+        if (m.source, m.key, m.key_scope) not in first:
             continue
-        id, type, text = first[m.source, m.key]
+        id, type, text = first[m.source, m.key, m.key_scope]
         if type != m.type or not payload.same(str(text), m.payload):
             raise KeyConflict(m.source, str(m.key), id)
         yield m.id, Published(id, False)

@@ -55,15 +55,16 @@ copy {hf}delivery (id, message_id, consumer, queue, priority, generation) from s
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_keyed
--- Stores the messages whose (source, key) is new, with their deliveries; returns those and the newest epoch.
+-- Stores the messages whose key is new to its source and its scope, with their deliveries; returns those and the newest
+-- epoch.
 with stored as (
-  insert into {hf}message (id, type, source, key, payload, headers, generation, occurred_at, sub_epoch)
-  select m.id, m.type, m.source, m.key, m.payload::jsonb, m.headers::jsonb, m.generation,
+  insert into {hf}message (id, type, source, key, key_scope, payload, headers, generation, occurred_at, sub_epoch)
+  select m.id, m.type, m.source, m.key, m.key_scope, m.payload::jsonb, m.headers::jsonb, m.generation,
          coalesce(m.occurred_at, now()), m.sub_epoch
-  from unnest(:id::uuid[], :type::text[], :source::text[], :key::text[], :payload::text[], :headers::text[],
-              :generation::bigint[], :occurred_at::timestamptz[], :sub_epoch::bigint[])
-         m (id, type, source, key, payload, headers, generation, occurred_at, sub_epoch)
-  on conflict (source, key) where key is not null do nothing
+  from unnest(:id::uuid[], :type::text[], :source::text[], :key::text[], :key_scope::text[], :payload::text[],
+              :headers::text[], :generation::bigint[], :occurred_at::timestamptz[], :sub_epoch::bigint[])
+         m (id, type, source, key, key_scope, payload, headers, generation, occurred_at, sub_epoch)
+  on conflict do nothing
   returning id),
 addressed as (
   insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
@@ -101,9 +102,13 @@ where d.consumer = :consumer::text and d.unique_key = :unique_key::text and d.st
 
 -- name: find_keyed
 -- The messages that already hold these keys; a second statement, because the conflict may have committed late.
-select m.source, m.key, m.id, m.type, m.payload::text
-from unnest(:source::text[], :key::text[]) k (source, key)
+select k.source, k.key, k.key_scope, false, m.id, m.type, m.payload::text
+from unnest(:source::text[], :key::text[], :key_scope::text[]) k (source, key, key_scope)
 join {hf}message m on m.source = k.source and m.key = k.key
+union all
+select k.source, k.key, k.key_scope, true, m.id, m.type, m.payload::text
+from unnest(:source::text[], :key::text[], :key_scope::text[]) k (source, key, key_scope)
+join {hf}message m on m.key_scope = k.key_scope and m.key = k.key
 
 -- name: withdraw_deliveries
 -- Takes back deliveries that this transaction wrote from an old list.

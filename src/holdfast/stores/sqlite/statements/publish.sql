@@ -47,11 +47,12 @@ values (?, ?, ?, ?, ?, ?, {now})
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_keyed
--- Stores the messages whose (source, key) is new, with their deliveries; returns those and the newest epoch.
+-- Stores the messages whose key is new to its source and its scope, with their deliveries; returns those and the newest
+-- epoch.
 -- each: messages
-insert into {hf}message (id, type, source, key, payload, headers, generation, occurred_at, sub_epoch)
-values (:id, :type, :source, :key, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch)
-on conflict (source, key) where key is not null do nothing
+insert into {hf}message (id, type, source, key, key_scope, payload, headers, generation, occurred_at, sub_epoch)
+values (:id, :type, :source, :key, :key_scope, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch)
+on conflict do nothing
 returning id, (select coalesce(max(e.epoch), 0) from {hf}subscription e);
 -- each: deliveries
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
@@ -81,7 +82,11 @@ where d.consumer = :consumer and d.unique_key = :unique_key and d.status in ('pe
 -- name: find_keyed
 -- The messages that already hold these keys.
 -- each: keys
-select m.source, m.key, m.id, m.type, m.payload from {hf}message m where m.source = :source and m.key = :key
+select :source, :key, :key_scope, 0, m.id, m.type, m.payload
+from {hf}message m where m.source = :source and m.key = :key
+union all
+select :source, :key, :key_scope, 1, m.id, m.type, m.payload
+from {hf}message m where m.key_scope = :key_scope and m.key = :key
 
 -- name: withdraw_deliveries
 -- Takes back deliveries that this transaction wrote from an old list.
