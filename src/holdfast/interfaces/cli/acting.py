@@ -17,6 +17,7 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.cli.words import many_deliveries
 from holdfast.ops.plans import Plan, Planned, Report, Skipped
 from holdfast.ops.service import SyncOperations
+from holdfast.stores.file import private
 from holdfast.stores.plan import PlanState, StoredPlan
 from holdfast.stores.planned import Action, Why
 from holdfast.stores.query import MAX_PAGE
@@ -210,7 +211,7 @@ def save_plan(plan: Plan, file: Path) -> None:
     from holdfast.ops.shape import dumps
 
     try:
-        with file.open("x", encoding="utf-8") as stream:
+        with open(file, "x", encoding="utf-8", opener=private) as stream:
             stream.write(dumps(plan, indent=True) + "\n")
     except FileExistsError:
         raise Refused(

@@ -22,6 +22,7 @@ from holdfast.interfaces.cli.words import ago, many, one_line, short_frame
 from holdfast.ops.deliveries import Exported
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import SyncOperations
+from holdfast.stores.file import private
 from holdfast.stores.planned import Action
 from holdfast.stores.query import FailureGroup, Filter
 
@@ -161,7 +162,7 @@ def _opened(output: Path | None) -> TextIO:
     if output is None:
         return sys.stdout
     try:
-        return output.open("w", encoding="utf-8")
+        return open(output, "w", encoding="utf-8", opener=private)
     except OSError as error:
         raise ConfigurationError(f"{output} cannot be written: {error.strerror}") from None
 

@@ -26,6 +26,7 @@ from holdfast.core.errors import (
     StoreUnavailable,
 )
 from holdfast.stores.connection import AsyncConnection, Connection, OnConnection, Sqlite3
+from holdfast.stores.file import private
 from holdfast.stores.identity import Verified
 from holdfast.stores.migration import SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, Rows, drive
@@ -135,7 +136,7 @@ class SqliteStore:
         if os.environ.get(_FAMILY) == str(holder.absolute()):
             yield
             return
-        with holder.open("a+") as file:
+        with open(holder, "a+", opener=private) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -230,6 +231,10 @@ class SqliteStore:
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
+        with contextlib.suppress(OSError):  # SQLite says what is wrong with the path
+            # The files that SQLite adds to it (-wal, -shm) get the same mode. Never a file that exists: closing any
+            # descriptor of it would drop the locks that other connections of this process hold.
+            os.close(private(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
         with self._translated(), contextlib.ExitStack() as on_failure:
             connection = sqlite3.connect(
                 self.path, isolation_level=None, check_same_thread=False, cached_statements=256
