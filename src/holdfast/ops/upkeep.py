@@ -9,7 +9,8 @@ from uuid import UUID
 from holdfast.core.errors import ConfigurationError
 from holdfast.ops.redaction import shown_entry
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import operate, worker
+from holdfast.stores import worker
+from holdfast.stores.audit import AuditFilter, audit_page
 from holdfast.stores.idempotency import expired_requests, forget_requests
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operate import AuditEntry, record
@@ -90,12 +91,33 @@ def worker_list() -> Work[list[Worker]]:
 
 
 def audit(
-    *, limit: int = 50, before: int | None = None, target: tuple[str, str] | None = None
+    *,
+    limit: int = 50,
+    before: int | None = None,
+    target: tuple[str, str] | None = None,
+    actor: str | None = None,
+    action: str | None = None,
+    kind: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Work[list[AuditEntry]]:
-    """The newest audit entries, also of one (kind, target); pass the last id as `before` for the next."""
+    """The newest audit entries; pass the last id as `before` for the next. A plan is one entry, with how far it is.
+
+    With a (kind, target) every entry of that item is listed: of a plan each step, of a delivery each act.
+    """
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
-    return [shown_entry(entry) for entry in (yield from do(operate.audit(limit, before, target)))]
+    if target is not None and kind not in (None, target[0]):
+        raise ConfigurationError(f"the kind is {kind!r} and the target a {target[0]}; nothing can be both")
+    wanted = AuditFilter(
+        actor=actor,
+        action=action,
+        kind=kind if target is None else target[0],
+        target=None if target is None else target[1],
+        since=since,
+        until=until,
+    )
+    return [shown_entry(entry) for entry in (yield from do(audit_page(wanted, limit, before)))]
 
 
 def schema_status() -> Work[SchemaStatus]:

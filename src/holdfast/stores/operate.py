@@ -1,6 +1,6 @@
 """What operators do to deliveries, queues and consumers: each act is audited in the same transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from holdfast.core.text import sanitise
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Row, Steps, operation
 
-_LAST = 2**63 - 1
+LAST_ENTRY = 2**63 - 1
 
 LONGEST_BLOCK = timedelta(minutes=1)
 """How long a blocked consumer waits at most between two trials, unless a longer pause was requested."""
@@ -37,9 +37,25 @@ class Blocked(NamedTuple):
     pause: timedelta
 
 
+class AuditedPlan(NamedTuple):
+    """How far a plan is. One that was executed without being stored has no state and no total.
+
+    `results` counts how the deliveries of a replay ended.
+    """
+
+    action: str
+    state: str | None
+    total: int | None
+    done: int
+    results: Mapping[str, int]
+
+
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who did what to which item, when and why, and in which request."""
+    """Who did what to which item, when and why, and in which request.
+
+    `plan_id` names the plan under which a delivery was acted on. `plan` is how far a plan is, for an entry about one.
+    """
 
     id: int
     at: datetime
@@ -50,20 +66,29 @@ class AuditEntry:
     reason: str | None
     detail: object
     request_id: str | None = None
+    plan_id: UUID | None = None
+    plan: AuditedPlan | None = None
 
 
 @operation
 def replay(
-    ids: Sequence[UUID], actor: str, reason: str | None, generation: int | None = None, *, rerun: bool = False
+    ids: Sequence[UUID],
+    actor: str,
+    reason: str | None,
+    generation: int | None = None,
+    *,
+    rerun: bool = False,
+    plan: UUID | None = None,
 ) -> Steps[list[Replayed]]:
     """Puts dead letters back to pending in place; returns those it replayed.
 
     The others were not dead letters, or another job holds their unique key.
 
     The failed cycle moves into the history, attempts and errors are cleared, the fence rises; message id and key
-    stay. Without a generation each gets the highest one alive for its consumer. `rerun` includes done work.
+    stay. Without a generation each gets the highest one alive for its consumer. `rerun` includes done work. The audit
+    names the `plan` under which it was done.
     """
-    rows = yield Query("replay", {**_who(ids, actor, reason), "generation": generation, "rerun": rerun})
+    rows = yield Query("replay", {**_who(ids, actor, reason, plan), "generation": generation, "rerun": rerun})
     return [Replayed(as_uuid(row[0]), *row[1:]) for row in rows]
 
 
@@ -75,15 +100,15 @@ def live_generation(consumer: str) -> Steps[int | None]:
 
 
 @operation
-def discard(ids: Sequence[UUID], actor: str, reason: str | None) -> Steps[frozenset[UUID]]:
+def discard(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
     """Sets dead letters aside for good; returns those it discarded. The rows stay queryable."""
-    return frozenset(as_uuid(row[0]) for row in (yield Query("discard", _who(ids, actor, reason))))
+    return frozenset(as_uuid(row[0]) for row in (yield Query("discard", _who(ids, actor, reason, plan))))
 
 
 @operation
-def cancel(ids: Sequence[UUID], actor: str, reason: str | None) -> Steps[frozenset[UUID]]:
+def cancel(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
     """Cancels what is pending or in flight; returns those it cancelled. A run under way cannot finish any more."""
-    return frozenset(as_uuid(row[0]) for row in (yield Query("cancel", _who(ids, actor, reason))))
+    return frozenset(as_uuid(row[0]) for row in (yield Query("cancel", _who(ids, actor, reason, plan))))
 
 
 @operation
@@ -160,7 +185,7 @@ def record(
 @operation(reads=True)
 def audit(limit: int = 50, before: int | None = None, target: tuple[str, str] | None = None) -> Steps[list[AuditEntry]]:
     """The newest audit entries, also of one (kind, target); `before` pages on."""
-    values: dict[str, object] = {"before": _LAST if before is None else before}
+    values: dict[str, object] = {"before": LAST_ENTRY if before is None else before}
     if target is not None:
         values |= {"kind": target[0], "target": target[1]}
     where = ("where_target",) if target is not None else ()
@@ -168,8 +193,8 @@ def audit(limit: int = 50, before: int | None = None, target: tuple[str, str] | 
     return [read_entry(row) for row in rows]
 
 
-def _who(ids: Sequence[UUID], actor: str, reason: str | None) -> dict[str, object]:
-    return {"ids": list(ids), **who(actor, reason), "request_id": correlation().get("request_id")}
+def _who(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None) -> dict[str, object]:
+    return {"ids": list(ids), **who(actor, reason), "request_id": correlation().get("request_id"), "plan": plan}
 
 
 def who(actor: str, reason: str | None) -> dict[str, object]:
@@ -203,7 +228,7 @@ def _reason(reason: str | None) -> str | None:
 
 
 def read_entry(row: Row) -> AuditEntry:
-    id, at, actor, action, kind, target, reason, detail, request_id = row
+    id, at, actor, action, kind, target, reason, detail, request_id, plan_id = row
     return AuditEntry(
         id,
         aware_time(at),
@@ -214,4 +239,5 @@ def read_entry(row: Row) -> AuditEntry:
         None if reason is None else str(reason),
         None if detail is None else orjson.loads(str(detail)),
         None if request_id is None else str(request_id),
+        None if plan_id is None else as_uuid(plan_id),
     )

@@ -123,12 +123,12 @@ def act(
     match action:
         case Action.REPLAY:
             for generation, same in groupby(sorted(fit, key=_generation), key=lambda item: item.generation):
-                replayed = replay([item.id for item in same], actor, reason, generation, rerun=rerun)
+                replayed = replay([item.id for item in same], actor, reason, generation, rerun=rerun, plan=plan)
                 done.update(one.id for one in (yield from replayed.start()))
         case Action.DISCARD:
-            done.update((yield from discard([item.id for item in fit], actor, reason).start()))
+            done.update((yield from discard([item.id for item in fit], actor, reason, plan).start()))
         case Action.CANCEL:
-            done.update((yield from cancel([item.id for item in fit], actor, reason).start()))
+            done.update((yield from cancel([item.id for item in fit], actor, reason, plan).start()))
     if done:
         detail = {"deliveries": sorted(str(id) for id in done)}
         yield audited(actor, action.value, "plan", str(plan), reason, detail)

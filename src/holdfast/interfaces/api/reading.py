@@ -90,10 +90,14 @@ class KeyQuery(Paged):
 
 
 class AuditQuery(Paged):
-    """Whose audit: of one item when both are given."""
+    """Which entries. A plan is one entry; of the item that `kind` and `target` name, every entry is listed."""
 
     kind: Text | None = None
     target: Text | None = None
+    actor: Text | None = None
+    action: Text | None = None
+    since: Moment | None = None
+    until: Moment | None = None
 
 
 def wanted(query: DeadLetterQuery) -> Filter:
@@ -159,10 +163,19 @@ def _mark(key: Any) -> Mark:
 async def _audit(call: Call) -> Page[AuditEntry]:
     query: AuditQuery = call.query
     before = read_cursor("audit", query.cursor, number)
-    if (query.kind is None) is not (query.target is None):
-        raise Problem(400, "invalid_parameters", "kind and target name an item together; give both or neither")
+    if query.target is not None and query.kind is None:
+        raise Problem(400, "invalid_parameters", "a target is named with its kind; give both")
     target = None if query.kind is None or query.target is None else (query.kind, query.target)
-    found = await call.ops.audit(limit=query.limit, before=before, target=target)
+    found = await call.ops.audit(
+        limit=query.limit,
+        before=before,
+        target=target,
+        kind=query.kind,
+        actor=query.actor,
+        action=query.action,
+        since=query.since,
+        until=query.until,
+    )
     return page("audit", found, query.limit, lambda one: one.id)
 
 

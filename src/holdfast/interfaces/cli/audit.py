@@ -1,10 +1,11 @@
 """`holdfast audit`: who did what to which item, when and why."""
 
 import re
+from datetime import datetime
 
 import click
 
-from holdfast.interfaces.cli.choose import PAGE
+from holdfast.interfaces.cli.choose import MOMENT, PAGE
 from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import noun, settings
@@ -14,6 +15,8 @@ from holdfast.stores.operate import AuditEntry
 
 _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
+_ENDED = (("delivered", "delivered"), ("dead", "dead again"), ("discarded", "discarded"))
+
 
 @noun("audit")
 def command() -> None:
@@ -22,21 +25,60 @@ def command() -> None:
 
 @make(command, name="list")
 @click.option("--target", metavar="KIND:NAME", help="Of this item: a delivery's id, queue:mail, plan:01a1…")
+@click.option("--by", metavar="NAME", help="Done by this person or token.")
+@click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Before.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="How many.")
 @click.option("--before", type=click.IntRange(1), metavar="N", help="Older than this entry.")
-def list_(target: str | None, limit: int, before: int | None) -> None:
-    """List what was done, newest first."""
+def list_(
+    target: str | None,
+    by: str | None,
+    action: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    limit: int,
+    before: int | None,
+) -> None:
+    """List what was done, newest first. A plan is one line; --target plan:ID lists each of its steps."""
     ops = settings().operations()
-    found, now = ops.audit(limit=limit, before=before, target=_target(target)), ops.now()
+    found = ops.audit(
+        limit=limit, before=before, target=_target(target), actor=by, action=action, since=since, until=until
+    )
+    now = ops.now()
     columns: list[Column[AuditEntry]] = [
         Column("#", lambda one: one.id, right=True),
         Column("WHEN", lambda one: ago(one.at, now), longer=lambda one: moment(one.at, now)),
         Column("WHO", lambda one: one.actor),
         Column("DID", lambda one: one.action),
-        Column("TO", lambda one: f"{one.kind} {one.target}"),
+        Column("TO", _item),
+        Column("RESULT", _result),
         Column("WHY", lambda one: one_line(one.reason), loose=True),
     ]
     show_list(settings(), found, columns, "nothing was done yet")
+
+
+def _item(entry: AuditEntry) -> str:
+    """What it was done to. A plan that acted on a single delivery is shown as that delivery."""
+    only = _deliveries(entry)
+    return f"delivery {only[0]}" if len(only) == 1 else f"{entry.kind} {entry.target}"
+
+
+def _result(entry: AuditEntry) -> str:
+    """How far a plan is, and how its deliveries ended."""
+    plan = entry.plan
+    if plan is None or len(_deliveries(entry)) == 1:
+        return ""
+    done = f"{plan.done:,}" if plan.total in (None, plan.done) else f"{plan.done:,} of {plan.total:,}"
+    parts = [f"{plan.action} {done}" + (f" ({plan.state})" if plan.state not in (None, "done") else "")]
+    parts += [f"{plan.results[name]:,} {word}" for name, word in _ENDED if plan.results.get(name)]
+    return ", ".join(parts)
+
+
+def _deliveries(entry: AuditEntry) -> list[str]:
+    found = entry.detail.get("deliveries") if entry.kind == "plan" and isinstance(entry.detail, dict) else None
+    done = entry.plan.done if entry.plan is not None else 0
+    return list(found) if isinstance(found, list) and len(found) == done else []
 
 
 def _target(text: str | None) -> tuple[str, str] | None:

@@ -19,7 +19,7 @@ def read_filter(given: Mapping[str, str], now: datetime, *, decided: str | None 
     status = given.get("status", "")
     if status and status not in STATES:
         raise ConfigurationError(f"{status[:40]!r} is no state; the states are {', '.join(STATES)}")
-    since, until = _moment(given.get("since"), now), _moment(given.get("until"), now)
+    since, until = read_moment(given.get("since"), now), read_moment(given.get("until"), now)
     if since is not None and until is not None and since >= until:
         raise ConfigurationError("since is not before until; nothing can lie between them")
     discarded = {"discarded": True, "failed": False}.get(status)
@@ -47,7 +47,8 @@ def as_options(given: Mapping[str, str]) -> str:
     return "".join(words)
 
 
-def _moment(text: str | None, now: datetime) -> datetime | None:
+def read_moment(text: str | None, now: datetime) -> datetime | None:
+    """A time from an address or a form, or how long ago it was."""
     if not text:
         return None
     try:

@@ -1,9 +1,11 @@
 """Screens about who does the work and what it depends on: queues, consumers, workers, circuits, endpoints, keys."""
 
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.console.choose import read_moment
 from holdfast.interfaces.console.visit import PAGE, Page, Visit, read_number
 from holdfast.interfaces.console.visitor import Role
 from holdfast.stores.idempotency import Mark, Progress
@@ -93,7 +95,17 @@ async def audit(visit: Visit) -> Page:
     if "target" in query and not (kind and colon and target):
         raise ConfigurationError(f"{query['target'][:60]!r} is no target; write KIND:NAME, such as queue:mail")
     before = read_number(query.get("before", ""))
-    found = await visit.ops.audit(limit=PAGE + 1, before=before, target=(kind, target) if colon else None)
+    chosen = {name: query[name] for name in ("actor", "action", "since", "until") if name in query}
+    now = await _now(visit)
+    found = await visit.ops.audit(
+        limit=PAGE + 1,
+        before=before,
+        target=(kind, target) if colon else None,
+        actor=chosen.get("actor"),
+        action=chosen.get("action"),
+        since=read_moment(chosen.get("since"), now),
+        until=read_moment(chosen.get("until"), now),
+    )
     return Page(
         "audit.html",
         {
@@ -101,7 +113,11 @@ async def audit(visit: Visit) -> Page:
             "next": visit.again(before=found[PAGE - 1].id) if len(found) > PAGE else None,
             "newest": visit.again(before=None) if before else None,
             "target": query.get("target"),
-            "now": await _now(visit),
+            "chosen": chosen,
+            "options": "".join(
+                f" --{'by' if name == 'actor' else name} {shlex.quote(value)}" for name, value in chosen.items()
+            ),
+            "now": now,
         },
     )
 

@@ -1,7 +1,8 @@
 -- name: replay
 -- Puts failed deliveries back to pending in place, with history and audit; returns what was replayed.
 select r.delivery_id, r.delivery_consumer, r.to_generation, r.new_fence
-from (select set_config('holdfast.request_id', coalesce(:request_id::text, ''), true)) acting
+from (select set_config('holdfast.request_id', coalesce(:request_id::text, ''), true),
+             set_config('holdfast.plan_id', coalesce(:plan::text, ''), true)) acting
 cross join lateral {hf}replay(:ids::uuid[], :generation::bigint, :actor::text, :reason::text, :rerun::boolean) r
 
 -- name: live_generation
@@ -15,8 +16,8 @@ with u as (
   where d.id = any (:ids::uuid[]) and d.status = 'failed' and d.discarded_at is null
   returning d.id),
 a as (
-  insert into {hf}audit (actor, action, kind, target, reason, request_id)
-  select :actor::text, 'discard', 'delivery', u.id::text, :reason::text, :request_id::text from u)
+  insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
+  select :actor::text, 'discard', 'delivery', u.id::text, :reason::text, :request_id::text, :plan::uuid from u)
 select u.id from u
 
 -- name: cancel
@@ -28,8 +29,8 @@ with u as (
   where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
   returning d.id),
 a as (
-  insert into {hf}audit (actor, action, kind, target, reason, request_id)
-  select :actor::text, 'cancel', 'delivery', u.id::text, :reason::text, :request_id::text from u)
+  insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
+  select :actor::text, 'cancel', 'delivery', u.id::text, :reason::text, :request_id::text, :plan::uuid from u)
 select u.id from u
 
 -- name: pause_queue
@@ -69,15 +70,54 @@ where name = :name::text and blocked_until is not null returning name
 
 -- name: write_audit
 -- Records who did what to which item, and why.
-insert into {hf}audit (actor, action, kind, target, reason, detail, request_id)
+insert into {hf}audit (actor, action, kind, target, reason, detail, request_id, plan_id)
 values (:actor::text, :action::text, :kind::text, :target::text, :reason::text, :detail::text::jsonb,
-        :request_id::text)
+        :request_id::text, null)
 
 -- name: audit
 -- The newest audit entries below a cursor.
-select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail::text, a.request_id
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail::text, a.request_id, a.plan_id
 from {hf}audit a where a.id < :before::bigint {where}
 order by a.id desc limit {limit}
 
 -- fragment: where_target
 and a.kind = :kind::text and a.target = :target::text
+-- fragment: where_audit_actor
+and a.actor = :actor::text
+-- fragment: where_audit_action
+and a.action = :action::text
+-- fragment: where_audit_kind
+and a.kind = :kind::text
+-- fragment: where_audit_target
+and a.target = :target::text
+-- fragment: where_audit_since
+and a.at >= :since::timestamptz
+-- fragment: where_audit_until
+and a.at < :until::timestamptz
+-- fragment: where_audit_same_actor
+and n.actor = :actor::text
+-- fragment: where_audit_same_action
+and n.action = :action::text
+-- fragment: where_audit_same_kind
+and n.kind = :kind::text
+-- fragment: where_audit_same_target
+and n.target = :target::text
+-- fragment: where_audit_same_since
+and n.at >= :since::timestamptz
+-- fragment: where_audit_same_until
+and n.at < :until::timestamptz
+-- fragment: where_audit_listed
+and a.plan_id is null
+and (a.kind <> 'plan' or not exists (
+  select 1 from {hf}audit n
+  where n.kind = 'plan' and n.target = a.target and n.plan_id is null and n.id > a.id {same}))
+
+-- name: audited_plans
+-- How far these plans are; of one that was not stored, what its batches did.
+select p.id::text, p.action, p.state, p.total, p.done, p.results from {hf}plan p where p.id = any (:ids::uuid[])
+union all
+select b.target, min(b.action), null, null, sum(jsonb_array_length(b.detail -> 'deliveries'))::bigint, null
+from {hf}audit b
+where b.kind = 'plan' and b.target = any (:ids::text[]) and b.detail -> 'deliveries' is not null
+  and not exists (select 1 from {hf}plan p where p.id = b.target::uuid)
+group by b.target

@@ -18,8 +18,8 @@ where d.id in (select value from json_each(:ids))
 where c.unique_key is null or c.nth = 1
 order by c.id;
 -- each: returned
-insert into {hf}audit (actor, action, kind, target, reason, detail, request_id)
-values (:actor, 'replay', 'delivery', :id, :reason, :cycle, :request_id);
+insert into {hf}audit (actor, action, kind, target, reason, detail, request_id, plan_id)
+values (:actor, 'replay', 'delivery', :id, :reason, :cycle, :request_id, :plan);
 update {hf}delivery
 set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1,
     generation = coalesce(:generation, (
@@ -49,8 +49,8 @@ update {hf}delivery set discarded_at = {now}, fence = fence + 1
 where id in (select value from json_each(:ids)) and status = 'failed' and discarded_at is null
 returning id;
 -- each: returned
-insert into {hf}audit (actor, action, kind, target, reason, request_id)
-values (:actor, 'discard', 'delivery', :id, :reason, :request_id)
+insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
+values (:actor, 'discard', 'delivery', :id, :reason, :request_id, :plan)
 
 -- name: cancel
 -- Cancels deliveries that are not done; the fence rises, so one in flight cannot finish any more.
@@ -61,8 +61,8 @@ set status = 'failed', completed_at = {now}, discarded_at = {now}, fence = fence
 where id in (select value from json_each(:ids)) and status in ('pending', 'in_flight')
 returning id;
 -- each: returned
-insert into {hf}audit (actor, action, kind, target, reason, request_id)
-values (:actor, 'cancel', 'delivery', :id, :reason, :request_id)
+insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
+values (:actor, 'cancel', 'delivery', :id, :reason, :request_id, :plan)
 
 -- name: pause_queue
 -- Leaves a queue's lanes out of every claim until it is resumed.
@@ -106,9 +106,50 @@ values (:actor, :action, :kind, :target, :reason, :detail, :request_id)
 
 -- name: audit
 -- The newest audit entries below a cursor.
-select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail, a.request_id
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail, a.request_id, a.plan_id
 from {hf}audit a where a.id < :before {where}
 order by a.id desc limit :limit
 
 -- fragment: where_target
 and a.kind = :kind and a.target = :target
+-- fragment: where_audit_actor
+and a.actor = :actor
+-- fragment: where_audit_action
+and a.action = :action
+-- fragment: where_audit_kind
+and a.kind = :kind
+-- fragment: where_audit_target
+and a.target = :target
+-- fragment: where_audit_since
+and a.at >= :since
+-- fragment: where_audit_until
+and a.at < :until
+-- fragment: where_audit_same_actor
+and n.actor = :actor
+-- fragment: where_audit_same_action
+and n.action = :action
+-- fragment: where_audit_same_kind
+and n.kind = :kind
+-- fragment: where_audit_same_target
+and n.target = :target
+-- fragment: where_audit_same_since
+and n.at >= :since
+-- fragment: where_audit_same_until
+and n.at < :until
+-- fragment: where_audit_listed
+and a.plan_id is null
+and (a.kind <> 'plan' or not exists (
+  select 1 from {hf}audit n
+  where n.kind = 'plan' and n.target = a.target and n.plan_id is null and n.id > a.id {same}))
+
+-- name: audited_plans
+-- How far these plans are; of one that was not stored, what its batches did.
+select p.id, p.action, p.state, p.total, p.done, p.results from {hf}plan p
+where p.id in (select value from json_each(:ids))
+union all
+select b.target, min(b.action), null, null, sum(json_array_length(b.detail, '$.deliveries')), null
+from {hf}audit b
+where b.kind = 'plan' and b.target in (select value from json_each(:ids))
+  and json_extract(b.detail, '$.deliveries') is not null
+  and not exists (select 1 from {hf}plan p where p.id = b.target)
+group by b.target
