@@ -281,3 +281,17 @@ def test_every_text_is_readable_on_what_it_stands_on(scheme: int) -> None:
     for text, on in pairs:
         light, dark = sorted((luminance(colours[text]), luminance(colours[on])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, on)
+
+
+@ONE
+async def test_the_page_of_a_request_leads_on_to_its_other_messages(store: Store, visiting: Visiting) -> None:
+    await register_consumers(store, {"billing": ["order.placed"]})
+    await put(store, *(message(headers={"request_id": "r-1"}) for _ in range(23)))
+    async with visiting() as visitor:
+        first = (await visitor.get("/ops/requests?id=r-1")).text
+        (following,) = re.findall(r'href="([^"]*)" rel="next"', first)
+        second = (await visitor.get(unescape(following))).text
+    assert first.count('<section class="trail"') == 20
+    assert second.count('<section class="trail"') == 3
+    assert "First messages" in second
+    assert 'rel="next"' not in second

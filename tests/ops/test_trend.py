@@ -2,14 +2,17 @@
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.correlation import correlate
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import uuid7
 from holdfast.ops import trend
 from holdfast.ops.service import Operations
+from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from tests.stores.build import claim_all, failure, finish, message, put, register_consumers, sql
 
@@ -102,15 +105,57 @@ async def test_a_request_is_followed_by_its_id_alone(store: Store, ops: Operatio
     assert step.message.headers == {"request_id": "r-1"}
     assert [[run.outcome for run in one.runs] for one in step.deliveries] == [["failed"]]
     assert [(entry.actor, entry.action) for entry in trail.audit] == [("ada", "pause")]
-    assert not trail.more
+    assert trail.next is None
     nothing = await ops.follow("r-3")
     assert (nothing.steps, nothing.audit) == ((), ())
 
 
-async def test_a_request_that_led_to_very_much_is_shown_in_part(store: Store, ops: Operations) -> None:
+async def test_a_request_that_led_to_very_much_is_read_in_pages(store: Store, ops: Operations) -> None:
     await register_consumers(store, {name: ["order.placed"] for name in ("a", "b", "c")})
-    await put(store, *(message(headers={"request_id": "r-1"}) for _ in range(31)))
-    trail = await ops.follow("r-1")
-    assert trail.more
-    assert len(trail.steps) == 30
-    assert sum(len(step.deliveries) for step in trail.steps) == 60
+    published = [message(headers={"request_id": "r-1"}) for _ in range(45)]
+    await put(store, *published)
+    with correlate(request_id="r-1"):
+        await ops.pause_consumer("a", actor="ada")
+    trails = [await ops.follow("r-1")]
+    while (following := trails[-1].next) is not None:
+        trails.append(await ops.follow("r-1", after=following))
+    assert [len(trail.steps) for trail in trails] == [20, 20, 5]
+    assert [len(trail.audit) for trail in trails] == [1, 0, 0], "on the first page"
+    found = [step.message.id for trail in trails for step in trail.steps]
+    assert found == sorted(one.id for one in published)
+    for trail in trails:
+        for step in trail.steps:
+            assert [one.listed.delivery.consumer for one in step.deliveries] == ["a", "b", "c"]
+    assert (await ops.follow("r-1", limit=45)).next is None
+    with pytest.raises(ConfigurationError, match="1 to 100"):
+        await ops.follow("r-1", limit=101)
+
+
+async def test_a_page_of_a_trail_asks_as_often_for_many_messages_as_for_one(
+    store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register_consumers(store, {name: ["order.placed"] for name in ("a", "b")})
+    await put(store, message(headers={"request_id": "one"}))
+    await put(store, *(message(headers={"request_id": "many"}) for _ in range(30)))
+    for claimed in await claim_all(store, limit=100):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    asked: list[Operation[Any]] = []
+    run = store.run
+
+    async def watched(_: Store, operation: Operation[Any]) -> Any:
+        asked.append(operation)
+        return await run(operation)
+
+    monkeypatch.setattr(type(store), "run", watched)
+    await ops.follow("one")
+    once = len(asked)
+    trail = await ops.follow("many")
+    assert len(asked) - once == once <= 6
+    assert all(one.runs[0].outcome == "failed" for step in trail.steps for one in step.deliveries)
+
+
+async def test_a_message_with_very_many_deliveries_shows_the_first_on_a_trail(store: Store, ops: Operations) -> None:
+    await register_consumers(store, {f"c{n:02}": ["order.placed"] for n in range(52)})
+    await put(store, message(headers={"request_id": "r-1"}))
+    (step,) = (await ops.follow("r-1")).steps
+    assert (len(step.deliveries), step.more) == (50, True)

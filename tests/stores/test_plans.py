@@ -14,6 +14,7 @@ import pytest
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
 from holdfast.core.identity import uuid7
+from holdfast.stores import query
 from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
 from holdfast.stores.counting import counts, failure_groups
 from holdfast.stores.operate import pause_consumer, replay
@@ -24,7 +25,7 @@ from holdfast.stores.query import Filter, clock, deliveries, deliveries_of
 from holdfast.stores.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.settle import Settlement, ownership, settle
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.trail import request_messages
+from holdfast.stores.trail import request_messages, trail_audit, trail_deliveries, trail_runs
 from holdfast.stores.trend import accepted_counts, accepted_samples, died, position_gaps, retrying
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
@@ -349,6 +350,24 @@ def test_the_messages_of_a_request_are_found_by_its_id(busy: PostgresStore, mode
         assert postgres.explain("request_messages").scans("message") == {"message_request"}
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_trail_reads_the_deliveries_and_runs_of_its_messages_alone(quiet: PostgresStore, mode: str) -> None:
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        messages = [one.id for one in postgres.run(query.messages(limit=20))]
+        found = postgres.run(trail_deliveries(messages, 51))
+        ids = [one.delivery.id for several in found.values() for one in several]
+        for _ in range(6):
+            postgres.run(trail_deliveries(messages, 51))
+            postgres.run(trail_runs(ids, 20))
+        assert len(ids) > 0
+        plan = postgres.explain("trail_deliveries")
+        assert plan.scans("delivery") == {"delivery_pkey"}
+        assert plan.rows_read("delivery") <= len(ids) + 10
+        runs = postgres.explain("trail_runs")
+        assert runs.scans("run") == {"run_pkey"}
+
+
 def test_a_plan_made_while_the_tables_were_empty_is_not_kept(make: Callable[[], PostgresStore]) -> None:
     """A worker that waited for its first job must not read a table from end to end when the jobs come."""
     store = make()
@@ -552,6 +571,9 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     assert "delivery_failed_count" in indexes(died([datetime.now(UTC)]))
     assert "delivery_claim" in indexes(retrying([("default", "billing")], 10))
     assert "message_request" in indexes(request_messages("r-1", 10))
+    indexes(trail_deliveries([fresh_id(), fresh_id()], 10))
+    indexes(trail_runs([fresh_id(), fresh_id()], 10))
+    assert "audit_target" in str(sqlite_plan(piled_sqlite, trail_audit([fresh_id()], 10))[1])
     indexes(prune_deliveries(FROM_THE_START, fresh_id(), timedelta(days=7)))
     indexes(catch_up())
     assert "subscription_epoch" in indexes(publish([job("mail")], Fanout(Subscriptions(1, {}))))

@@ -23,6 +23,7 @@ from holdfast.ops.plans import REASONS, Plan, Skipped
 from holdfast.ops.projectors import ProjectorState
 from holdfast.ops.queues import Queue
 from holdfast.ops.stats import Load, Stats
+from holdfast.ops.trail import Followed
 from holdfast.ops.webhooks import Webhook
 from holdfast.stores.plan import PlanItem, StoredPlan
 from holdfast.stores.query import FailureGroup, Listed
@@ -59,6 +60,8 @@ def shape(value: object) -> object:
         case DeliveryDetail():
             rest = {name: part for name, part in _fields(value).items() if name not in ("listed", "now")}
             return {**_mapping(value.listed), **rest, "at_least": _at_least(value, ("alike",))}
+        case Followed():
+            return {**_mapping(value.listed), "runs": shape(value.runs), "audit": shape(value.audit)}
         case MessageDetail():
             return {**_mapping(value.message), "deliveries": shape(value.deliveries)}
         case Plan():

@@ -1,51 +1,85 @@
 """Trails: one request followed by its id through messages, deliveries, runs and the audit."""
 
 from dataclasses import dataclass
+from uuid import UUID
 
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Message
-from holdfast.ops.deliveries import DeliveryDetail, delivery
-from holdfast.ops.redaction import shown_entry, shown_messages
+from holdfast.ops.redaction import redactor, shown_entry, shown_listed, shown_message, shown_run
 from holdfast.ops.work import Work, do
 from holdfast.stores import trail
 from holdfast.stores.operate import AuditEntry
-from holdfast.stores.query import deliveries_of
+from holdfast.stores.query import Listed, Run
 
-_MESSAGES = 30
-_STORIES = 60
+MOST_STEPS = 100
+_DELIVERIES = 50
+_RUNS = 20
 _ENTRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """A delivery on a trail: its last 20 runs, and what operators did to it."""
+
+    listed: Listed
+    runs: tuple[Run, ...]
+    audit: tuple[AuditEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
-    """A message of a request with the whole story of each of its deliveries."""
+    """A message of a request with its deliveries; `more` when it has more than the 50 that are here."""
 
     message: Message
-    deliveries: tuple[DeliveryDetail, ...]
+    deliveries: tuple[Followed, ...]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trail:
-    """What followed from one request, oldest first; `more` says that not all of it is here."""
+    """A page of what followed from one request, oldest first.
+
+    `next` is where the following page begins, as `after`; none at the end. The first page has what operators did in
+    the request itself, the newest 100 acts.
+    """
 
     request_id: str
     steps: tuple[Step, ...]
     audit: tuple[AuditEntry, ...]
-    more: bool
+    next: UUID | None
 
 
-def follow(request_id: str) -> Work[Trail]:
-    """Everything one request left behind; nothing when no message and no act carries its id."""
-    found = yield from do(trail.request_messages(request_id, _MESSAGES + 1))
-    steps, left, more = [], _STORIES, len(found) > _MESSAGES
-    for message in (yield from shown_messages(found[:_MESSAGES])):
-        own = yield from do(deliveries_of(message.id))
-        more = more or len(own) > left
-        stories: tuple[DeliveryDetail, ...] = ()
-        for one in own[:left]:
-            stories += ((yield from delivery(one.delivery.id)),)
-        left -= len(stories)
-        steps.append(Step(message, stories))
-    entries = yield from do(trail.request_audit(request_id, _ENTRIES))
+def follow(request_id: str, *, limit: int = 20, after: UUID | None = None) -> Work[Trail]:
+    """A page of what one request left behind; nothing when no message and no act carries its id.
+
+    A page takes six queries, however many messages the request led to.
+    """
+    if not 1 <= limit <= MOST_STEPS:
+        raise ConfigurationError(f"limit is {limit}; a page of a trail holds 1 to {MOST_STEPS} messages")
+    found = yield from do(trail.request_messages(request_id, limit + 1, after or trail.FIRST))
+    page = found[:limit]
+    own = yield from do(trail.trail_deliveries([message.id for message in page], _DELIVERIES + 1))
+    ids = [one.delivery.id for several in own.values() for one in several[:_DELIVERIES]]
+    runs = yield from do(trail.trail_runs(ids, _RUNS))
+    entries = yield from do(trail.trail_audit(ids, _RUNS))
+    known = yield from redactor()
+    steps = []
+    for message in page:
+        hide = known.hide(message.type, message.payload)
+        several = own.get(message.id, [])
+        deliveries = tuple(
+            Followed(
+                shown_listed(one, hide),
+                tuple(shown_run(run, hide) for run in runs.get(one.delivery.id, ())),
+                tuple(shown_entry(entry, hide) for entry in entries.get(one.delivery.id, ())),
+            )
+            for one in several[:_DELIVERIES]
+        )
+        steps.append(Step(shown_message(known, message), deliveries, len(several) > _DELIVERIES))
+    acts = (yield from do(trail.request_audit(request_id, _ENTRIES))) if after is None else []
     return Trail(
-        request_id=request_id, steps=tuple(steps), audit=tuple(shown_entry(entry) for entry in entries), more=more
+        request_id=request_id,
+        steps=tuple(steps),
+        audit=tuple(shown_entry(entry) for entry in acts),
+        next=page[-1].id if len(found) > limit else None,
     )

@@ -177,7 +177,7 @@ def messages(
 def runs(delivery_id: UUID) -> Steps[list[Run]]:
     """The recorded attempts of a delivery, in order."""
     rows = yield Query("runs", {"delivery_id": delivery_id})
-    return [_run(row) for row in rows]
+    return [read_run(row) for row in rows]
 
 
 @operation(reads=True)
@@ -195,7 +195,7 @@ def clock() -> Steps[datetime]:
     return aware_time(rows[0][0])
 
 
-def _run(row: Row) -> Run:
+def read_run(row: Row) -> Run:
     attempt, fence, outcome, error_type, error, trace, worker, started, completed, detail, generation = row
     return Run(
         attempt,

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, 
 from holdfast.core.message import MAX_GENERATION
 from holdfast.core.text import storable
 from holdfast.ops.plans import MAX_PLAN
+from holdfast.ops.trail import MOST_STEPS
 from holdfast.stores.query import MAX_PAGE
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
@@ -50,6 +51,7 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
 Generation = Annotated[int, Field(ge=0, le=MAX_GENERATION)]
 PageLimit = Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(_whole)]
+StepLimit = Annotated[int, Field(ge=1, le=MOST_STEPS), BeforeValidator(_whole)]
 PlanLimit = Annotated[int, Field(ge=1, le=MAX_PLAN)]
 
 

@@ -10,7 +10,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.message import Message
 from holdfast.core.text import storable
 from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor, write_cursor
-from holdfast.interfaces.api.fields import Flag, Limited, Moment, Nothing, Paged, Text
+from holdfast.interfaces.api.fields import Flag, Limited, Moment, Nothing, Paged, StepLimit, Text
 from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
@@ -67,6 +67,13 @@ class StatsQuery(Nothing):
     """`exact` counts to the end, in a time that grows with what is not done."""
 
     exact: Flag = False
+
+
+class TrailQuery(Nothing):
+    """How many messages of a request; give the `next` of one page as `after` for the following."""
+
+    limit: StepLimit = 20
+    after: UUID | None = None
 
 
 class GroupQuery(Limited):
@@ -221,7 +228,7 @@ async def _relays(call: Call) -> Page[RelayState]:
 
 
 async def _follow(call: Call) -> Trail:
-    return await call.ops.follow(call.name)
+    return await call.ops.follow(call.name, limit=call.query.limit, after=call.query.after)
 
 
 async def _breakers(call: Call) -> Page[BreakerState]:
@@ -253,7 +260,7 @@ ENDPOINTS = (
     _get("/failure-groups", "Dead letters by what went wrong", Page[FailureGroup], _groups, query=GroupQuery),
     _get("/messages", "Messages, newest first", Page[Message], _messages, query=MessageQuery),
     _get("/messages/{id}", "A message with its deliveries", MessageDetail, _message, ids=_ID),
-    _get("/requests/{name}", "Everything one request left behind, by its id", Trail, _follow),
+    _get("/requests/{name}", "What one request left behind, by its id", Trail, _follow, query=TrailQuery),
     _get("/projectors", "Every projector and how far it has come", Page[ProjectorState], _projectors),
     _get("/relays", "Every relay and how far behind it is", Page[RelayState], _relays),
     _get("/schedules", "Every schedule", Page[ScheduleState], _schedules),

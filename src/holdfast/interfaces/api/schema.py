@@ -17,6 +17,7 @@ from holdfast.ops.messages import MessageDetail
 from holdfast.ops.plans import Skipped
 from holdfast.ops.shape import COUNTED, TOTALS
 from holdfast.ops.stats import Stats
+from holdfast.ops.trail import Followed
 from holdfast.stores.plan import PlanItem, StoredPlan
 from holdfast.stores.query import Listed
 
@@ -87,6 +88,9 @@ class Schemas:
             return {**self._properties(Delivery), "type": text, "source": text, "key": self.of(str | None)}
         if kind is DeliveryDetail:
             rest = {name: part for name, part in self._fields(kind).items() if name not in ("listed", "now")}
+            return {**self._properties(Listed), **rest}
+        if kind is Followed:
+            rest = {name: part for name, part in self._fields(kind).items() if name != "listed"}
             return {**self._properties(Listed), **rest}
         if kind is MessageDetail:
             return {**self._properties(Message), "deliveries": self.of(Sequence[Listed])}

@@ -11,6 +11,7 @@ from holdfast.interfaces.cli.rows import delivery_columns, message_columns, stat
 from holdfast.interfaces.cli.settings import command as make
 from holdfast.interfaces.cli.settings import noun, settings
 from holdfast.interfaces.cli.words import moment, one_line, printable
+from holdfast.ops.trail import MOST_STEPS
 
 
 @noun("messages")
@@ -63,11 +64,13 @@ def show(id: UUID) -> None:
 
 @make(command, name="follow")
 @click.argument("request_id")
-def follow(request_id: str) -> None:
+@click.option("--limit", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="How many messages.")
+@click.option("--after", type=ID, metavar="ID", help="After this message: the last one of the page before.")
+def follow(request_id: str, limit: int, after: UUID | None) -> None:
     """Follow one request by its id: the messages it led to, their deliveries and runs, and what operators did in it."""
     ops = settings().operations()
-    trail = ops.follow(request_id)
-    if not trail.steps and not trail.audit:
+    trail = ops.follow(request_id, limit=limit, after=after)
+    if not trail.steps and not trail.audit and after is None:
         raise NotFound("request", request_id, "no message and no act carries this id, or they were pruned")
     if not settings().tabular:
         show_json(settings(), trail)
@@ -83,9 +86,11 @@ def follow(request_id: str) -> None:
                 error = f": {one_line(run.error)[:160]}" if run.error else ""
                 when, outcome = moment(run.completed_at, now), run.outcome.replace("_", " ")
                 click.echo(f"    run {run.attempt} {outcome}, {when} on {printable(run.worker)}{error}")
+        if step.more:
+            click.echo(f"  and more deliveries: holdfast messages show {message.id}")
     for entry in trail.audit:
         why = f": {one_line(entry.reason)}" if entry.reason else ""
         did = f"{entry.actor} {entry.action} {entry.kind} {entry.target}"
         click.echo(f"{printable(did)}, {moment(entry.at, now)}{why}")
-    if trail.more:
-        note("it led to more than is shown here")
+    if trail.next is not None:
+        note(f"it led to more: add --after {trail.next}")

@@ -187,8 +187,17 @@ async def message(visit: Visit) -> Page:
 
 async def request(visit: Visit) -> Page:
     """What followed from one request: its messages, their deliveries with every run, and what operators did."""
-    trail = await visit.ops.follow(visit.query.get("id", "").strip())
-    return Page("request.html", {"trail": trail, "now": await visit.ops.now()})
+    after = read_id(visit.query["after"]) if "after" in visit.query else None
+    trail = await visit.ops.follow(visit.query.get("id", "").strip(), after=after)
+    return Page(
+        "request.html",
+        {
+            "trail": trail,
+            "next": visit.again(after=trail.next) if trail.next else None,
+            "first": visit.again(after=None) if after else None,
+            "now": await visit.ops.now(),
+        },
+    )
 
 
 async def find(visit: Visit) -> RedirectResponse:
