@@ -342,9 +342,7 @@ PUBLISHING = [
         postgres(
             "publish_keyed", "on conflict do nothing", "on conflict (source, key) where key is not null do nothing"
         ),
-        postgres("find_keyed", "m.key_scope = k.key_scope and m.key = k.key", "false"),
         sqlite("publish_keyed", "on conflict do nothing", "on conflict (source, key) where key is not null do nothing"),
-        sqlite("find_keyed", "m.key_scope = :key_scope and m.key = :key", "0"),
     ),
     *collides(
         test_keys.test_a_unique_job_exists_once_while_it_is_unfinished,

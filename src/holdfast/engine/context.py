@@ -13,6 +13,7 @@ from holdfast.stores.connection import run_on, run_on_async
 from holdfast.stores.joining import join, join_sync
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
+from holdfast.stores.seen import is_rerun
 from holdfast.stores.settle import complete
 
 IDLE_TIMEOUT = timedelta(seconds=60)
@@ -163,6 +164,10 @@ class Context:
             key = self.key
         handled = None if key is None else (self.consumer, self.source, check_key(key))
         return complete(self.claim, IDLE_TIMEOUT, handled, keep_run=self._keep_run)
+
+    async def rerun(self) -> bool:
+        """Whether an operator asked that this delivery run again although it was done."""
+        return await self._store.run(is_rerun(self.consumer, self.delivery_id))
 
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """Publishes with this delivery's correlation ids; as `Holdfast.publish`."""

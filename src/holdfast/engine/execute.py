@@ -26,6 +26,7 @@ from holdfast.engine.fields import fields, loggable
 from holdfast.engine.handler import Handler
 from holdfast.engine.threads import Returned, Threads
 from holdfast.stores.claim import Claimed
+from holdfast.stores.seen import window_key
 
 log = structlog.get_logger("holdfast.worker")
 
@@ -140,8 +141,8 @@ async def _once(handler: Handler, claimed: Claimed, context: Context, threads: T
     """Calls the handler, unless it dealt with this key within its window. Recorded after success alone."""
     if handler.dedupe is None:
         return await _call(handler, claimed, context, threads)
-    key = f"{claimed.source}:{claimed.key}" if claimed.key is not None else str(claimed.message_id)
-    if await window.seen(handler.name, key):
+    key = window_key(claimed.source, claimed.key, claimed.message_id)
+    if await window.seen(handler.name, key) and not await context.rerun():
         log.info("duplicate skipped", consumer=handler.name, idempotency_key=key, event_id=str(claimed.message_id))
         return None
     result = await _call(handler, claimed, context, threads)

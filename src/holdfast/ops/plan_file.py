@@ -48,6 +48,7 @@ def counted(plan: Plan) -> dict[str, object]:
         "generations": {str(generation): count for generation, count in plan.generations.items()},
         "unserved": list(plan.unserved),
         "handled": plan.handled,
+        "deduplicated": plan.deduplicated,
         "circuits": [
             {"name": one.name, "until": None if one.until is None else one.until.isoformat(), "consumer": one.consumer}
             for one in plan.circuits
@@ -104,6 +105,7 @@ def load_plan(stored: object) -> Work[Plan]:
             skipped=tuple(_skipped(one) for one in stored["skipped"]),
             unserved=tuple(stored["unserved"]),
             handled=int(stored.get("handled", 0)),
+            deduplicated=int(stored.get("deduplicated", 0)),
             circuits=tuple(_circuit(one) for one in stored.get("circuits", ())),
             store=store,
         )

@@ -17,10 +17,12 @@ from holdfast.core.pattern import check_pattern
 from holdfast.core.tally import NONE, Tally
 from holdfast.ops.work import Work, ask, do, perform, perform_sync
 from holdfast.stores.breaker import breakers
+from holdfast.stores.operation import Operation
 from holdfast.stores.plan import handled_already
 from holdfast.stores.planned import Action, Chosen, Wanted, Why, acceptable, act, choose, count_remaining, done_by
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, clock
+from holdfast.stores.seen import seen_deliveries
 from holdfast.stores.webhook import endpoints as endpoint_list
 from holdfast.stores.worker import Worker, workers
 
@@ -121,6 +123,8 @@ class Plan:
     """Consumers among the items that no living worker serves: their deliveries would wait."""
     handled: int = 0
     """How many of the items their consumer's inbox would skip: it has handled that key before."""
+    deduplicated: int = 0
+    """How many of the items a deduplication window in the store would skip; a rerun runs them all the same."""
     circuits: tuple[OpenCircuit, ...] = ()
     """Circuits that are open now: those of the items' consumers first, then those that any handler may use."""
     store: Store = field(repr=False, compare=False)
@@ -292,7 +296,9 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
     if asked.ids is not None and not more:
         absent = dict.fromkeys(asked.ids).keys() - {one.id for one in chosen}
         skipped += [Skipped(id=id, consumer=None, why=Why.NOT_FOUND) for id in asked.ids if id in absent]
-    handled = (yield from _handled(items)) if action is Action.REPLAY else 0
+    replays = items if action is Action.REPLAY else ()
+    handled = yield from _counted(handled_already, replays)
+    deduplicated = yield from _counted(seen_deliveries, replays)
     circuits = (yield from _circuits({item.consumer for item in items})) if action is Action.REPLAY else ()
     now = yield from do(clock())
     store = yield from ask(lambda store: store)
@@ -308,6 +314,7 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
         skipped=tuple(dict.fromkeys(skipped)),
         unserved=tuple(sorted({item.consumer for item in items} - live.keys())),
         handled=handled,
+        deduplicated=deduplicated,
         circuits=circuits,
         store=store,
     )
@@ -319,10 +326,10 @@ def _check_group(group: str) -> Work[None]:
         raise NotFound("failure group", group, hint)
 
 
-def _handled(items: Sequence[Planned]) -> Work[int]:
+def _counted(find: Callable[[Sequence[UUID]], Operation[frozenset[UUID]]], items: Sequence[Planned]) -> Work[int]:
     found = 0
     for at in range(0, len(items), _PAGE):
-        found += len((yield from do(handled_already([item.id for item in items[at : at + _PAGE]]))))
+        found += len((yield from do(find([item.id for item in items[at : at + _PAGE]]))))
     return found
 
 

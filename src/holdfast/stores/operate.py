@@ -14,6 +14,7 @@ from holdfast.core.names import check_name
 from holdfast.core.text import sanitise
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.seen import record_reruns
 
 LAST_ENTRY = 2**63 - 1
 
@@ -85,11 +86,14 @@ def replay(
     The others were not dead letters, or another job holds their unique key.
 
     The failed cycle moves into the history, attempts and errors are cleared, the fence rises; message id and key
-    stay. Without a generation each gets the highest one alive for its consumer. `rerun` includes done work. The audit
-    names the `plan` under which it was done.
+    stay. Without a generation each gets the highest one alive for its consumer. `rerun` includes done work, and lets it
+    run inside its consumer's deduplication window. The audit names the `plan` under which it was done.
     """
     rows = yield Query("replay", {**_who(ids, actor, reason, plan), "generation": generation, "rerun": rerun})
-    return [Replayed(as_uuid(row[0]), *row[1:]) for row in rows]
+    replayed = [Replayed(as_uuid(row[0]), *row[1:]) for row in rows]
+    if rerun and replayed:
+        yield record_reruns([one.id for one in replayed])
+    return replayed
 
 
 @operation(reads=True)

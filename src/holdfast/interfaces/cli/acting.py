@@ -160,6 +160,12 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
     lines += _left_out(plan.skipped)
     if plan.handled:
         lines.append(f"  {plan.handled:,} were handled before: their consumer's inbox will skip them")
+    if plan.deduplicated and plan.rerun:
+        lines.append(f"  {plan.deduplicated:,} are inside their deduplication window: a rerun ignores it and runs them")
+    elif plan.deduplicated:
+        lines.append(
+            f"  {plan.deduplicated:,} are inside their deduplication window and will be skipped; --rerun runs them"
+        )
     lines += [
         f"  circuit {one.name} is open: {'they' if one.consumer else 'what calls through it'} would park"
         for one in plan.circuits
