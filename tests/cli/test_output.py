@@ -277,7 +277,7 @@ def test_logs_go_to_stderr_and_show_no_local_variable(shop: Shop, format: str) -
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=shop.environment())
     assert ran.stdout == ""
     assert "ValueError: broken" in ran.stderr.encode().decode("unicode_escape")
-    assert "consumer" in ran.stderr
+    assert "mail" in ran.stderr
     assert "too quiet" not in ran.stderr
     assert "password = " not in ran.stderr
     assert "s3cr3t'" not in ran.stderr.replace("handler('s3cr3t')", "")

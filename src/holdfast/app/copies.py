@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.brokers import cloudevents
 from holdfast.brokers.decode import record_of
 from holdfast.brokers.protocol import Outgoing, Target
@@ -20,7 +19,7 @@ from holdfast.stores.query import messages
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 _TRIES = 5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0

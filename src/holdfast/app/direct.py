@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
 from holdfast.brokers.decode import Reading
 from holdfast.brokers.inbox import Gate, Nameless, RawLetters, conflict
 from holdfast.brokers.persist import Persisting
@@ -46,7 +46,7 @@ from holdfast.stores.publish import Fanout
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 _MOST_HANDED_OVER = 5
 

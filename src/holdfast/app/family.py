@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from types import FrameType
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.app.locate import load_app
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import child_environment
 
-log = structlog.get_logger("holdfast.family")
+log = get_logger("holdfast.family")
 
 _LONGEST_PAUSE = 30.0
 

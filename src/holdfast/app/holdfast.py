@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from holdfast.app.app_options import check_app_options, check_instance
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
-from holdfast.app.loop import run_loop, say_if_failed, stopped_by_signals
+from holdfast.app.loop import run_loop, running_loop, say_if_failed, stopped_by_signals
 from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.projectors import Projectors, projector_names
 from holdfast.app.reactions import Reactions
@@ -237,12 +237,9 @@ class Holdfast(Router):
         chosen = options or WorkerOptions()
         if until_idle:
             chosen = replace(chosen, until_idle=True, cron=False)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            run_loop(self._run(chosen))
-        else:
+        if running_loop() is not None:
             raise TypeError("hf.run() blocks and an event loop is running here; use `await hf.work(...)`")
+        run_loop(self._run(chosen))
 
     async def _run(self, options: WorkerOptions) -> None:
         stop = asyncio.Event()
@@ -365,13 +362,12 @@ class Holdfast(Router):
     def _wake(self) -> None:
         for worker in list(self._workers):
             worker.wake()
-        try:
-            hint = asyncio.get_running_loop().create_task(self.store.hint())
-        except RuntimeError:
+        if (loop := running_loop()) is None:
             self.store.hint_sync()
-        else:
-            self._hints.add(hint)
-            hint.add_done_callback(self._hinted)
+            return
+        hint = loop.create_task(self.store.hint())
+        self._hints.add(hint)
+        hint.add_done_callback(self._hinted)
 
     def _hinted(self, hint: "asyncio.Future[None]") -> None:
         self._hints.discard(hint)

@@ -7,13 +7,12 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import raised
 from holdfast.engine.periodic import first
 
-log = structlog.get_logger("holdfast")
+log = get_logger("holdfast")
 
 # The interpreter looks for cycles after every 700 new objects: a third of a worker's time, when its handlers are short.
 COLLECT_AFTER = (10_000, 20, 20)
@@ -21,14 +20,28 @@ COLLECT_AFTER = (10_000, 20, 20)
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
     """`asyncio.run` for a program that does nothing else: with uvloop where it is installed, and fewer collections."""
-    with collecting_seldom():
-        try:
-            from uvloop import new_event_loop
-        except ImportError:
-            asyncio.run(main)
-            return
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(main)
+    with collecting_seldom(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main)
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if there is one.
+
+    What is done without a loop belongs after this call, not into an `except`: whatever fails there would name
+    "no running event loop" as its cause.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return new_event_loop
 
 
 @contextlib.contextmanager

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
+from holdfast.app.loop import running_loop
 from holdfast.app.redaction import Secrets
 from holdfast.app.router import Reaction
 from holdfast.core import payload
@@ -27,7 +28,7 @@ from holdfast.stores.claim import Claimed
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Messages, Published, Unmade
 
-log = structlog.get_logger("holdfast.reaction")
+log = get_logger("holdfast.reaction")
 
 
 class Reactions:
@@ -69,15 +70,14 @@ class Reactions:
     def _start(self, calls: list[tuple[Reaction, NewMessage]]) -> None:
         if not calls:
             return
-        try:
-            task = asyncio.get_running_loop().create_task(self._run(calls))
-        except RuntimeError:
+        if (loop := running_loop()) is None:
             if any(inspect.iscoroutinefunction(reaction.function) for reaction, _ in calls):
                 threading.Thread(target=lambda: asyncio.run(self._run(calls)), name="holdfast-reaction").start()
                 return
             for reaction, message in calls:
                 self._call_plain(reaction, message)
             return
+        task = loop.create_task(self._run(calls))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode
 from holdfast.brokers.protocol import Target
 from holdfast.brokers.relay import Relay, Relaying
@@ -25,7 +24,7 @@ from holdfast.stores.protocol import Store
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.relay")
+log = get_logger("holdfast.relay")
 
 _TRIES, _PARTING = 3, 3.0
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.core.metric import Distribution, Family, MetricKind
@@ -18,7 +17,7 @@ from holdfast.ops.stats import Stats
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.metrics")
+log = get_logger("holdfast.metrics")
 
 _FRESH_SECONDS = 10.0
 _COST_FACTOR = 20.0

@@ -8,8 +8,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.classify import Rules
 from holdfast.core.errors import StoreUnavailable, TerminalError
 from holdfast.core.message import TENANT_HEADER
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.outbound.webhooks.courier import Courier
 
-log = structlog.get_logger("holdfast.webhooks")
+log = get_logger("holdfast.webhooks")
 
 _COST_FACTOR = 20.0
 

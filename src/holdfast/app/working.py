@@ -8,8 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-import structlog
-
+from holdfast._log import background, get_logger
 from holdfast.app.family import worker_command
 from holdfast.app.locate import spec_of
 from holdfast.app.loop import store_is_ready, then
@@ -36,12 +35,17 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 
 async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Event | None) -> None:
     """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
-    chosen = options or WorkerOptions()
+    # Held to the very end: the last lines are written when all the rest is done.
+    with background.running():
+        await _work(app, options or WorkerOptions(), stop)
+
+
+async def _work(app: "Holdfast", chosen: WorkerOptions, stop: asyncio.Event | None) -> None:
     if not chosen.generation:
         chosen = replace(chosen, generation=app.generation)
     with app.store.engine_lock():

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.brokers.decode import NAMELESS, Reading
 from holdfast.brokers.persist import Persisting
 from holdfast.brokers.protocol import Record
@@ -22,7 +21,7 @@ from holdfast.stores.intake import Readiness, readiness, take_in, take_in_settle
 from holdfast.stores.publish import Fanout
 from holdfast.stores.settle import Settlement
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 BATCH = 500
 MOST_WAITING = 10_000

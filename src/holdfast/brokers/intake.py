@@ -13,13 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.brokers.protocol import Lag, Record, Source, Subscription
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from holdfast.core.report import report
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _NOT_READY_SECONDS = 0.2

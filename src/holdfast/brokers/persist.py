@@ -4,13 +4,12 @@ import asyncio
 import random
 from typing import TypeVar
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 T = TypeVar("T")
 

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
 from holdfast.brokers.protocol import Lag, Outgoing, Record
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 BODY, KEY = "body", "key"
 MOST_BYTES = 512 * 1024 * 1024

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode, encode
 from holdfast.brokers.protocol import Outgoing, Sender, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, LogRewound, StoreUnavailable, TerminalError
@@ -26,7 +25,7 @@ from holdfast.stores.position import Held, Reader, is_paused, move_position, rel
 from holdfast.stores.protocol import Store
 from holdfast.stores.relay import mark_relayed
 
-log = structlog.get_logger("holdfast.relay")
+log = get_logger("holdfast.relay")
 
 _IDLE = 0.5
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from types import TracebackType
 
+from holdfast.core.frame import application_frames
 from holdfast.core.group import leaves
 from holdfast.core.text import safe_str, type_name
 
@@ -70,6 +71,7 @@ def _single(exc: BaseException) -> str:
 
 def _frames(trace: TracebackType | None) -> list[str]:
     names: list[str] = []
+    trace = application_frames(trace)
     while trace is not None:
         code = trace.tb_frame.f_code
         if code.co_name not in _INLINED:

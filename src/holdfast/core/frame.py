@@ -1,6 +1,9 @@
 """The frame of a traceback that belongs to the application: where an operator looks first."""
 
+from __future__ import annotations
+
 import re
+from types import TracebackType
 
 _FRAME = re.compile(r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.MULTILINE)
 _FOREIGN = re.compile(
@@ -27,3 +30,15 @@ def own_frame(trace: str | None) -> str | None:
     own = next((frame for frame in reversed(frames) if not _FOREIGN.search(frame["file"])), frames[-1])
     name = f" in {own['name']}" if own["name"] else ""
     return f"{own['file']}:{own['line']}{name}"
+
+
+def application_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from its first frame outside Holdfast on; all of it if there is no such frame."""
+    outer = trace
+    while outer is not None and _is_ours(str(outer.tb_frame.f_globals.get("__name__"))):
+        outer = outer.tb_next
+    return trace if outer is None else outer
+
+
+def _is_ours(module: str) -> bool:
+    return module == "holdfast" or module.startswith("holdfast.")

@@ -3,23 +3,44 @@
 from collections.abc import Mapping
 
 from holdfast.core.mask import REDACTED, secret_name
+from holdfast.core.text import printable
 from holdfast.core.trace_context import TRACEPARENT, read_traceparent
 
-# Names that mean something else to logging (the attributes of its records) and to structlog.
-_TAKEN = frozenset(
+# The attributes of logging's records.
+_RECORD = frozenset(
     {
         *("name", "msg", "args", "levelname", "levelno", "pathname", "filename", "module", "exc_info", "exc_text"),
         *("stack_info", "lineno", "funcName", "created", "msecs", "relativeCreated", "thread", "threadName"),
-        *("processName", "process", "taskName", "message", "asctime", "extra", "stacklevel", "self", "method_name"),
-        *("event", "level", "log_level", "logger", "logger_name", "timestamp", "positional_args"),
+        *("processName", "process", "taskName", "message", "asctime", "extra", "stacklevel"),
     }
 )
+# Names that mean something else to structlog and its renderers, and those of our own fields that hold text.
+_TAKEN = _RECORD | {
+    *("self", "method_name", "event", "level", "log_level", "logger", "logger_name", "timestamp", "positional_args"),
+    *("exception", "stack", "stack_trace", "error", "error_type"),
+}
+
+
+def field_name(name: str) -> str:
+    """Return a name under which a field fits into a record of `logging`.
+
+    >>> field_name("message"), field_name("consumer")
+    ('field_message', 'consumer')
+    """
+    return f"field_{name}" if name in _RECORD else name
 
 
 def loggable(headers: Mapping[str, object]) -> dict[str, object]:
-    """Headers as fields of a log line; one whose name is taken keeps its value under another, a secret one shows none."""
+    """Headers as fields of a log line, control characters escaped.
+
+    One whose name is taken keeps its value under another, a secret one shows none.
+    """
     known: dict[str, object] = {
-        f"header_{name}" if name in _TAKEN else name: REDACTED if secret_name(name) else value
+        f"header_{name}" if name in _TAKEN else printable(name): REDACTED
+        if secret_name(name)
+        else printable(value)
+        if isinstance(value, str)
+        else value
         for name, value in headers.items()
     }
     if TRACEPARENT in headers and "trace_id" not in headers and (trace := read_traceparent(headers[TRACEPARENT])):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from holdfast.core.carried import carried_status
 from holdfast.core.errors import CircuitOpen
 from holdfast.core.fingerprint import fingerprint, fingerprint_parts
+from holdfast.core.frame import application_frames
 from holdfast.core.group import leaves
 from holdfast.core.redact import redacted
 from holdfast.core.text import safe_str, sanitise, type_name
@@ -126,7 +127,7 @@ def _chain(exc: BaseException) -> Iterator[tuple[BaseException, str]]:
 def _rendered(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:
     if exc.__traceback__ is not None:
         yield "Traceback (most recent call last):\n"
-        frames = list(traceback.walk_tb(exc.__traceback__))
+        frames = list(traceback.walk_tb(application_frames(exc.__traceback__)))
         if len(frames) > _HEAD_FRAMES + _TAIL_FRAMES:
             yield from traceback.StackSummary.extract(iter(frames[:_HEAD_FRAMES])).format()
             yield f"  ({len(frames) - _HEAD_FRAMES - _TAIL_FRAMES:,} frames left out)\n"

@@ -8,6 +8,10 @@ from collections.abc import Callable
 # PostgreSQL refuses NUL in text, and neither database can encode half of a surrogate pair.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
+# Characters that a terminal obeys instead of showing them: C0 and C1 controls but for newline and tab, line separators, and
+# marks that change the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+
 
 def sanitise(text: str, limit: int) -> str:
     """Return at most `limit` characters that PostgreSQL and SQLite can both store.
@@ -19,6 +23,17 @@ def sanitise(text: str, limit: int) -> str:
         # Cut before anything else looks at the text: the rest may be 50 MB.
         text = _shortened(text, limit)
     return _UNSTORABLE.sub("�", text)
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters escaped, so that it cannot steer a terminal or forge a line of a log.
+
+    Newlines and tabs stay.
+
+    >>> printable("paid\\x1b[2J")
+    'paid\\\\x1b[2J'
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def storable(text: str) -> bool:

@@ -12,15 +12,16 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import UUID
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.engine.fields import raised
+from holdfast.engine.repeats import Repeats
 from holdfast.engine.threads import Threads
 from holdfast.stores.alert import Turn
 
-log = structlog.get_logger("holdfast.alert")
+log = get_logger("holdfast.alert")
 
 _QUIET_SECONDS = 300.0
 _MOST_GROUPS = 10_000
@@ -99,7 +100,7 @@ class _Group:
 
 
 class Alerts:
-    """Logs every dead letter once; calls the hooks once per group and quiet period, so that ten thousand
+    """Logs dead letters, repeated ones folded; calls the hooks once per group and quiet period, so that ten thousand
     failures are not ten thousand alerts, nor ten workers ten. What came while it was quiet is told of afterwards.
 
     `ask` shares the quiet period with other workers and with who comes after a restart; while it cannot be asked, each
@@ -118,12 +119,14 @@ class Alerts:
         self._groups: dict[tuple[str, str], _Group] = {}
         self._calling: set[asyncio.Task[None]] = set()
         self._threads = Threads("holdfast-alert")
+        self.repeats = Repeats()
+        """Folds the lines about failures, of every worker of the app."""
         self.watchers: set[Callable[[DeadLetterAlert], None]] = set()
         """Told of every dead letter at once, however many are alike; they must not block or raise."""
 
     def dead(self, alert: DeadLetterAlert) -> None:
         """Reports one dead letter. Call it only after the dead letter is durable."""
-        log.error("dead letter", **alert.fields())
+        self.repeats.log(log.error, "dead letter", alert.target, alert.fingerprint, alert.fields())
         for told in tuple(self.watchers):
             told(alert)
         if not self._hooks:
@@ -166,7 +169,8 @@ class Alerts:
         task.add_done_callback(self._calling.discard)
 
     async def sent(self) -> None:
-        """Waits for hooks that are being called, but not for ever."""
+        """Writes what was counted of repeated lines, and waits for hooks that are being called, but not for ever."""
+        self.repeats.close()
         ends = time.monotonic() + _PATIENCE
         while self._calling and (left := ends - time.monotonic()) > 0:
             await asyncio.wait(self._calling, timeout=left)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
 from holdfast.core.change import Deliver
 from holdfast.core.classify import Verdict
 from holdfast.core.decide import budget
@@ -34,7 +34,7 @@ from holdfast.stores.claim import Claimed, Lane, claim_trial
 from holdfast.stores.observe import first_trace
 from holdfast.stores.settle import Hold, ownership, unlocked
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 _FIRST_LOOK, _LONGEST_LOOK = 0.02, 1.0
 

@@ -20,8 +20,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.change import Block, Change, Release
 from holdfast.core.errors import HoldfastError
 from holdfast.core.outcome import Failed, Outcome
@@ -33,7 +32,7 @@ from holdfast.stores.claim import Claimed
 from holdfast.stores.operate import Blocked, block_consumer, unblock_consumer
 from holdfast.stores.operation import Operation
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 T = TypeVar("T")
 

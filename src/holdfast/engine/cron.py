@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import structlog
 from cronsim import CronSim, CronSimError
 
+from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import NewMessage
 from holdfast.engine.fields import raised
@@ -17,7 +17,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.publish import Fanout
 from holdfast.stores.schedule import StoredSchedule, fire, save_schedules, schedules
 
-log = structlog.get_logger("holdfast.cron")
+log = get_logger("holdfast.cron")
 
 _MOST = 1000
 _WINDOW = timedelta(hours=1)

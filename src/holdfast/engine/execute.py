@@ -4,15 +4,16 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import sys
 from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-import structlog
 from structlog.contextvars import STRUCTLOG_KEY_PREFIX, bind_contextvars, reset_contextvars
 
+from holdfast._log import get_logger
 from holdfast.core.classify import Rules
 from holdfast.core.correlation import leave, resume
 from holdfast.core.errors import ConfigurationError, Signal, StoreUnavailable
@@ -28,7 +29,7 @@ from holdfast.engine.threads import Returned, Threads
 from holdfast.stores.claim import Claimed
 from holdfast.stores.seen import window_key
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 NEWER_VERSION_DELAY = timedelta(seconds=30)
 
@@ -73,7 +74,7 @@ async def execute(
     A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its fence
     is void once the outcome is settled, and its late result changes nothing.
     """
-    carried = _correlate(context, claimed)
+    carried, surrounding = _correlate(context, claimed), sys.exception()
     try:
         result = await _once(handler, claimed, context, threads, window)
         if inspect.iscoroutine(result):
@@ -88,6 +89,7 @@ async def execute(
         raise
     except BaseException as error:  # noqa: BLE001
         # SystemExit too: what means to end a program of its own must not end the worker.
+        _cut_context(error, surrounding)
         thread = error.thread if isinstance(error, HandlerTimeout) else None
         return Ended(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
     finally:
@@ -96,6 +98,19 @@ async def execute(
     if isinstance(result, Signal):
         return Ended(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
     return _SUCCEEDED
+
+
+def _cut_context(error: BaseException, surrounding: BaseException | None) -> None:
+    """Takes away the exception during whose handling the loop was started: it is no cause of what a handler raises."""
+    seen: set[int] = set()
+    while surrounding is not None and error is not surrounding and id(error) not in seen:
+        seen.add(id(error))
+        inner = error.__context__
+        if inner is None:
+            return
+        if inner is surrounding:
+            error.__context__ = None
+        error = inner
 
 
 class _Carried(NamedTuple):

@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.stores.protocol import Store
 from holdfast.stores.worker import renew_worker
 
-log = structlog.get_logger("holdfast.lease")
+log = get_logger("holdfast.lease")
 
 _RENEWALS = 4
 _RETRIES = 20

@@ -9,11 +9,10 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.delivery import Status
 from holdfast.core.errors import HoldfastError, StoreUnavailable
-from holdfast.core.outcome import LeaseExpired, Released
+from holdfast.core.outcome import Released
 from holdfast.engine.attempt import Attempts
 from holdfast.engine.fields import fields, raised
 from holdfast.engine.lease import Lease
@@ -32,7 +31,7 @@ from holdfast.stores.query import outlook
 from holdfast.stores.registry import catch_up
 from holdfast.stores.worker import start_worker, stop_worker
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 _TAKE_OVER = 100
 _SLICE = 0.001
@@ -294,8 +293,7 @@ class Life:
         while self._lease is not None and self._lease.trusted and not self._ending:
             taken = await self._store.run(take_over(self.id, self._options.lease, _TAKE_OVER))
             for claimed, policy in taken:
-                log.warning("taken over: the worker's lease ran out", **fields(claimed) | {"worker": self.id})
-                _, ack = self._outcomes.settle(claimed, LeaseExpired(), policy)
+                _, ack = self._outcomes.take_over(claimed, policy)
                 self._settler.add(ack)
             if len(taken) < _TAKE_OVER:
                 return
@@ -368,7 +366,8 @@ class Life:
             await self._cut_off(reserve)
         await self._leave(ends, settled=settling.done())
         self._attempts.close()
-        log.info("worker stopped", worker=self.id, unwritten=len(self._settler))
+        released, unwritten = self._outcomes.released, len(self._settler)
+        log.info("worker stopped", worker=self.id, released=released, unwritten=unwritten)
 
     async def _leave(self, ends: float, *, settled: bool) -> None:
         """Writes what is known and takes the worker's row away. What there is no time for is left to the lease."""

@@ -6,14 +6,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.metric import Distribution, Family, MetricKind, Sample
 from holdfast.engine.fields import raised
 from holdfast.stores.claim import Claimed
 
-log = structlog.get_logger("holdfast.metrics")
+log = get_logger("holdfast.metrics")
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 OTHERS = "(others)"

@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Park, Release, Retry, Snooze
 from holdfast.core.decide import budget, decide, suspect_after
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
@@ -16,11 +15,12 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
 from holdfast.engine.fields import fields
 from holdfast.engine.meter import Meter
+from holdfast.engine.repeats import Write
 from holdfast.engine.settler import Ack
 from holdfast.stores.claim import Claimed
 from holdfast.stores.settle import Settlement
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 
 class Outcomes:
@@ -28,6 +28,8 @@ class Outcomes:
 
     def __init__(self, worker: str, alerts: Alerts, meter: Meter, chance: Callable[[], float] = random.random) -> None:
         self._worker, self._alerts, self._meter, self._chance = worker, alerts, meter, chance
+        self.released = 0
+        """Deliveries that were given back before they had started."""
 
     def settle(
         self,
@@ -61,6 +63,12 @@ class Outcomes:
         )
         return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed), lost)
 
+    def take_over(self, claimed: Claimed, policy: RetryPolicy) -> tuple[Change, Ack]:
+        """What becomes of a delivery whose worker died."""
+        known = fields(claimed) | {"worker": self._worker}
+        self._log(log.warning, "taken over: the worker's lease ran out", None, known)
+        return self.settle(claimed, LeaseExpired(), policy)
+
     def _written(
         self,
         claimed: Claimed,
@@ -79,28 +87,41 @@ class Outcomes:
             known["latency_ms"] = round(elapsed * 1000, 1)
         if error is not None:
             known |= {"error": error.message, "error_type": error.type}
+            if error.trace:
+                known["stack_trace"] = error.trace
             if error.http_status is not None:
                 known["http_status"] = error.http_status
         match change:
             case Retry(delay):
-                log.warning("will retry", **known | {"retryable": True} | _next_attempt(delay))
+                self._log(log.warning, "will retry", error, known | {"retryable": True} | _next_attempt(delay))
             case DeadLetter():
                 self._alerts.dead(_alert(claimed, error, budget(claimed, policy), known))
             case Block(resource, delay, held):
-                log.warning("held back", **known | {"resource": resource, "held": held} | _next_attempt(delay))
+                known |= {"resource": resource, "held": held} | _next_attempt(delay)
+                self._log(log.warning, "held back", error, known)
             case Park(circuit, delay, until):
-                log.info("parked", **known | {"circuit": circuit} | _next_attempt(delay, until))
+                self._log(log.info, "parked", error, known | {"circuit": circuit} | _next_attempt(delay, until))
             case Snooze(delay):
                 log.info("snoozed", **known | _next_attempt(delay))
             case Deliver():
                 log.debug("delivered", **known)
+            case Release(held=False):
+                # Not started: a worker that stops gives back hundreds, and says how many in its last line.
+                self.released += 1
+                log.debug(change.name, **known)
             case _:
                 log.info(change.name, **known)
+
+    def _log(self, write: Write, event: str, error: ErrorReport | None, known: dict[str, object]) -> None:
+        mark = "" if error is None else error.fingerprint
+        self._alerts.repeats.log(write, event, str(known["consumer"]), mark, known)
 
     def _lost(self, claimed: Claimed, outcome: Outcome) -> None:
         self._meter.lost(claimed)
         known = fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
-        log.warning("lease lost: the outcome of this run was refused, its present owner decides", **known)
+        self._log(
+            log.warning, "lease lost: the outcome of this run was refused, its present owner decides", None, known
+        )
 
 
 def stray(delivery_id: UUID, fence: int) -> Settlement:

@@ -4,9 +4,9 @@ import asyncio
 import os
 from collections.abc import Mapping
 
-import structlog
+from holdfast._log import get_logger
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 _PARENT = "HOLDFAST_PARENT"
 _LOOK_EVERY = 0.5

@@ -6,12 +6,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import raised
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 
 async def every(seconds: float, perform: Callable[[], Awaitable[None]], *, first: float | None = None) -> None:

@@ -2,8 +2,7 @@
 
 from datetime import timedelta
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.stores.alert import forget_alert_groups
 from holdfast.stores.idempotency import forget_requests
 from holdfast.stores.plan import forget_plan
@@ -13,7 +12,7 @@ from holdfast.stores.query import clock
 from holdfast.stores.seen import forget_seen
 from holdfast.stores.worker import forget_workers
 
-log = structlog.get_logger("holdfast.prune")
+log = get_logger("holdfast.prune")
 
 _FORGET_AFTER = timedelta(days=1)
 

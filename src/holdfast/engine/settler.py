@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.report import ErrorReport
@@ -16,7 +15,7 @@ from holdfast.engine.fields import raised
 from holdfast.stores.protocol import Store
 from holdfast.stores.settle import Hold, Settlement, ownership, settle
 
-log = structlog.get_logger("holdfast.settle")
+log = get_logger("holdfast.settle")
 
 _BATCH = 500
 _MOST_UNWRITTEN = 4 * _BATCH

@@ -6,15 +6,14 @@ Nobody else would give it back: the worker's own lease keeps it alive.
 from collections.abc import Sequence
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.engine.outcomes import stray
 from holdfast.engine.pool import Pool
 from holdfast.engine.settler import Ack, Settler
 from holdfast.stores.claim import holdings
 from holdfast.stores.protocol import Store
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 
 class Strays:

@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.engine.parent import child_environment
 from holdfast.stores.claim import lanes
 from holdfast.stores.protocol import Store
 
-log = structlog.get_logger("holdfast.suspects")
+log = get_logger("holdfast.suspects")
 
 _LONGEST_PAUSE = 30.0
 

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
-import structlog
 from structlog.contextvars import bound_contextvars
 
+from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.core.outcome import Failed, Outcome
@@ -21,7 +21,7 @@ from holdfast.engine.fields import raised
 from holdfast.stores.claim import Claimed
 from holdfast.stores.publish import Messages, Unmade
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 T = TypeVar("T")
 

@@ -7,8 +7,7 @@ known to hold, that life ends, its handlers are stopped, and a new one begins.
 import asyncio
 import contextlib
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import raised
 from holdfast.engine.life import Life
@@ -17,7 +16,7 @@ from holdfast.engine.periodic import first
 from holdfast.engine.signals import Signals
 from holdfast.engine.surroundings import Surroundings
 
-log = structlog.get_logger("holdfast.worker")
+log = get_logger("holdfast.worker")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 

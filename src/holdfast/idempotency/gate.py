@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidKey, StoreError
 from holdfast.idempotency.records import App, Finish, Flow, Look, Pause, Records, Release, Reserve, StoreRecords
@@ -20,7 +19,7 @@ from holdfast.idempotency.request import Request, check_scope, read_key, request
 from holdfast.idempotency.response import REPLAYED, problem, with_length
 from holdfast.stores.idempotency import Found, Held, Progress, StoredResponse
 
-log = structlog.get_logger("holdfast.idempotency")
+log = get_logger("holdfast.idempotency")
 
 MIB = 1024 * 1024
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5

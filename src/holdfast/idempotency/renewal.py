@@ -9,13 +9,13 @@ import threading
 import time
 from datetime import timedelta
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import StoreError
+from holdfast.core.report import report
 from holdfast.idempotency.records import Records, Renew
 from holdfast.stores.idempotency import Held
 
-log = structlog.get_logger("holdfast.idempotency")
+log = get_logger("holdfast.idempotency")
 
 
 class Renewal:
@@ -74,6 +74,8 @@ class Renewal:
             self._records.do_sync(Renew(due, self._lease))
         except StoreError as error:
             log.warning("leases of idempotency keys could not be renewed", held=len(due), error=str(error))
-        except Exception:
+        except Exception as error:  # noqa: BLE001
             # The thread must outlive it: others' leases depend on it.
-            log.exception("leases of idempotency keys could not be renewed", held=len(due))
+            told = report(error)
+            known = {"error": told.message, "error_type": told.type, "stack_trace": told.trace}
+            log.error("leases of idempotency keys could not be renewed", held=len(due), **known)

@@ -4,15 +4,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
 from holdfast.core.text import sanitise
 from holdfast.ops.work import do, perform
 from holdfast.stores.operate import record
 from holdfast.stores.protocol import Store
 
-log = structlog.get_logger("holdfast.refusals")
+log = get_logger("holdfast.refusals")
 
 NOBODY = "nobody"
 _MOST = 60

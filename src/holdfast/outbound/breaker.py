@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.circuit import Change, Circuit, Entry, Limits, Result, enter, leave, reset, trip
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import CircuitOpen, StoreUnavailable
@@ -19,7 +18,7 @@ from holdfast.outbound.judge import result_of
 
 __all__ = ["CircuitBreaker", "Permit", "Result", "SyncCircuitBreaker", "result_of"]
 
-log = structlog.get_logger("holdfast.breaker")
+log = get_logger("holdfast.breaker")
 
 T = TypeVar("T")
 P = ParamSpec("P")

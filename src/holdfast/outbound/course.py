@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.carried import carried_status
 from holdfast.core.classify import Rules, classify
 from holdfast.core.correlation import correlation
@@ -19,7 +18,7 @@ from holdfast.core.verdict import VerdictKind
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.pace import PACE
 
-log = structlog.get_logger("holdfast.retry")
+log = get_logger("holdfast.retry")
 
 _ERROR_LIMIT = 2_000
 

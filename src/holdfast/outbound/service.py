@@ -15,10 +15,10 @@ from ssl import SSLContext
 from typing import Any, Protocol, TypedDict
 from uuid import uuid4
 
-import structlog
 from pydantic import TypeAdapter
 from pydantic_core import to_json
 
+from holdfast._log import get_logger
 from holdfast.core.carried import carried_status
 from holdfast.core.classify import VerdictKind, classify
 from holdfast.core.correlation import correlation
@@ -35,7 +35,7 @@ from holdfast.outbound.course import Attempt
 from holdfast.outbound.judge import why_of
 from holdfast.outbound.retrying import DEFAULT_POLICY, Retrying
 
-log = structlog.get_logger("holdfast.client")
+log = get_logger("holdfast.client")
 
 Step = Any
 Steps = Generator[Step, Any, "Answer"]

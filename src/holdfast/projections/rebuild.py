@@ -17,8 +17,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, LockTimeout, RebuildLost, Refused, StoreUnavailable
 from holdfast.core.message import Message
 from holdfast.core.report import report
@@ -47,7 +46,7 @@ from holdfast.stores.projection import (
 from holdfast.stores.protocol import Store
 from holdfast.stores.registry import catch_up
 
-log = structlog.get_logger("holdfast.rebuild")
+log = get_logger("holdfast.rebuild")
 
 LEASE = timedelta(seconds=30)
 _COUNTED = 1_000_000

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-import structlog
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -27,6 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from holdfast._log import get_logger
 from holdfast.brokers.kafka.thread import CallThread
 from holdfast.brokers.offsets import Handed, Offsets
 from holdfast.brokers.protocol import Lag, Record
@@ -35,7 +35,7 @@ from holdfast.core.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from holdfast.brokers.kafka.place import Topic
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 _T = TypeVar("_T")
 _SLICE = 0.1

@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js import JetStreamContext
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 SUBJECT = "nats-subject"
 """The header that tells the subject of a record, of which a stream can hold many."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.brokers.nats.doubts import consumer_doubts, stream_doubts
 from holdfast.brokers.nats.line import Line, connected, reported
 from holdfast.brokers.nats.sending import NatsSender
@@ -21,7 +20,7 @@ from holdfast.core.errors import BrokerUnavailable, ConfigurationError, InvalidN
 if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo, StreamInfo
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 # What the server holds back when this many are unacknowledged in the whole group.
 _IN_FLIGHT = 10_000

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
 from holdfast.brokers.nats.line import ANSWER_SECONDS, SUBJECT, Line, description, reported, status
 from holdfast.brokers.protocol import Lag, Record
 from holdfast.core.errors import BrokerUnavailable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.js.api import ConsumerInfo
 
-log = structlog.get_logger("holdfast.brokers")
+log = get_logger("holdfast.brokers")
 
 _BEAT_SECONDS = 5.0
 # How long the rest of a batch may take behind its first record.

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
-import structlog
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
+from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
 from holdfast.core.text import storable
 from holdfast.engine.fields import raised
@@ -38,7 +38,7 @@ from holdfast.stores.token import Scope
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.api")
+log = get_logger("holdfast.api")
 
 PREFIX = "/api/v1"
 ENDPOINTS: tuple[Endpoint, ...] = (*reading.ENDPOINTS, *planning.ENDPOINTS, *acting.ENDPOINTS)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-import structlog
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
 from holdfast.engine.fields import raised
 from holdfast.interfaces.api.endpoint import Caller
@@ -17,7 +17,7 @@ from holdfast.interfaces.refusals import Allowance, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope as TokenScope
 
-log = structlog.get_logger("holdfast.api")
+log = get_logger("holdfast.api")
 
 CALLER = "holdfast_caller"
 _DIRECT = "without tokens only direct requests from this machine are answered"

@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Callable
 
-import structlog
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
 from holdfast.engine.fields import raised
 from holdfast.ops.service import Operations
 
-log = structlog.get_logger("holdfast.api")
+log = get_logger("holdfast.api")
 
 _PATIENCE = 5.0
 

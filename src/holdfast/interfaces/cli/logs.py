@@ -1,18 +1,23 @@
-"""Logs on stderr: readable on a terminal, one JSON object a line elsewhere."""
+"""Logs on stderr: one line for people on a terminal, one JSON object a line elsewhere. Nothing waits for the reader."""
 
+import atexit
 import contextlib
 import logging
 import os
 import sys
+from functools import partial
 
 import structlog
 
+from holdfast._log import background, write_stderr
+from holdfast.core.line import one_line
 from holdfast.core.mask import mask
 from holdfast.core.redact import redact_logs
-from holdfast.core.text import safe_str
+from holdfast.core.text import printable, safe_str
 
 _FORMAT = "HOLDFAST_LOG_FORMAT"
 _LEVEL = "HOLDFAST_LOG_LEVEL"
+_COLORS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 
 
 def configure_logs(format: str, level: str) -> None:
@@ -23,40 +28,70 @@ def configure_logs(format: str, level: str) -> None:
     os.environ[_FORMAT], os.environ[_LEVEL] = format, level
     terminal = sys.stderr.isatty()
     readable = format == "console" or (format == "auto" and terminal)
-    processors: list[structlog.types.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        redact_logs,
-    ]
-    if readable:
-        processors.append(
-            structlog.dev.ConsoleRenderer(
-                colors=terminal and not os.environ.get("NO_COLOR"),
-                exception_formatter=structlog.dev.plain_traceback,
-            )
-        )
-    else:
-        processors.append(structlog.processors.JSONRenderer(default=lambda value: mask(safe_str(value))))
+    background.start()
+    atexit.register(background.flush)
+    stderr = _Stderr()
+    render: structlog.types.Processor = (
+        _Readable(colors=terminal and not os.environ.get("NO_COLOR"))
+        if readable
+        else structlog.processors.JSONRenderer(default=lambda value: mask(safe_str(value)))
+    )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
-        processors=processors,
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            redact_logs,
+            render,
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=stderr),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     # Drivers log through the standard library; a pool tells of every attempt to connect, and we say it better.
-    logging.basicConfig(
-        stream=sys.stderr, level=max(number, logging.WARNING), format="%(levelname)s %(name)s %(message)s"
-    )
+    logging.basicConfig(stream=stderr, level=max(number, logging.WARNING), format="%(levelname)s %(name)s %(message)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(_masked)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
+class _Stderr:
+    """Writes from the logging thread, so that a handler's own lines do not block either."""
+
+    def write(self, text: str) -> None:
+        background.submit(partial(write_stderr, text))
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+
+class _Readable:
+    """Renders a line for people: time, level, what happened, then the stack trace if there is one."""
+
+    def __init__(self, *, colors: bool) -> None:
+        self._colors = colors
+
+    def __call__(self, _logger: object, _method: str, line: structlog.types.EventDict) -> str:
+        level, at = str(line.pop("level", "")), str(line.pop("timestamp", ""))
+        event = safe_str(line.pop("event", ""))
+        traces = [str(line.pop(name)) for name in ("exception", "stack") if line.get(name)]
+        text = one_line(event, line)
+        if isinstance(trace := line.get("stack_trace"), str):
+            traces.append(trace)
+        # Of an ISO time in UTC the time of the day.
+        shown = [f"{at[11:19]} {self._level(level)} {text}"]
+        shown.extend(f"    {part}" for trace in traces for part in printable(trace).rstrip("\n").split("\n"))
+        return "\n".join(shown)
+
+    def _level(self, level: str) -> str:
+        word = f"{level:<7}"
+        return f"\x1b[{_COLORS.get(level, '0')}m{word}\x1b[0m" if self._colors else word
+
+
 def _masked(record: logging.LogRecord) -> bool:
-    """What other libraries log may hold the address they were given."""
+    """What other libraries log may hold the address they were given, or steer the terminal."""
     with contextlib.suppress(TypeError, ValueError):
-        record.msg, record.args = mask(record.getMessage()), ()
+        record.msg, record.args = printable(mask(record.getMessage())), ()
     return True

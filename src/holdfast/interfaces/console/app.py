@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-import structlog
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Refused, StoreError
 from holdfast.core.mask import mask
 from holdfast.core.text import storable
@@ -43,7 +43,7 @@ from holdfast.produce.request_ids import RequestIdMiddleware
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.console")
+log = get_logger("holdfast.console")
 
 _SAID = "holdfast_said"
 

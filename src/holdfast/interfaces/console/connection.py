@@ -16,12 +16,13 @@ from functools import partial
 from typing import Any
 
 import h11
-import structlog
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-log = structlog.get_logger("holdfast.console")
+from holdfast._log import get_logger
+
+log = get_logger("holdfast.console")
 
 MAX_CONNECTIONS = 512
 ACCEPTED_AT_ONCE = 16

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
+from holdfast._log import get_logger
 from holdfast.app.telemetry import Figures
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.metric import exposition
@@ -20,7 +19,7 @@ from holdfast.engine.fields import raised
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
-log = structlog.get_logger("holdfast.metrics")
+log = get_logger("holdfast.metrics")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -8,8 +8,8 @@ from email.utils import format_datetime
 from http import HTTPStatus
 
 import orjson
-import structlog
 
+from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.circuit import Result
 from holdfast.core.errors import (
@@ -31,7 +31,7 @@ from holdfast.outbound.webhooks.send import Answer, Sender
 from holdfast.outbound.webhooks.signature import sign
 from holdfast.stores.webhook import Endpoint
 
-log = structlog.get_logger("holdfast.webhooks")
+log = get_logger("holdfast.webhooks")
 
 _AGENT = f"holdfast/{__version__}"
 _MOMENT = 2.0
