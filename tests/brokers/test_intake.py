@@ -9,6 +9,7 @@ import pytest
 from holdfast import Context, Holdfast, TerminalError, event
 from holdfast.app import copies
 from holdfast.brokers import inbox, redis
+from holdfast.core.correlation import correlation
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import RAW_TYPE
@@ -291,11 +292,13 @@ async def test_a_copy_of_each_dead_letter_goes_to_a_stream_of_its_own(hf: Holdfa
     async def settle(payment: PaymentSettled) -> None:
         raise TerminalError("no such\naccount")
 
-    stream.put(b"\xff", request_id="r-1")
-    stream.put({"n": 1})
+    unreadable = stream.put(b"\xff", request_id="r-1")
+    plain, event = stream.put({"n": 1}), stream.put_event("e-1", {"n": 2})
     await drain(hf)
     copies = [fields for _, fields in stream.client.xrange(f"{stream.name}.dead")]
-    raw, died = sorted(copies, key=lambda fields: fields[b"body"] != b"\xff")
+    copies.sort(key=lambda fields: fields[b"dead-letter-source-message-id"])
+    assert [fields[b"dead-letter-source-message-id"].decode() for fields in copies] == [unreadable, plain, event]
+    raw, died, _ = copies
     assert (raw[b"request_id"], raw[b"dead-letter-error-type"]) == (b"r-1", b"holdfast.core.errors.UnreadableRecord")
     assert b'"data":{"n":1}' in died[b"body"]
     # In one line: headers of NATS take no more.
@@ -352,3 +355,72 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(stream: Stream) -> N
     ]:
         with pytest.raises(ConfigurationError, match=words):
             hf.consumer(PaymentSettled, name="settle", **options)(lambda payment: None)  # type: ignore[arg-type]
+
+
+async def test_a_dead_letter_of_a_cloudevent_keeps_the_id_that_the_broker_gave(hf: Holdfast, stream: Stream) -> None:
+    published: list[dict[str, str]] = []
+
+    @hf.consumer("payment.settled", name="settle", source=stream.source())
+    async def settle(payment: dict[str, int]) -> None:
+        await hf.publish("payment.refused", payment, conn=None)
+        raise TerminalError("no such account")
+
+    @hf.consumer("payment.refused")
+    async def refuse(ctx: Context, payment: dict[str, int]) -> None:
+        published.append(dict(ctx.headers))
+
+    id = stream.put_event("e-1", {"n": 1}, source_message_id="forged", requestid="r-1")
+    await drain(hf)
+    (dead,) = await hf.ops.deliveries(Filter(dead=True))
+    (message,) = await hf.store.run(messages(id=dead.delivery.message_id))
+    assert message.key == "/bank#e-1"
+    assert message.headers == {"request_id": "r-1", "source_message_id": id}
+    # It is about that one message: an event that its handler publishes came from no broker.
+    assert published == [{"request_id": "r-1"}]
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["stored", "direct"])
+@pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
+async def test_a_record_says_who_the_user_is_only_where_its_source_is_trusted(
+    hf: Holdfast, stream: Stream, direct: bool, trusted: bool
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    @hf.consumer("payment.settled", name="settle", source=stream.source(), direct=direct, trust_identity=trusted)
+    async def settle(ctx: Context, payment: dict[str, int]) -> None:
+        seen.append(dict(correlation()))
+        await hf.publish("payment.booked", payment, conn=None)
+
+    claims = {"user_id": "admin", "tenant": "rival", "org_id": "o-1", "actor_type": "system", "X-User-Id": "u"}
+    ids = {"request_id": "r-1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    stream.put({"n": 1}, **ids, **claims)
+    stream.put_event("e-1", {"n": 2}, userid="admin", tenant="rival", customid="c-1", requestid="r-1")
+    await drain(hf)
+    plain, event = sorted(seen, key=lambda carried: "traceparent" not in carried)
+    booked = [message.headers for message in await hf.store.run(messages(type="payment.booked"))]
+    carried = ids | claims if trusted else ids
+    assert {name: plain[name] for name in plain if name in ids | claims} == carried
+    assert ("user_id" in event, "tenant" in event) == (trusted, trusted)
+    assert (event["request_id"], event["customid"]) == ("r-1", "c-1")
+    assert {("user_id" in headers, "tenant" in headers) for headers in booked} == {(trusted, trusted)}
+
+
+@pytest.mark.parametrize("until_idle", [True, False])
+async def test_what_is_done_is_not_shown_as_waiting(hf: Holdfast, stream: Stream, until_idle: bool) -> None:
+    got = collect(hf, stream)
+    for n in range(3):
+        stream.put({"n": n})
+
+    async def shown() -> list[int | None]:
+        return [one.waiting for one in await hf.store.run(intakes())]
+
+    if until_idle:
+        await drain(hf)
+        assert await shown() == [0]
+    else:
+        async with working(hf):
+            await eventually(lambda: len(got) == 3)
+            async with asyncio.timeout(5):  # sooner than the next of the regular reports
+                while await shown() != [0]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+    assert len(got) == 3

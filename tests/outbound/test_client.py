@@ -213,8 +213,12 @@ def test_ids_travel_in_headers_and_stay_the_same_in_every_attempt(client: Colour
     client.server.plays(Reply(503), Reply())
     with correlate(request_id="r-9", user_id="u-1"):
         client().get("/x")
-    sent = [(request.headers["x-request-id"], request.headers["x-user-id"]) for request in client.server.requests]
-    assert sent == [("r-9", "u-1")] * 2
+    sent = [(request.headers["x-request-id"], request.headers.get("x-user-id")) for request in client.server.requests]
+    assert sent == [("r-9", None)] * 2, "who the user is goes along only where asked"
+    client.server.plays(Reply())
+    with correlate(user_id="u-1"):
+        client(passes={"user_id": "x-user-id"}).get("/x")
+    assert client.server.requests[0].headers["x-user-id"] == "u-1"
     client.server.plays(Reply(503), Reply())
     with correlate(user_id="line\u2028break"):
         client(passes={"request_id": "x-rid", "user_id": "x-uid"}, key_header="x-key").get("/x", idempotency_key="k")

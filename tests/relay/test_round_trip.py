@@ -26,12 +26,14 @@ async def test_what_is_relayed_twice_is_handled_once_by_the_application_that_con
     shop, mall = make_app(source="shop"), make_app(dsn=f"sqlite:///{tmp_path / 'mall.db'}", source="mall")
     shop.relay("order.*", to=stream, name="orders-out")
     seen: list[tuple[object, str, str]] = []
+    customs: list[str | None] = []
 
     @mall.consumer("order.placed", source=stream, name="book")
     async def book(ctx: Context, order: dict[str, int]) -> None:
         seen.append((order["n"], ctx.headers["request_id"], ctx.headers["event_version"]))
+        customs.append(ctx.headers.get("custom_id"))
 
-    with correlate(request_id="r-1"):
+    with correlate(request_id="r-1", custom_id="c-1"):
         await shop.publish("order.placed", {"n": 1}, conn=None, headers={"event_version": "2"})
     await drain(shop)
     async with working(mall):
@@ -43,6 +45,7 @@ async def test_what_is_relayed_twice_is_handled_once_by_the_application_that_con
         await eventually(lambda: len(seen) > 1)
         await asyncio.sleep(0.2)
     assert seen == [(1, "r-1", "2"), (2, "r-2", "2")]
+    assert customs == ["c-1", None]
 
 
 async def resend(hf: Holdfast) -> None:

@@ -11,7 +11,7 @@ from holdfast.brokers import cloudevents
 from holdfast.brokers.decode import record_of
 from holdfast.brokers.protocol import Outgoing, Target
 from holdfast.core import payload
-from holdfast.core.message import RAW_TYPE, Message
+from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Message
 from holdfast.engine.alert import DeadLetterAlert
 from holdfast.engine.fields import raised
 from holdfast.stores.query import messages
@@ -87,6 +87,13 @@ class Copies:
         log.error("a copy of a dead letter is given up; it waits in the store", **known)
 
 
+def _source_message_id(message: Message) -> str:
+    """The id that the broker gave to the record."""
+    if message.type == RAW_TYPE:
+        return record_of(payload.decode(message.payload)).id or ""
+    return message.headers.get(SOURCE_MESSAGE_ID) or message.key or ""
+
+
 def _copy(message: Message, alert: DeadLetterAlert) -> Outgoing:
     """The message as a CloudEvent, or a raw record as it came; what went wrong is in the headers."""
     if message.type == RAW_TYPE:
@@ -101,6 +108,7 @@ def _copy(message: Message, alert: DeadLetterAlert) -> Outgoing:
         "dead-letter-consumer": alert.target,
         "dead-letter-source": alert.source,
         "dead-letter-key": message.key or "",
+        "dead-letter-source-message-id": _source_message_id(message),
         "dead-letter-attempts": str(alert.attempts),
         "dead-letter-error-type": alert.error_type,
         # In one line: not every broker's headers take more.

@@ -84,6 +84,7 @@ class Router:
         concurrency: int = 10,
         origin: str | None = None,
         dead_letters: Target | None = None,
+        trust_identity: bool = False,
         **options: Unpack[Options],
     ) -> Callable[[F], F]:
         """Runs the function for every event of these types, durably. It stays an ordinary function.
@@ -94,13 +95,18 @@ class Router:
         With a `source` it gets the records of a broker instead, such as `redis.stream("payments", group="shop")`: each
         is stored, then acknowledged, then run. `direct=True` runs it straight from the stream, `concurrency` at a
         time, and stores only what fails. `origin` names the broker where two have streams of the same name. A copy of each
-        dead letter goes to `dead_letters`, if given.
+        dead letter goes to `dead_letters`, if given. Request, trace and correlation ids of a record are carried to the
+        handler's calls and events; its user and tenant only with `trust_identity=True`, because anyone who can write to
+        the stream can set them.
         """
 
         check_options(Router.consumer, options)
-        if source is None and (direct or origin is not None or dead_letters is not None or concurrency != 10):
+        if source is None and (
+            direct or origin is not None or dead_letters is not None or trust_identity or concurrency != 10
+        ):
             raise ConfigurationError(
-                "@hf.consumer: direct=, concurrency=, origin= and dead_letters= are about a broker; give source= as well"
+                "@hf.consumer: direct=, concurrency=, origin=, dead_letters= and trust_identity= are about a broker; "
+                "give source= as well"
             )
         patterns, known = _patterns("@hf.consumer", events)
 
@@ -123,6 +129,7 @@ class Router:
                 concurrency=concurrency,
                 origin=origin,
                 dead_letters=dead_letters,
+                trust_identity=trust_identity,
             )
             self._add(replace(handler, event=known, by_key=direct, reread=partial(reread, self, handler.name)))
             self.feeds[handler.name] = fed

@@ -42,7 +42,10 @@ _CUT_OFF_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
-    """Where a consumer's records come from. `direct` runs its handler straight from there, `concurrency` at a time."""
+    """Where a consumer's records come from. `direct` runs its handler straight from there, `concurrency` at a time.
+
+    `trust_identity` carries the user and the tenant that a record names.
+    """
 
     source: Source
     patterns: tuple[str, ...]
@@ -50,6 +53,7 @@ class Feed:
     direct: bool
     concurrency: int
     dead_letters: Target | None = None
+    trust_identity: bool = False
 
 
 def feed(
@@ -61,6 +65,7 @@ def feed(
     concurrency: int,
     origin: str | None,
     dead_letters: Target | None,
+    trust_identity: bool,
 ) -> Feed:
     """A consumer's source as it was asked for, checked."""
     for word, place in {"source": source, "dead_letters": dead_letters}.items():
@@ -79,6 +84,7 @@ def feed(
         direct=direct,
         concurrency=concurrency,
         dead_letters=dead_letters,
+        trust_identity=trust_identity,
     )
 
 
@@ -206,6 +212,7 @@ def _reading(app: "Holdfast", handler: Handler, feed: Feed) -> Reading:
         generation=app.generation,
         max_bytes=app._max_payload,
         fresh=_fresh_id,
+        trust_identity=feed.trust_identity,
     )
 
 

@@ -1,11 +1,13 @@
 """Messages as CloudEvents 1.0, structured or binary, and back.
 
 A message's headers become extension attributes, whose names hold lower-case letters and digits alone: `request_id`
-travels as `requestid`. For the names in `KNOWN` the way back is exact; any other header arrives under its short name.
+travels as `requestid`. The names in `KNOWN` are restored on arrival. Any other name that changed travels along in the
+attribute `holdfastheaders`, so that Holdfast restores it; other receivers see the short name.
 """
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +48,8 @@ _CORE = frozenset(
     {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data", "database64"}
 )
 _PARTITION = "partitionkey"
+_NAMES = "holdfastheaders"
+"""The headers' own names by their short ones, as a JSON object."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]")
 # How each binding marks an attribute among a record's own headers: Kafka, NATS and HTTP, AMQP twice.
 _MARK = re.compile(r"(?:ce[_-]|cloudevents[:_])([a-z0-9]+)")
@@ -87,9 +91,16 @@ def encode(message: Message, *, key: str | None = None, mode: Mode = Mode.STRUCT
         attributes["subject"] = message.key
     if partition:
         attributes[_PARTITION] = partition
+    changed: dict[str, str] = {}
     for name, value in message.headers.items():
         if value:
-            attributes[_short(name, attributes)] = value
+            short = _short(name, attributes)
+            attributes[short] = value
+            if _LONG.get(short, short) != name:
+                changed[short] = name
+    if changed:
+        # In ASCII: not every broker's headers take more.
+        attributes[_NAMES] = json.dumps(changed)
     if mode is Mode.BINARY:
         headers = {f"ce_{name}": value for name, value in attributes.items() if name != "datacontenttype"}
         body, headers["content-type"] = message.payload.encode(), JSON
@@ -135,8 +146,11 @@ def _incoming(attributes: Mapping[str, str], data: object, record: Record) -> In
     for name in ("id", "source", "type"):
         if not attributes.get(name):
             raise ValueError(f"a CloudEvent needs the attribute {name}, and it may not be empty")
+    names = _LONG | _header_names(attributes.get(_NAMES))
     extensions = {
-        _LONG.get(name, name): value for name, value in attributes.items() if name not in _CORE and name != _PARTITION
+        names.get(name, name): value
+        for name, value in attributes.items()
+        if name not in _CORE and name not in (_PARTITION, _NAMES)
     }
     return Incoming(
         id=attributes["id"],
@@ -151,9 +165,26 @@ def _incoming(attributes: Mapping[str, str], data: object, record: Record) -> In
 
 def _short(name: str, taken: Mapping[str, str]) -> str:
     short = _NOT_IN_NAMES.sub("", name.lower())
-    while not short or short in taken or short in _CORE or short == _PARTITION:
+    while not short or short in taken or short in _CORE or short in (_PARTITION, _NAMES):
         short = f"x{short}"
     return short
+
+
+def _header_names(text: str | None) -> dict[str, str]:
+    """The names that a sender's headers had; only those that become the short name, as `_short` makes it."""
+    if text is None:
+        return {}
+    try:
+        names = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}  # another sender's attribute of this name
+    if not isinstance(names, dict):
+        return {}
+    return {
+        short: name
+        for short, name in names.items()
+        if isinstance(name, str) and short.lstrip("x") == _NOT_IN_NAMES.sub("", name.lower()).lstrip("x")
+    }
 
 
 def _attribute(name: str, value: object) -> str | None:

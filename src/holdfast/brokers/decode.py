@@ -12,11 +12,12 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.brokers import cloudevents
+from holdfast.brokers.identity import is_identity
 from holdfast.brokers.protocol import Record
 from holdfast.core import payload
 from holdfast.core.errors import InvalidKey, InvalidPayload, UnreadableRecord
 from holdfast.core.key import check_key
-from holdfast.core.message import RAW_TYPE, Address, NewMessage, new_message
+from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Address, NewMessage, new_message
 from holdfast.core.names import MAX_NAME, check_name
 from holdfast.core.pattern import ANY, matches
 from holdfast.core.payload import MAX_HEADER_BYTES, MAX_HEADERS
@@ -29,6 +30,8 @@ NAMELESS = "fresh:"
 """What the key of a record begins with that nothing tells apart: each hand-over of it is a message of its own."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.:/-]")
+# About the record's bytes, and what only Holdfast sets.
+_NOT_CARRIED = frozenset({"content-type", SOURCE_MESSAGE_ID})
 _RAW_ENVELOPE = 4096 + 8 * MAX_HEADER_BYTES
 
 
@@ -37,7 +40,8 @@ class Reading:
     """How the records of one consumer's source are read.
 
     `origin` goes before the stream's name in a message's source. `patterns` say which types the consumer takes; a
-    record that names no type has the only one there is. `fresh` makes message ids.
+    record that names no type has the only one there is. `fresh` makes message ids. Headers that name a user, a tenant or
+    their rights are carried only with `trust_identity`: anyone who can write to the stream can set them.
     """
 
     origin: str
@@ -46,6 +50,7 @@ class Reading:
     generation: int
     max_bytes: int
     fresh: Callable[[], UUID]
+    trust_identity: bool = False
 
     def message(self, record: Record, id: UUID | None = None) -> NewMessage | None:
         """The message a record is; none when it is of a type that the consumer does not take.
@@ -58,19 +63,18 @@ class Reading:
         try:
             found = cloudevents.decode(record)
             if found is None:
-                type, body, headers = self._only_type(record), payload.decode(record.body), _carried(record.headers)
+                type, body, headers = self._only_type(record), payload.decode(record.body), record.headers
                 occurred_at = record.at
             else:
-                type, body, headers, occurred_at = found.type, found.data, _headers(found.headers), found.occurred_at
+                type, body, headers, occurred_at = found.type, found.data, found.headers, found.occurred_at
             if not any(matches(pattern, type) for pattern in self.patterns):
                 return None
             if type == RAW_TYPE:
                 # Read anew, it would speak for any stream that its sender names in it.
                 raise self._unreadable(record, f"only Holdfast itself makes messages of the type {RAW_TYPE}")
-            told_apart = record.id if found is None else f"{found.source}#{found.id}"
-            return self._new(
-                id or self.fresh(), type, record, body, self._key(told_apart), headers, occurred_at, self.max_bytes
-            )
+            key = self._key(record.id if found is None else f"{found.source}#{found.id}")
+            kept = self._carried(headers, None if record.id == key else _text(record.id))
+            return self._new(id or self.fresh(), type, record, body, key, kept, occurred_at, self.max_bytes)
         except UnreadableRecord:
             raise
         except Exception as error:
@@ -94,7 +98,7 @@ class Reading:
         }
         key = self._key(None if record.id is None or anew else f"raw:{record.id}")
         room = _RAW_ENVELOPE + 2 * MOST_RAW
-        return self._new(self.fresh(), RAW_TYPE, record, kept, key, _carried(record.headers), record.at, room)
+        return self._new(self.fresh(), RAW_TYPE, record, kept, key, self._carried(record.headers), record.at, room)
 
     def source_of(self, stream: str) -> str:
         """A message's source; a stream's name that has other characters, or too many, is told apart by a hash."""
@@ -127,6 +131,16 @@ class Reading:
             addressed=[self.address],
             max_bytes=max_bytes,
         )
+
+    def _carried(self, given: Mapping[str, str], source_message_id: str | None = None) -> dict[str, str]:
+        """The headers of a record that its message keeps, and with it the handler's calls and events."""
+        first = {} if source_message_id is None else {SOURCE_MESSAGE_ID: source_message_id}
+        kept = {
+            name: value
+            for name, value in given.items()
+            if name.lower() not in _NOT_CARRIED and (self.trust_identity or not is_identity(name))
+        }
+        return _headers(first | kept)
 
     def _key(self, told_apart: str | None) -> str:
         """What tells a record from others of its stream, in the form of a key; chance where the broker says nothing."""
@@ -180,11 +194,6 @@ def _headers(given: Mapping[str, str]) -> dict[str, str]:
         if name and storable(name) and storable(value):
             kept[name] = value
     return kept
-
-
-def _carried(given: Mapping[str, str]) -> dict[str, str]:
-    """What of a record's own headers goes on with its message: all but what is about its bytes."""
-    return {name: value for name, value in _headers(given).items() if name.lower() != "content-type"}
 
 
 def _text(value: str | None) -> str | None:

@@ -25,6 +25,7 @@ _NOT_READY_SECONDS = 0.2
 _LOOK_SECONDS = 0.1
 _WAIT, _SHORT_WAIT = 1.0, 0.2
 _REPORT_SECONDS = 10.0
+_LAST_REPORT_SECONDS = 2.0
 _MOST_DONE = 10_000
 
 
@@ -81,6 +82,8 @@ class Intake:
         self._empty = False
         self._out_since: float | None = None
         self._lag_unknown_since: float | None = None
+        self._report_due = asyncio.Event()
+        self._took = False
         self._worked = self._cut_off = False
 
     def idle(self, limit: float) -> bool:
@@ -132,7 +135,7 @@ class Intake:
         self._broken, self._current = None, subscription
         beside = [
             asyncio.create_task(self._extend(subscription), name="holdfast-extend"),
-            asyncio.create_task(self._report_lag(subscription), name="holdfast-lag"),
+            asyncio.create_task(self._report_lags(subscription), name="holdfast-lag"),
         ]
         try:
             while not stop.is_set():
@@ -140,6 +143,10 @@ class Intake:
                 if self._broken is not None:
                     raise self._broken
             await self._drain()
+            # What was reported last speaks of records that are done by now.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_REPORT_SECONDS):
+                    await self._report_lag(subscription)
         finally:
             self._current = None
             for task in beside:
@@ -161,10 +168,13 @@ class Intake:
             log.info("the broker is back", **self._fields)
             self._out_since = None
         if records:
-            self._empty, self._lag_unknown_since = False, None
+            self._empty, self._lag_unknown_since, self._took = False, None, True
             self._start(subscription, records)
-        elif self._hasty and not self._under_way and not self._empty:
-            await self._look_whether_empty(subscription)
+        elif not self._under_way:
+            if self._took:
+                self._report_due.set()
+            if self._hasty and not self._empty:
+                await self._look_whether_empty(subscription)
 
     async def _look_whether_empty(self, subscription: Subscription) -> None:
         lag = await self._lag(subscription)
@@ -276,14 +286,20 @@ class Intake:
                     self._break(subscription, error)
                     return
 
-    async def _report_lag(self, subscription: Subscription) -> None:
+    async def _report_lags(self, subscription: Subscription) -> None:
+        """Reports now and then, and as soon as everything that was fetched is done."""
         while True:
-            lag = await self._lag(subscription)
-            try:
-                await self._report(lag, None)
-            except Exception as error:  # noqa: BLE001
-                log.debug("source lag not reported", **self._fields, error=repr(error))
-            await asyncio.sleep(_REPORT_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            await self._report_lag(subscription)
+            await _either(self._report_due, _REPORT_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            self._report_due.clear()
+
+    async def _report_lag(self, subscription: Subscription) -> None:
+        self._took = False
+        lag = await self._lag(subscription)
+        try:
+            await self._report(lag, None)
+        except Exception as error:  # noqa: BLE001
+            log.debug("source lag not reported", **self._fields, error=repr(error))
 
     async def _drain(self) -> None:
         """Waits for what is under way; what takes too long is cut off and given back."""

@@ -5,8 +5,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 
 from holdfast.core.event import VERSION_HEADER
+from holdfast.core.message import SOURCE_MESSAGE_ID
 from holdfast.core.payload import check_headers
 
+# About one message; events that its handler publishes are other messages.
+_OF_ONE_MESSAGE = frozenset({VERSION_HEADER, SOURCE_MESSAGE_ID})
 _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
 
 
@@ -14,14 +17,14 @@ _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", def
 def correlate(**ids: object) -> Iterator[None]:
     """Every message published and every line logged inside carries these ids; nested ones add to them.
 
-    A message's headers may be given as they are: the version of its payload does not travel on.
+    A message's headers may be given as they are: those about the message alone, such as its version, are left out.
 
     >>> with correlate(request_id="r-1"):
     ...     correlation()["request_id"]
     'r-1'
     """
     given = check_headers(
-        {name: str(value) for name, value in ids.items() if value is not None and name != VERSION_HEADER}
+        {name: str(value) for name, value in ids.items() if value is not None and name not in _OF_ONE_MESSAGE}
     )
     token = _current.set({**_current.get(), **given})
     try:
@@ -32,7 +35,7 @@ def correlate(**ids: object) -> Iterator[None]:
 
 def resume(headers: Mapping[str, str]) -> Token[Mapping[str, str]]:
     """Puts the ids of a stored message in force, until `leave`: they were checked when it was published."""
-    return _current.set({**_current.get(), **{name: id for name, id in headers.items() if name != VERSION_HEADER}})
+    return _current.set({**_current.get(), **{name: id for name, id in headers.items() if name not in _OF_ONE_MESSAGE}})
 
 
 def leave(token: Token[Mapping[str, str]]) -> None:

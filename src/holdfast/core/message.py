@@ -20,6 +20,9 @@ DEFAULT_QUEUE = "default"
 DEFAULT_PRIORITY = 1
 LOWEST_PRIORITY = 3
 MAX_GENERATION = 2**31 - 1
+SOURCE_MESSAGE_ID = "source_message_id"
+"""The header with the id that a broker gave to the record, where the message's key is not that id."""
+
 TENANT_HEADER = "tenant"
 """The header that says whose event it is; a webhook endpoint with a tenant gets its tenant's events alone."""
 

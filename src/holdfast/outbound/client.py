@@ -80,7 +80,7 @@ class ServiceClient:
         await billing.post("/invoices", json=draft, idempotency_key="order:7:invoice:v1", conflict_ok=True)
 
     `token` is sent as a bearer token: a value, or a function (plain or async) that is asked before each attempt. The
-    request id and the user of the correlation in force travel in the headers that `passes` names; a request id is made
+    ids of the correlation in force that `passes` names travel in headers, by default the request id; one is made
     where there is none. The idempotency key is the same in all attempts, and only under one is a method that changes
     something repeated. `returns` is any type pydantic can read. With `conflict_ok` a 409 means that it exists
     already: a success, and None where a type was asked for. Whatever is no success raises `ServiceRefused`.

@@ -40,7 +40,8 @@ log = get_logger("holdfast.client")
 Step = Any
 Steps = Generator[Step, Any, "Answer"]
 
-PASSED: Mapping[str, str] = {"request_id": "x-request-id", "user_id": "x-user-id"}
+PASSED: Mapping[str, str] = {"request_id": "x-request-id"}
+_USER_HEADER = "x-user-id"
 MAX_ANSWER = 10 * 1024 * 1024
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
@@ -201,6 +202,8 @@ class Service:
         if user is not None:
             ids["user_id"] = _checked("user", user)
         passed = {header: ids.get(name, "") for name, header in self.passes.items()}
+        if user is not None:
+            passed[self.passes.get("user_id", _USER_HEADER)] = ids["user_id"]
         headers = self.headers | {header: id for header, id in passed.items() if id and fits_header(id)}
         content = options.get("content")
         if "json" in options:
