@@ -22,6 +22,9 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 
 ROWS = 1_000_000
+RARE = 20
+"""How many deliveries, the oldest ones, are of a type and a consumer that nothing else has."""
+
 _SPAN = timedelta(hours=2)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WAITING = 100
@@ -106,11 +109,11 @@ class Incident:
         ended = death.at if death else None if waits else at + timedelta(seconds=1)
         group = death.group if death else None
         return (
-            (message, "order.placed", "shop", f'{{"n":{n}}}', "{}", 3, at, 1),
+            (message, "rare.thing" if n < RARE else "order.placed", "shop", f'{{"n":{n}}}', "{}", 3, at, 1),
             (
                 delivery,
                 message,
-                group.consumer if group else "billing",
+                group.consumer if group else "rare" if n < RARE else "billing",
                 group.queue if group else "default",
                 1,
                 3,

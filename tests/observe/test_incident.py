@@ -37,6 +37,9 @@ async def test_every_place_shows_the_same_true_numbers(store: Store, ops: Operat
     groups = await ops.failure_groups()
     assert [(one.consumer, int(one.count), is_or_more(one.count)) for one in groups] == [(*g, False) for g in GROUPS]
     await _api_and_commands(ops)
+    await _agent(ops)
+    (finding,) = [one for one in await ops.doctor() if one.check == "dead letters"]
+    assert finding.message.startswith(f"{DEAD:,} dead letters in 5 groups")
     await _metrics(ops)
     await _console(ops)
     await _charts(ops, incident)
@@ -66,6 +69,19 @@ def _printed(ops: Operations, *command: str) -> Any:
         dsn = f"sqlite:///{ops.store.path}"
     result = CliRunner().invoke(main, [*command, "--format", "json"], env={"HOLDFAST_DSN": dsn, "HOLDFAST_APP": None})
     return json.loads(result.stdout)
+
+
+async def _agent(ops: Operations) -> None:
+    pytest.importorskip("mcp")
+    from mcp import Client
+
+    from holdfast.interfaces.mcp.server import server
+
+    async with Client(server(ops, actor="ada")) as agent:
+        stats = (await agent.call_tool("get_stats", {})).structured_content
+        groups = (await agent.call_tool("list_failure_groups", {})).structured_content
+    assert (stats["failed"], stats["at_least"]) == (DEAD, [])
+    assert [(one["consumer"], one["count"]) for one in groups["groups"]] == GROUPS
 
 
 async def _metrics(ops: Operations) -> None:

@@ -4,13 +4,14 @@ import pytest
 
 from holdfast.core.tally import Tally
 from holdfast.interfaces.cli.story import next_commands
+from holdfast.ops import doctor, work_findings
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import shape
 from holdfast.ops.stats import Load, Stats, read_conditions
 from holdfast.stores import counting
 from holdfast.stores.protocol import Store
 from tests.ops.build import dead_letters
-from tests.stores.build import job, put
+from tests.stores.build import job, put, sql
 
 
 @pytest.fixture
@@ -68,3 +69,15 @@ async def test_a_condition_knows_whether_counting_on_could_change_it(ops: Operat
     stats = Stats(now=now, loads=(load,), workers=0, paused_queues=(), paused_consumers=(), blocked_consumers=())
     (condition,) = read_conditions(text)
     assert condition.settled(stats) is settled
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+async def test_the_doctor_says_that_there_may_be_more_groups_than_it_read(
+    store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "GROUPS", 2)
+    monkeypatch.setattr(work_findings, "GROUPS", 2)
+    await dead_letters(store, 5)
+    sql(store, "update {hf}delivery set fingerprint = 'f' || substr(cast(id as text), 20)")
+    (finding,) = [one for one in await ops.doctor() if one.check == "dead letters"]
+    assert finding.message.startswith("5 dead letters in 2 groups or more")

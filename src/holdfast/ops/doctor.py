@@ -11,7 +11,7 @@ from holdfast.ops.relays import relays
 from holdfast.ops.trend import retrying
 from holdfast.ops.upkeep import now_and_skew
 from holdfast.ops.work import Work, ask, do
-from holdfast.ops.work_findings import judge_work
+from holdfast.ops.work_findings import GROUPS, judge_work
 from holdfast.stores.counting import counts
 from holdfast.stores.health import (
     at_history_bound,
@@ -65,5 +65,5 @@ def doctor(
     asked = yield from ask(lambda store: examine(places))
     read = judge_intakes((yield from do(intakes())), facts.now)
     rebuilds = judge_projectors((yield from do(projectors())))
-    work = judge_work(facts, (yield from failure_groups()), (yield from retrying()))
+    work = judge_work(facts, (yield from failure_groups(limit=GROUPS)), (yield from retrying()))
     return worst_first([*work, *judge(facts), *read, *rebuilds, *asked])

@@ -11,6 +11,8 @@ from holdfast.stores.trend import Retrying
 
 RECENT = timedelta(minutes=15)
 """What failed since then fails now, and what has been due for longer is old."""
+GROUPS = 200
+"""How many failure groups are read."""
 _SHOWN = 10
 
 
@@ -49,7 +51,8 @@ def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
     if not dead:
         yield Finding("dead letters", Level.OK, "there are none")
         return
-    kinds = f" in {len(groups):,} groups" if len(groups) > 1 else ""
+    more = " or more" if len(groups) == GROUPS else ""
+    kinds = f" in {len(groups):,} groups{more}" if len(groups) > 1 else ""
     message = f"{dead:,} dead letter{'' if dead == 1 else 's'}{kinds}"
     if groups:
         largest = max(groups, key=lambda group: group.count)
