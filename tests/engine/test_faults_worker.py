@@ -153,7 +153,7 @@ def test_paused_inside_the_effects_transaction_before_complete_it_rolls_back(pos
 
 
 def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(postgres: Place) -> None:
-    zombie, other = pair(postgres, environment={"HOLDFAST_TEST_IDLE": "2"})
+    zombie, other = pair(postgres)
     postgres.publish("hold", n=1, at="completed")
     paused, other = holder_of(postgres, "1.completed", zombie, other)
     postgres.allow("1.completed")

@@ -189,7 +189,7 @@ async def test_a_lease_is_known_to_hold_for_less_than_it_lasts(hf: Holdfast) -> 
     assert lease.left + time.monotonic() < started_at + LEASE.total_seconds()
 
 
-async def test_only_one_lease_of_unbroken_contact_allows_to_call_another_dead(hf: Holdfast, log: Log) -> None:
+async def test_only_half_a_lease_of_unbroken_contact_allows_to_call_another_dead(hf: Holdfast, log: Log) -> None:
     """One renewal that failed breaks it, however soon the next succeeds."""
     await hf._prepare(None)
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
@@ -199,12 +199,12 @@ async def test_only_one_lease_of_unbroken_contact_allows_to_call_another_dead(hf
         assert not lease.trusted
         began = time.monotonic()
         await eventually(lambda: lease.trusted)
-        assert time.monotonic() - began >= 0.9
+        assert time.monotonic() - began >= 0.45
         with trigger_on_workers(hf):
             await eventually(lambda: said(log, "lease renewal failed"))
             broken = time.monotonic()
         await eventually(lambda: lease.trusted)
-        assert time.monotonic() - broken >= 0.9
+        assert time.monotonic() - broken >= 0.45
     finally:
         lease.stop()
         await asyncio.to_thread(lease.join)

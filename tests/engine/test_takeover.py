@@ -102,8 +102,8 @@ async def test_a_live_worker_keeps_what_it_holds_however_old_the_claim(hf: Holdf
         assert (await only(hf, "work")).locked_by == "gone"
 
 
-async def test_nobody_is_called_dead_before_one_lease_of_contact(hf: Holdfast, log: Log) -> None:
-    """After an outage every worker's row looks expired: the others need time to renew theirs."""
+async def test_nobody_is_called_dead_before_half_a_lease_of_contact(hf: Holdfast, log: Log) -> None:
+    """After an outage the rows of living workers may look expired: they need time to renew theirs."""
 
     @hf.job()
     async def work() -> None: ...
@@ -113,7 +113,7 @@ async def test_nobody_is_called_dead_before_one_lease_of_contact(hf: Holdfast, l
     began = time.monotonic()
     async with working(hf, lease=LEASE):
         await eventually(lambda: said(log, "taken over: the worker's lease ran out"))
-    assert time.monotonic() - began >= LEASE.total_seconds()
+    assert LEASE.total_seconds() / 2 <= time.monotonic() - began
 
 
 async def test_a_second_expiry_in_a_row_makes_a_suspect_that_no_ordinary_worker_runs(hf: Holdfast) -> None:

@@ -239,6 +239,25 @@ CLAIMING = [
         postgres("claim", "skip locked", ""),
     ),
     *kills(
+        test_worker.test_the_next_expiry_is_that_of_the_first_other_worker_that_lives,
+        postgres("next_expiry", "w.alive_until >= now() and w.id", "w.id"),
+        postgres("next_expiry", " and w.id <> :worker::text", ""),
+        sqlite("next_expiry", "w.alive_until >= {now} and w.id", "w.id"),
+        sqlite("next_expiry", " and w.id <> :worker", ""),
+    ),
+    *kills(
+        test_worker.test_the_next_expiry_is_that_of_a_delivery_whose_worker_is_dead_or_gone,
+        postgres("next_expiry", " and w.alive_until >= now()))", "))"),
+        postgres("next_expiry", "w.id = d.locked_by"),
+        sqlite("next_expiry", " and w.alive_until >= {now}))", "))"),
+        sqlite("next_expiry", "w.id = d.locked_by", "1"),
+    ),
+    *kills(
+        test_worker.test_what_a_living_worker_holds_does_not_expire_with_its_claim,
+        postgres("next_expiry", "w.id = d.locked_by", "false"),
+        sqlite("next_expiry", "w.id = d.locked_by", "0"),
+    ),
+    *kills(
         test_worker.test_nothing_is_taken_over_while_the_delivery_lease_lasts,
         postgres("take_over", "d.lease_until < now()"),
         sqlite("take_over", "d.lease_until < {now}"),

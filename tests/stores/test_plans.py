@@ -15,7 +15,7 @@ from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
 from holdfast.core.identity import uuid7
 from holdfast.stores import query
-from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
+from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, next_expiry, take_over
 from holdfast.stores.counting import counts, failure_groups
 from holdfast.stores.operate import pause_consumer, replay
 from holdfast.stores.postgres.store import PostgresStore
@@ -164,8 +164,12 @@ def test_a_take_over_looks_at_what_is_in_flight_and_at_nothing_else(quiet: Postg
         postgres.plan_mode(mode)
         for _ in range(7):
             assert postgres.run(take_over("reaper", LEASE, 100)) == []
+            assert postgres.run(next_expiry("reaper")) is not None
         plan = postgres.explain("take_over")
         assert plan.scans("delivery") == {"delivery_lease", "delivery_pkey"}
+        assert plan.buffers < _rows_in_flight(quiet)
+        plan = postgres.explain("next_expiry")
+        assert plan.scans("delivery") == {"delivery_lease"}
         assert plan.buffers < _rows_in_flight(quiet)
 
         with psycopg.connect(quiet.conninfo) as connection:
@@ -560,6 +564,7 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
             sqlite_plan(piled_sqlite, settle("w1", [outcome(c, change) for c in claimed]))[1]
         )
     assert "delivery_lease" in indexes(take_over("reaper", LEASE, 20))
+    assert "delivery_lease" in indexes(next_expiry("reaper"))
     assert indexes(deliveries(Filter(dead=True))) & {"delivery_failed", "delivery_group"}
     assert "delivery_failed" in indexes(deliveries(Filter(statuses=(Status.FAILED,))))
     assert indexes(counts()) >= {"delivery_claim", "delivery_suspect", "delivery_lease", "delivery_failed_count"}

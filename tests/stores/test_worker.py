@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.delivery import Status
 from holdfast.core.errors import Refused
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.claim import take_over
+from holdfast.stores.claim import next_expiry, take_over
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import clock
 from holdfast.stores.worker import forget_workers, renew_worker, start_worker, stop_worker, workers
@@ -150,3 +150,40 @@ async def test_no_more_is_taken_over_than_asked_for(store: Store) -> None:
     expire(store)
     assert len(await store.run(take_over("reaper", LEASE, 3))) == 3
     assert len(await store.run(take_over("reaper", LEASE, 3))) == 2
+
+
+async def test_the_next_expiry_is_that_of_the_first_other_worker_that_lives(store: Store) -> None:
+    assert await store.run(next_expiry("w1")) is None
+    await start(store, "w1", ["mail"])
+    assert await store.run(next_expiry("w1")) is None, "its own lease is nothing to wait for"
+    await start(store, "dead and idle", ["mail"])
+    age(store, 2 * LEASE, "worker")
+    await start(store, "w2", ["mail"])
+    await start(store, "w3", ["mail"])
+    await store.run(renew_worker("w2", 2 * LEASE))
+    assert await store.run(next_expiry("w1")) == pytest.approx(LEASE.total_seconds(), abs=5)
+
+
+async def test_the_next_expiry_is_that_of_a_delivery_whose_worker_is_dead_or_gone(store: Store) -> None:
+    await start(store, "w2", ["mail"])
+    await claim_one(store, "w2")
+    age(store, LEASE + SECOND, "worker")
+    await start(store, "w3", ["mail"])
+    await store.run(renew_worker("w3", 10 * LEASE))
+    assert await store.run(next_expiry("w1")) == pytest.approx(LEASE.total_seconds(), abs=5)
+    age(store, LEASE + SECOND, "delivery")
+    assert -5 < (await store.run(next_expiry("w1")) or 0) < 0
+    await store.run(take_over("w3", LEASE, 10))
+    await claim_one(store, "never announced")
+    assert await store.run(next_expiry("w1")) == pytest.approx(LEASE.total_seconds(), abs=5)
+    age(store, LEASE + SECOND, "delivery")
+    assert len(await store.run(take_over("w1", LEASE, 10))) == 1
+
+
+async def test_what_a_living_worker_holds_does_not_expire_with_its_claim(store: Store) -> None:
+    await start(store, "w2", ["mail"])
+    await claim_one(store, "w2")
+    age(store, LEASE + SECOND, "delivery")
+    assert await store.run(next_expiry("w1")) == pytest.approx(LEASE.total_seconds(), abs=5)
+    await store.run(renew_worker("w2", 10 * LEASE))
+    assert await store.run(next_expiry("w1")) == pytest.approx(10 * LEASE.total_seconds(), abs=5)

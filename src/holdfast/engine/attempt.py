@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import orjson
@@ -58,8 +59,9 @@ class Attempts:
         outcomes: Outcomes,
         over: asyncio.Event,
         hold_back: Callable[[str], Callable[[], None]],
+        lease: timedelta,
     ) -> None:
-        self._around, self._store, self._worker = around, around.store, worker
+        self._around, self._store, self._worker, self._lease = around, around.store, worker, lease
         self._settler, self._outcomes, self._over = settler, outcomes, over
         self._threads = Threads("holdfast-handler")
         self._blocking = Blocking(self._store, worker, around.probes, self._threads, hold_back)
@@ -105,6 +107,7 @@ class Attempts:
             budget(claimed, policy),
             keep_run=handler.keep_runs,
             by_key=handler.by_key,
+            idle_timeout=self._lease,
         )
         started = time.monotonic()
         trace = None

@@ -16,7 +16,8 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.seen import is_rerun
 from holdfast.stores.settle import complete
 
-IDLE_TIMEOUT = timedelta(seconds=60)
+IDLE_TIMEOUT = timedelta(seconds=30)
+"""How long a transaction that completes a delivery may stay idle where no worker's lease applies."""
 
 
 class Publisher(Protocol):
@@ -35,6 +36,7 @@ class Context:
     __slots__ = (
         "_by_key",
         "_claimed",
+        "_idle_timeout",
         "_keep_run",
         "_max_attempts",
         "_publisher",
@@ -59,8 +61,9 @@ class Context:
         *,
         keep_run: bool = False,
         by_key: bool = False,
+        idle_timeout: timedelta = IDLE_TIMEOUT,
     ) -> None:
-        self._keep_run, self._by_key = keep_run, by_key
+        self._keep_run, self._by_key, self._idle_timeout = keep_run, by_key, idle_timeout
         self._claimed = claimed
         self._worker = worker
         self._store = store
@@ -138,7 +141,8 @@ class Context:
 
         `key` is a foreign id to handle only once (with the message's source); without it the message itself is the key.
         Raises `LeaseLost` or `AlreadyHandled`, and then the database has undone the transaction: swallowing it
-        commits nothing.
+        commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease after this call, so
+        that a host that is lost meanwhile does not keep the delivery locked.
         """
         completion = self._completion(key)
         adapter = await join(self._store, conn, "ctx.complete")
@@ -163,7 +167,7 @@ class Context:
         if key is None and self._by_key:
             key = self.key
         handled = None if key is None else (self.consumer, self.source, check_key(key))
-        return complete(self.claim, IDLE_TIMEOUT, handled, keep_run=self._keep_run)
+        return complete(self.claim, self._idle_timeout, handled, keep_run=self._keep_run)
 
     async def rerun(self) -> bool:
         """Whether an operator asked that this delivery run again although it was done."""

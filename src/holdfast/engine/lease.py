@@ -40,13 +40,21 @@ class Lease(threading.Thread):
         return self._renewed_at + _HOLDS_FOR * self._seconds - time.monotonic()
 
     @property
-    def trusted(self) -> bool:
-        """Whether this process had unbroken contact for one lease: only then may it call another one dead.
+    def trusted_in(self) -> float:
+        """Seconds until this process may call another one dead: half a lease after unbroken contact began, 0 if it may now.
 
-        After an outage of the database every worker's row looks expired; the others need time to renew theirs.
+        After an outage the rows of living workers may look expired. They have renewed theirs within half a lease: a
+        renewal is due every quarter, one that hangs is given up after another, and it is repeated every twentieth.
         """
         now, since = time.monotonic(), self._contact_since
-        return since is not None and now - since >= self._seconds and now - self._renewed_at <= _BREAK * self._seconds
+        if since is None or now - self._renewed_at > _BREAK * self._seconds:
+            return _BREAK * self._seconds
+        return max(0.0, since + _BREAK * self._seconds - now)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether this process may call another one dead now."""
+        return self.trusted_in <= 0
 
     def run(self) -> None:
         pause = self._seconds / _RENEWALS

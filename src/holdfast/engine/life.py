@@ -20,12 +20,13 @@ from holdfast.engine.options import WorkerOptions, claim_size, instance_id
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.periodic import every, first
 from holdfast.engine.pool import Pool, pools
+from holdfast.engine.reaper import Reaper
 from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.signals import Signals
 from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
-from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, take_over
+from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes
 from holdfast.stores.operation import Operation
 from holdfast.stores.query import outlook
 from holdfast.stores.registry import catch_up
@@ -33,7 +34,6 @@ from holdfast.stores.worker import start_worker, stop_worker
 
 log = get_logger("holdfast.worker")
 
-_TAKE_OVER = 100
 _SLICE = 0.001
 _MOMENT = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
@@ -58,7 +58,9 @@ class Life:
         self._settler = Settler(self._store, self.id, self._wrote, self._longest_pause)
         self._crowded = False
         self._outcomes = Outcomes(self.id, around.alerts, around.meter)
-        self._attempts = Attempts(around, self.id, self._settler, self._outcomes, self._over, self._hold_back)
+        self._attempts = Attempts(
+            around, self.id, self._settler, self._outcomes, self._over, self._hold_back, options.lease
+        )
         self._pools = pools(options)
         self._claimed_at = time.monotonic()
         self._held_back: Counter[str] = Counter()
@@ -110,11 +112,13 @@ class Life:
                 raise error
 
     def _background(self) -> "list[asyncio.Task[None]]":
+        assert self._lease is not None
+        reaper = Reaper(self._store, self.id, self._options.lease, self._lease, self._outcomes, self._settler)
         lease = self._options.lease.total_seconds()
         duties = () if self._options.suspects else self._around.duties
         return [
             asyncio.create_task(self._watch(), name="holdfast-watch"),
-            asyncio.create_task(every(lease / 4, self._reap), name="holdfast-reap"),
+            asyncio.create_task(reaper.run(), name="holdfast-reap"),
             asyncio.create_task(every(lease / 4, self._strays.look), name="holdfast-strays"),
             asyncio.create_task(every(1.0, self._catch_up, first=0.0), name="holdfast-catch-up"),
             *(
@@ -287,19 +291,6 @@ class Life:
     def _give_back(self, claims: list[Claimed]) -> None:
         for claimed in claims:
             self._attempts.settle(claimed, Released(started=False))
-
-    async def _reap(self) -> None:
-        """Takes over what dead workers left, and decides about it as about any failure."""
-        while self._lease is not None and self._lease.trusted and not self._ending:
-            taken = await self._store.run(take_over(self.id, self._options.lease, _TAKE_OVER))
-            for claimed, policy in taken:
-                _, ack = self._outcomes.take_over(claimed, policy)
-                self._settler.add(ack)
-            if len(taken) < _TAKE_OVER:
-                return
-            # One after the other: what is taken over and not yet settled is this worker's to lose.
-            while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110
-                await asyncio.sleep(_MOMENT)
 
     async def _catch_up(self) -> None:
         more = True

@@ -160,6 +160,16 @@ def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver
 
 
 @operation(reads=True)
+def next_expiry(worker: str) -> Steps[float | None]:
+    """Seconds until the next lease of another worker may run out, by the database's clock; none if there is no other.
+
+    Negative when something can be taken over now, or could be if no open transaction had it locked.
+    """
+    ((seconds,),) = yield Query("next_expiry", {"worker": worker})
+    return None if seconds is None else float(seconds)
+
+
+@operation(reads=True)
 def holdings(worker: str) -> Steps[dict[UUID, int]]:
     """What a worker holds according to the store, with its fence."""
     return {as_uuid(id): fence for id, fence in (yield Query("holdings", {"worker": worker}))}

@@ -6,11 +6,9 @@ import os
 import resource
 import signal
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import holdfast.engine.context
 from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.stores.postgres.silence import Patience
 from tests.engine.programs import crash, shop
@@ -127,8 +125,6 @@ def _end_process(how: str) -> None:
 
 if "HOLDFAST_TEST_PLACE" in os.environ:
     crash.install()
-    if "HOLDFAST_TEST_IDLE" in os.environ:
-        holdfast.engine.context.IDLE_TIMEOUT = timedelta(seconds=float(os.environ["HOLDFAST_TEST_IDLE"]))
     hf = build(os.environ["HOLDFAST_DSN"])
     if "HOLDFAST_TEST_PATIENCE" in os.environ:
         hf.store._patience = Patience(float(os.environ["HOLDFAST_TEST_PATIENCE"]))  # type: ignore[attr-defined]

@@ -121,6 +121,14 @@ select {claimed}, coalesce(u.retry, k.retry)::text
 from u join {hf}message m on m.id = u.message_id
 left join {hf}consumer k on k.name = u.consumer
 
+-- name: next_expiry
+-- When the next lease may run out: that of another living worker, or of a delivery whose worker is dead or gone.
+select extract(epoch from least(
+  (select min(w.alive_until) from {hf}worker w where w.alive_until >= now() and w.id <> :worker::text),
+  (select min(d.lease_until) from {hf}delivery d
+   where d.status = 'in_flight'
+     and not exists (select 1 from {hf}worker w where w.id = d.locked_by and w.alive_until >= now()))) - now())
+
 -- name: holdings
 -- What a worker holds according to the store; it may not know of a claim whose reply was lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker::text

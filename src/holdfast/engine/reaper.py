@@ -1,0 +1,73 @@
+"""Takes over the deliveries of dead workers as soon as their leases have run out."""
+
+import asyncio
+from datetime import timedelta
+
+from holdfast._log import get_logger
+from holdfast.core.errors import StoreUnavailable
+from holdfast.engine.fields import raised
+from holdfast.engine.lease import Lease
+from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.settler import Settler
+from holdfast.stores.claim import next_expiry, take_over
+from holdfast.stores.protocol import Store
+
+log = get_logger("holdfast.worker")
+
+_TAKE_OVER = 100
+_MOMENT = 0.02
+_SHORTEST_WAIT = 0.1
+
+
+class Reaper:
+    """Looks when the next lease may run out, by the database's clock, and decides about what it finds as about any failure.
+
+    A worker that is alive has renewed its lease by then. What is expired and locked, by a transaction that its dead owner
+    left open, is tried again shortly.
+    """
+
+    def __init__(
+        self, store: Store, worker: str, lease: timedelta, held: Lease, outcomes: Outcomes, settler: Settler
+    ) -> None:
+        self._store, self._worker, self._lease, self._held = store, worker, lease, held
+        self._outcomes, self._settler = outcomes, settler
+        # Another worker may start at any time, and its lease may be shorter than what is known now.
+        self._longest_wait = lease.total_seconds() / 4
+
+    async def run(self) -> None:
+        """Reaps until cancelled. A failure is logged and does not end it."""
+        while True:
+            wait = self._longest_wait
+            try:
+                wait = await self._reap()
+            except StoreUnavailable as error:
+                log.debug("waiting for the store", error=str(error))
+            except Exception as error:  # noqa: BLE001
+                log.error("taking over failed", worker=self._worker, **raised(error))
+            await asyncio.sleep(min(max(wait, _SHORTEST_WAIT), self._longest_wait))
+
+    async def _reap(self) -> float:
+        """Takes over all that has expired; returns the seconds until the next lease may."""
+        while self._held.trusted_in <= 0:
+            expires_in = await self._store.run(next_expiry(self._worker))
+            if expires_in is None:
+                return self._longest_wait
+            if expires_in >= 0:
+                return expires_in + _MOMENT
+            if not await self._take_over():
+                return _SHORTEST_WAIT
+        return self._held.trusted_in
+
+    async def _take_over(self) -> bool:
+        """Takes over a batch and settles it; false when there was nothing that could be taken."""
+        # Asked again: a process that was stopped just here has lost contact, and must not act on what it knew before.
+        if self._held.trusted_in > 0:
+            return False
+        taken = await self._store.run(take_over(self._worker, self._lease, _TAKE_OVER))
+        for claimed, policy in taken:
+            _, ack = self._outcomes.take_over(claimed, policy)
+            self._settler.add(ack)
+        # One after the other: what is taken over and not yet settled is this worker's to lose.
+        while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110
+            await asyncio.sleep(_MOMENT)
+        return bool(taken)
