@@ -16,6 +16,7 @@ from tests.engine.conftest import (
 )
 from tests.engine.programs import place as places
 from tests.engine.programs.place import Place
+from tests.servers.apache_kafka import ApacheKafka, exclusive_kafka, shared_kafka
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["dsn", "hf", "log", "make_app", "postgres16_dsn", "postgres18_dsn", "sqlite_dsn"]
@@ -33,3 +34,16 @@ def postgres_place(tmp_path: Path, postgres18: PostgresServer) -> Iterator[Place
     """PostgreSQL, for as many workers as one likes."""
     with places.postgres_place(postgres18, tmp_path) as place:
         yield place
+
+
+@pytest.fixture(scope="session")
+def apache_kafka() -> ApacheKafka:
+    """One node of a real Apache Kafka, which all processes of the test run share and nobody kills."""
+    return shared_kafka(1)
+
+
+@pytest.fixture
+def apache_cluster() -> Iterator[ApacheKafka]:
+    """Three nodes of a real Apache Kafka. The test has them for itself and may kill them."""
+    with exclusive_kafka(3) as cluster:
+        yield cluster

@@ -1,4 +1,4 @@
-"""Kafka as a broker under test: librdkafka's cluster in this process, reached by the workers in theirs."""
+"""Kafka as a broker under test: librdkafka's cluster in this process, or a real Apache Kafka."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import KafkaError, Message, Producer
 
 from holdfast.brokers.kafka import Topic, topic
+from tests.servers.apache_kafka import ApacheKafka
 from tests.servers.kafka import KafkaCluster
 
 _DOWN_SECONDS = 1.0
@@ -18,12 +19,17 @@ def make_source(name: str, group: str) -> Topic:
     return topic(name, group=group, timeout=5, options=quick)
 
 
+def make_default_source(name: str, group: str) -> Topic:
+    """A topic as a user names it, with the client's defaults."""
+    return topic(name, group=group)
+
+
 class KafkaBroker:
     """Three nodes. What goes down and comes back is one of them, each time another."""
 
     source = "tests.brokers.kafka_broker:make_source"
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster | ApacheKafka) -> None:
         self.cluster = cluster
         self._producer = Producer({"bootstrap.servers": cluster.servers, "acks": "all", "log_level": 0})
         self._node = 0
@@ -52,7 +58,21 @@ class KafkaBroker:
         return sum(end - committed.get(partition, 0) for partition, end in self.cluster.ends(stream).items())
 
     def restart(self) -> None:
+        assert isinstance(self.cluster, KafkaCluster)
         self._node = self._node % 3 + 1
         self.cluster.down(self._node)
         time.sleep(_DOWN_SECONDS)
         self.cluster.up(self._node)
+
+
+class ApacheBroker(KafkaBroker):
+    """Real nodes, with the defaults of broker and client. Each time another one is killed and started again."""
+
+    source = "tests.brokers.kafka_broker:make_default_source"
+
+    def restart(self) -> None:
+        assert isinstance(self.cluster, ApacheKafka)
+        self._node = self._node % len(self.cluster.nodes) + 1
+        self.cluster.kill(self._node)
+        time.sleep(_DOWN_SECONDS)
+        self.cluster.start()

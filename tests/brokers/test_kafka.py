@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from holdfast.brokers import cloudevents, kafka
 from holdfast.brokers.kafka import Topic
 from holdfast.brokers.kafka.place import doubts
-from holdfast.brokers.kafka.reading import _time
+from holdfast.brokers.kafka.record import time_of
 from holdfast.brokers.protocol import Outgoing, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from tests.brokers.printed import run_printed
@@ -206,7 +206,7 @@ async def test_a_handler_longer_than_the_groups_patience_keeps_its_partition(
 
 @pytest.mark.parametrize("milliseconds", [1_762_000_000_000_000, -(10**15), 1_762_000_000_000])
 def test_a_clock_that_counts_in_other_units_stops_no_partition(milliseconds: int) -> None:
-    known = _time(milliseconds)
+    known = time_of(milliseconds)
     assert (known is not None) == (milliseconds == 1_762_000_000_000)
 
 

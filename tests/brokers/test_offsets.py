@@ -10,6 +10,7 @@ _STEPS = st.lists(
         st.tuples(st.just("hand"), st.integers(1, 3)),  # how far on: compaction leaves gaps
         st.tuples(st.just("settle"), st.integers(0, 30)),  # which of all that were ever handed over
         st.tuples(st.just("rewind"), st.integers(0, 30)),  # to which of them
+        st.tuples(st.just("reach"), st.integers(0, 3)),  # how far the end lies behind the last record
         st.tuples(st.just("commit"), st.just(0)),
     ),
     max_size=60,
@@ -28,6 +29,9 @@ def test_nothing_that_is_not_done_lies_before_the_offset_to_commit(steps: list[t
                 handed = offsets.hand(next_offset - 1)
                 ever.append(handed)
                 current[handed.offset] = handed
+            case "reach":
+                next_offset += number
+                offsets.reach(next_offset)
             case "settle" if ever:
                 offsets.settle(ever[number % len(ever)])
             case "rewind" if ever:
@@ -73,3 +77,14 @@ def test_a_commit_may_go_back() -> None:
     offsets.committed(10)
     offsets.settle(offsets.hand(0))
     assert offsets.due() == 1
+
+
+def test_the_end_of_a_partition_is_committed_after_the_last_record_is_done() -> None:
+    offsets = Offsets(0)
+    last = offsets.hand(4)
+    offsets.reach(7)  # two records of an aborted transaction
+    assert offsets.due() is None
+    offsets.settle(last)
+    assert offsets.due() == 7
+    offsets.reach(7)
+    assert (offsets.due(), len(offsets)) == (7, 0)

@@ -1,15 +1,17 @@
-"""Runs one server and ends it when the test process that asked for it is gone.
+"""Runs one server and ends it when the process that it is for is gone.
 
-Usage: python keeper.py PARENT_PID UID:GID|- DIRECTORY COMMAND…
+Usage: python keeper.py OWNER_PID UID:GID|- DIRECTORY COMMAND…
 
-Prints the server's process id on its first line. When the parent dies, however it dies, the server is
-stopped and DIRECTORY is removed. The parent is looked at by process and not by `PR_SET_PDEATHSIG`,
+Prints the server's process id on its first line. When the owner dies, however it dies, the server is
+stopped and DIRECTORY is removed. The owner is the test process, or the one that started all test processes if they
+share the server. It is watched by a process descriptor and not by `PR_SET_PDEATHSIG`,
 which fires when the *thread* that started the server ends. The keeper stays the user it is and only the
 server changes to UID, because an interpreter may live where an unprivileged user cannot go. It uses the
 standard library only, so that it starts in a few milliseconds.
 """
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -19,7 +21,11 @@ CHECK_EVERY_SECONDS = 0.5
 PATIENCE_SECONDS = 5.0
 
 
-def main(parent: int, user: str, directory: str, command: list[str]) -> int:
+def main(owner: int, user: str, directory: str, command: list[str]) -> int:
+    try:
+        watched = os.pidfd_open(owner)
+    except ProcessLookupError:
+        return 1
     uid, gid = (None, None) if user == "-" else map(int, user.split(":"))
     server = subprocess.Popen(
         command,
@@ -34,7 +40,7 @@ def main(parent: int, user: str, directory: str, command: list[str]) -> int:
     # Blocked only now: a server must not inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while server.poll() is None:
-        if os.getppid() != parent:
+        if select.select([watched], [], [], 0)[0]:
             _end(server)
             shutil.rmtree(directory, ignore_errors=True)
             return 1

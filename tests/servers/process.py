@@ -24,12 +24,24 @@ _KILL_SECONDS = 10.0
 class ServerProcess:
     """One running server. Only this process and its own children are ever signalled, by their id."""
 
-    def __init__(self, command: Sequence[str | Path], *, directory: Path, log: Path) -> None:
-        user = unprivileged_user()
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        directory: Path,
+        log: Path,
+        owner: int | None = None,
+        same_user: bool = False,
+    ) -> None:
+        """Starts it. It ends with the process `owner`, which is this one if none is given.
+
+        With `same_user` it runs as the user of the tests, also if that is root.
+        """
+        user = None if same_user else unprivileged_user()
         with log.open("ab") as output:
             self._keeper = subprocess.Popen(
                 [
-                    *(sys.executable, "-I", "-S", _KEEPER, str(os.getpid())),
+                    *(sys.executable, "-I", "-S", _KEEPER, str(owner or os.getpid())),
                     "-" if user is None else f"{user.pw_uid}:{user.pw_gid}",
                     directory,
                     *command,
@@ -45,6 +57,10 @@ class ServerProcess:
         if not self.pid:
             self._keeper.wait()
             raise RuntimeError(f"{command[0]} did not start:\n{log.read_text(errors='replace')}")
+
+    def detach(self) -> None:
+        """Leaves the server to its owner: it goes on running when this process ends."""
+        self._keeper.returncode = 0  # else its destructor warns that it still runs
 
     @property
     def alive(self) -> bool:

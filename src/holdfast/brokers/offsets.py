@@ -42,6 +42,19 @@ class Offsets:
         self._held.append(handed)
         return handed
 
+    def reach(self, offset: int) -> None:
+        """Every record before this offset was handed over.
+
+        After the last of them there may be markers of transactions and records of aborted ones, which nobody is handed.
+        Without this the group would seem to be behind for ever.
+        """
+        if self._held:
+            read = self._held[-1].offset + 1
+        else:
+            read = self._position or 0
+        if offset > read:
+            self.settle(self.hand(offset - 1))
+
     def settle(self, handed: Handed) -> None:
         """This one is done. What is not held here, any more or at all, is passed over."""
         handed.done = True
@@ -54,6 +67,11 @@ class Offsets:
             self._held.pop()
         if self._position is not None and self._position > offset:
             self._position = self._committed  # it spoke of records that come again, or of others that were there
+
+    @property
+    def position(self) -> int | None:
+        """The offset before which everything is done; None before the first record is."""
+        return self._position
 
     def due(self) -> int | None:
         """The offset to commit, None where nothing moved since the last time."""

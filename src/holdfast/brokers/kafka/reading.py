@@ -11,14 +11,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     OFFSET_INVALID,
-    TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
     KafkaException,
@@ -27,6 +25,8 @@ from confluent_kafka import (
 )
 
 from holdfast._log import get_logger
+from holdfast.brokers.kafka.errors import REBALANCING, TRANSIENT, unavailable
+from holdfast.brokers.kafka.record import record_of
 from holdfast.brokers.kafka.thread import CallThread
 from holdfast.brokers.offsets import Handed, Offsets
 from holdfast.brokers.protocol import Lag, Record
@@ -46,31 +46,6 @@ _SILENCE = 10.0
 """Seconds without a record or an error after which we ask whether the brokers are there."""
 _LAG_SECONDS = 2.0
 """Time limit of each request for the lag."""
-# The group is rebalancing. What was not committed is on revocation, or is read again by the next owner.
-_REBALANCING = frozenset(
-    {
-        KafkaError.FENCED_INSTANCE_ID,
-        KafkaError.FENCED_MEMBER_EPOCH,
-        KafkaError.ILLEGAL_GENERATION,
-        KafkaError.REBALANCE_IN_PROGRESS,
-        KafkaError.STALE_MEMBER_EPOCH,
-        KafkaError.UNKNOWN_MEMBER_ID,
-    }
-)
-# The cluster is moving the group to another coordinator, or a connection broke. The client finds the new one.
-_TRANSIENT = frozenset(
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NETWORK_EXCEPTION,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError._TIMED_OUT,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._TRANSPORT,
-        KafkaError._WAIT_COORD,
-    }
-)
 
 
 @asynccontextmanager
@@ -96,6 +71,7 @@ class Reading:
         self._offsets: dict[int, Offsets] = {}
         self._ready: deque[Record] = deque()
         self._failed: BrokerUnavailable | None = None
+        self._refusal: KafkaError | None = None
         self._heard_at = time.monotonic()
         self._doubtful = self._paused = self._closing = False
         self._fetching = self._unanswered = 0
@@ -114,6 +90,7 @@ class Reading:
                 # Reported to us, so that records which are gone do not go unnoticed.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
+                "enable.partition.eof": True,
                 # With the consumer protocol (KIP-848) the broker assigns, always incrementally.
                 **({} if topic.has_consumer_protocol else {"partition.assignment.strategy": "cooperative-sticky"}),
                 "error_cb": self._hears,
@@ -176,7 +153,7 @@ class Reading:
         try:
             return await thread.call(call, *args)
         except KafkaException as error:
-            raise BrokerUnavailable(self._topic.name, error.args[0].str()) from error
+            raise unavailable(self._topic.name, error.args[0]) from error
 
     async def _keep(self) -> None:
         """Polls while nobody fetches, commits what a change of hands had held up, and finds out about a stall."""
@@ -207,8 +184,16 @@ class Reading:
         self._consumer.subscribe([self._topic.topic], on_assign=self._win, on_revoke=self._give_up, on_lost=self._lose)
 
     def _look(self) -> None:
-        """Raises if neither broker nor topic is there."""
-        found = self._consumer.list_topics(self._topic.topic, timeout=self._topic.timeout).topics[self._topic.topic]
+        """Raises if neither broker nor topic is there, with the brokers' reason if they let nobody in."""
+        try:
+            found = self._consumer.list_topics(self._topic.topic, timeout=self._topic.timeout).topics[self._topic.topic]
+        except KafkaException:
+            if (message := self._consumer.poll(0)) is not None:  # with it the client reports its errors
+                self._take(message)
+            if self._refusal is not None:
+                raise KafkaException(self._refusal) from None
+            raise
+        self._refusal = None
         if found.error is not None:
             raise KafkaException(found.error)
 
@@ -238,7 +223,7 @@ class Reading:
             self._look()
         except KafkaException as error:
             self._unreachable_since = self._unreachable_since or began
-            if error.args[0].code() not in _TRANSIENT or self._has_expired(self._unreachable_since):
+            if error.args[0].code() not in TRANSIENT or self._has_expired(self._unreachable_since):
                 raise
             log.warning("broker does not answer; waiting", source=self._topic.name, error=error.args[0].str())
         else:
@@ -259,13 +244,18 @@ class Reading:
             assert offset is not None
             with self._lock:
                 if (offsets := self._offsets.get(partition)) is not None:
-                    self._ready.append(_record(message, offsets.hand(offset)))
+                    self._ready.append(record_of(message, offsets.hand(offset)))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            assert offset is not None
+            with self._lock:
+                if (offsets := self._offsets.get(partition)) is not None:
+                    offsets.reach(offset)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._reset(partition, offset)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
             log.warning("the group gave our partitions away: polling had stopped", source=self._topic.name)
         else:
-            self._failed = BrokerUnavailable(self._topic.name, error.str())
+            self._failed = unavailable(self._topic.name, error)
 
     def _reset(self, partition: int, wanted: int | None) -> None:
         """Decides where to read on: the group has no offset yet, or its offset is not there."""
@@ -322,8 +312,10 @@ class Reading:
 
     def _hears(self, error: KafkaError) -> None:
         if error.fatal():
-            self._failed = BrokerUnavailable(self._topic.name, error.str())
-        elif error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
+            self._failed = unavailable(self._topic.name, error)
+        elif error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self._refusal, self._doubtful = error, True
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._doubtful = True
 
     def _commit(self) -> None:
@@ -347,14 +339,14 @@ class Reading:
     def _answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self._unanswered -= 1
         errors = {at.partition: wrong for at in partitions if (wrong := at.error or error) is not None}
-        if not any(wrong.code() in _TRANSIENT for wrong in errors.values()):
+        if not any(wrong.code() in TRANSIENT for wrong in errors.values()):
             self._unconfirmed_since = time.monotonic() if self._unanswered else None
         with self._lock:
             for partition, wrong in errors.items():
                 if partition in self._offsets:
                     self._offsets[partition].committed(None)  # so it is due again
-                    if wrong.code() not in _REBALANCING | _TRANSIENT:
-                        self._failed = BrokerUnavailable(self._topic.name, wrong.str())
+                    if wrong.code() not in REBALANCING | TRANSIENT:
+                        self._failed = unavailable(self._topic.name, wrong)
 
     # In the asking thread.
 
@@ -362,8 +354,12 @@ class Reading:
         found = self._consumer.list_topics(self._topic.topic, timeout=_LAG_SECONDS).topics[self._topic.topic]
         first, end = (self._bounds(found.partitions, which) for which in (OFFSET_BEGINNING, OFFSET_END))
         reached = self._consumer.committed([self._at(partition) for partition in first], timeout=_LAG_SECONDS)
-        behind = sum(end[at.partition] - max(first[at.partition], at.offset) for at in reached)
         with self._lock:
+            # What is done here may be committed a moment later.
+            done = {partition: offsets.position or 0 for partition, offsets in self._offsets.items()}
+            behind = sum(
+                end[at.partition] - max(first[at.partition], at.offset, done.get(at.partition, 0)) for at in reached
+            )
             held = sum(len(offsets) for offsets in self._offsets.values()) - len(self._ready)
         return Lag(waiting=max(0, behind - held), unacknowledged=held)
 
@@ -379,31 +375,3 @@ def _handed(records: Iterable[Record]) -> Iterator[Handed]:
     for record in records:
         assert isinstance(record.receipt, Handed)
         yield record.receipt
-
-
-def _record(message: Message, handed: Handed) -> Record:
-    key, (kind, milliseconds) = message.key(), message.timestamp()
-    known = kind != TIMESTAMP_NOT_AVAILABLE
-    id = f"{handed.partition}-{handed.offset}"
-    return Record(
-        stream=message.topic() or "",
-        # With its time, a record of a topic that was made anew is not taken for the one before it.
-        id=f"{id}-{milliseconds}" if known else id,
-        body=message.value() or b"",
-        headers={name: _text(value) for name, value in dict(message.headers() or ()).items()},
-        key=None if key is None else _text(key),
-        at=_time(milliseconds) if known else None,
-        receipt=handed,
-    )
-
-
-def _time(milliseconds: int) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        # Somebody's clock counts in microseconds. A record that could not be read would stop its partition.
-        return None
-
-
-def _text(value: str | bytes | None) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value or ""
