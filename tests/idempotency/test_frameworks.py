@@ -195,14 +195,15 @@ async def test_a_route_that_no_middleware_guards_says_so(db: Database) -> None:
             await client.post("/orders", headers={"Idempotency-Key": "k"})
 
 
-async def test_a_validation_error_releases_the_key(db: Database) -> None:
+async def test_after_a_validation_error_a_corrected_request_needs_a_new_key(db: Database) -> None:
     async def create(body: NewOrder, idem: IdempotencyKey) -> str:
         return "fine"
 
     client = fastapi_shop(db, create)
     bad = await client.post("/orders", json={"amount": "many"}, headers={"Idempotency-Key": "k"})
     assert bad.status_code == 422
-    assert (await order(client)).status_code == 201
+    assert (await order(client)).status_code == 409
+    assert (await order(client, "another-key")).status_code == 201
 
 
 async def test_a_plain_function_completes_with_the_blocking_twin(db: Database) -> None:
@@ -405,7 +406,9 @@ def test_a_flask_view_runs_once(flask_app: Flask, db: Database) -> None:
     assert [call("n", -1).status_code for _ in range(2)] == [422, 422]
     assert flask_app.config["runs"] == 4
     assert call("e", 0).status_code == 500
-    assert call("e", 1).status_code == 201
+    assert call("e", 1).status_code == 409
+    assert call("e", 0).status_code == 500
+    assert call("f", 1).status_code == 201
     headers = {"x-user": "ada", "Idempotency-Key": "b"}
     for unbounded in ({}, {"wsgi.input_terminated": True, "CONTENT_LENGTH": ""}):
         big = client.post("/orders", data=b"x" * 2_000_000, headers=headers, environ_overrides=unbounded)

@@ -83,8 +83,8 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_late_owner_is_fenced(place: 
     reserve(place, FIRST)
     place.pass_time(LEASE + timedelta(seconds=1))
     assert place.records.do_sync(Look(FIRST)).lapsed
-    taken = reserve(place, replace(SECOND, request_hash="hash-2"))
-    assert taken == Found("owner-2", "hash-2", Progress.STARTED, False, None)
+    taken = reserve(place, SECOND)
+    assert taken == Found("owner-2", "hash-1", Progress.STARTED, False, None)
     assert not place.records.do_sync(Finish(FIRST, CREATED))
     assert not place.records.do_sync(Release(FIRST))
     assert place.records.do_sync(Renew([FIRST], LEASE)) == frozenset()
@@ -111,10 +111,40 @@ def test_renewing_prolongs_every_lease_that_is_still_held(place: RecordPlace) ->
     assert reserve(place, SECOND).owner == "owner-1"
 
 
-def test_a_released_key_is_free_and_a_completed_one_is_not_released(place: RecordPlace) -> None:
+@pytest.mark.parametrize("end", ["released", "lapsed"])
+def test_a_key_whose_request_failed_stays_with_that_request(place: RecordPlace, end: str) -> None:
+    reserve(place, FIRST)
+    if end == "released":
+        assert place.records.do_sync(Release(FIRST))
+        assert not place.records.do_sync(Finish(FIRST, CREATED)), "whoever let go cannot finish"
+        assert place.records.do_sync(Renew([FIRST], LEASE)) == frozenset()
+    else:
+        place.pass_time(LEASE + timedelta(seconds=1))
+    other = replace(SECOND, request_hash="hash-2")
+    found = reserve(place, other)
+    assert (found.request_hash, found.progress, found.lapsed) == ("hash-1", Progress.STARTED, True)
+    assert reserve(place, SECOND) == Found("owner-2", "hash-1", Progress.STARTED, False, None)
+
+
+def test_any_request_may_take_over_where_that_was_chosen(place: RecordPlace) -> None:
+    other = replace(SECOND, request_hash="hash-2")
+    reserve(place, FIRST)
+    place.pass_time(LEASE + timedelta(seconds=1))
+    assert place.records.do_sync(Reserve(other, LEASE, DAY, True)).owner == "owner-2"
+    assert place.records.do_sync(Release(other, True))
+    assert place.records.do_sync(Look(FIRST)) is None
+
+
+def test_a_record_of_a_failed_request_expires_as_any_other(place: RecordPlace) -> None:
+    reserve(place, FIRST)
+    place.records.do_sync(Release(FIRST))
+    place.pass_time(DAY + timedelta(seconds=1))
+    assert reserve(place, replace(SECOND, request_hash="hash-2")).owner == "owner-2"
+
+
+def test_a_released_key_can_be_tried_again_and_a_completed_one_is_not_released(place: RecordPlace) -> None:
     reserve(place, FIRST)
     assert place.records.do_sync(Release(FIRST))
-    assert place.records.do_sync(Look(FIRST)) is None
     reserve(place, SECOND)
     assert place.records.do_sync(Finish(SECOND, CREATED))
     assert not place.records.do_sync(Release(SECOND))

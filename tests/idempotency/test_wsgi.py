@@ -144,6 +144,17 @@ def test_a_failure_releases_the_key(sql_place: RecordPlace, failure: str) -> Non
     assert client.post()[2] == b"fine"
 
 
+def test_after_a_failure_another_request_under_the_key_is_still_refused(place: RecordPlace) -> None:
+    shop = Shop()
+    shop.status = "500 Internal Server Error"
+    client = Client(place, shop)
+    assert client.post()[0] == 500
+    shop.status = "201 Created"
+    assert client.post(body=b"other")[0] == 409
+    assert client.post(body=b"x")[0] == 201
+    assert len(shop.runs) == 2
+
+
 def test_what_the_application_gives_is_closed_and_written(sql_place: RecordPlace) -> None:
     shop = Shop()
 

@@ -43,6 +43,7 @@ class Options:
     conflict: int = 409
     max_body: int = MIB
     max_response: int = MIB
+    reuse_after_failure: bool = False
 
 
 class Chosen(TypedDict, total=False):
@@ -50,7 +51,9 @@ class Chosen(TypedDict, total=False):
 
     `lease` is how long a crash locks a key, `longest` how long a request may hold one, `keep` how long an answer is
     kept, `wait` how long a repetition waits for the first. `kept` are the statuses that are kept; a 5xx never is.
-    `conflict` is the answer to another request under the same key, 409 or 422. Sizes are bytes.
+    `conflict` is the answer to another request under the same key, 409 or 422. A key whose request failed or crashed
+    can be used again by the same request only, as long as its record is kept; with `reuse_after_failure` by any.
+    Sizes are bytes.
     """
 
     header: str
@@ -63,6 +66,7 @@ class Chosen(TypedDict, total=False):
     conflict: int
     max_body: int
     max_response: int
+    reuse_after_failure: bool
 
 
 def options(**chosen: Unpack[Chosen]) -> Options:
@@ -149,12 +153,12 @@ class Gate:
         waited, pause = timedelta(0), _FIRST_PAUSE
         try:
             while True:
-                found: Found | None = yield Reserve(held, self.options.lease, self.options.keep)
+                found: Found | None = yield self._reserve(held)
                 if found is not None and found.owner == held.owner:
                     self.renewal.begin(held)
                     return None
                 under_way = found is None or found.progress is Progress.STARTED
-                if not under_way or waited >= self.options.wait or not _same(found, held):
+                if not under_way or waited >= self.options.wait or not self._same(found, held):
                     return self._answer(found, held)
                 yield Pause(pause)
                 waited += timedelta(seconds=pause)
@@ -171,7 +175,7 @@ class Gate:
         self.renewal.end(held)
         try:
             if response.status >= _SERVER_ERROR or response.status not in self.options.kept:
-                yield Release(held)
+                yield Release(held, self.options.reuse_after_failure)
                 return None
             if (yield Finish(held, response)):
                 return None
@@ -199,15 +203,23 @@ class Gate:
             return unknown()
 
     def abandon(self, held: Held) -> Flow[None]:
-        """Lets go of the key after a failure: the next try runs anew."""
+        """Lets go of the key after a failure: the same request may try again."""
         self.renewal.end(held)
         try:
-            yield Release(held)
+            yield Release(held, self.options.reuse_after_failure)
         except StoreError as error:
             log.warning("a key stays locked until its lease ends", scope=held.scope, key=held.key, error=str(error))
 
+    def _reserve(self, held: Held) -> Reserve:
+        return Reserve(held, self.options.lease, self.options.keep, self.options.reuse_after_failure)
+
+    def _same(self, found: Found | None, held: Held) -> bool:
+        if found is None or found.request_hash == held.request_hash:
+            return True
+        return found.lapsed and self.options.reuse_after_failure
+
     def _answer(self, found: Found | None, held: Held) -> StoredResponse:
-        if not _same(found, held):
+        if not self._same(found, held):
             return problem(
                 self.options.conflict,
                 "idempotency-key-reused",
@@ -232,11 +244,6 @@ class Gate:
                 "carried out again: read the result instead.",
             )
         return with_length(found.response, REPLAYED)
-
-
-def _same(found: Found | None, held: Held) -> bool:
-    # Of a lapsed one only that it never ended is known; its key is free for whatever comes.
-    return found is None or found.lapsed or found.request_hash == held.request_hash
 
 
 def uncommitted() -> StoredResponse:

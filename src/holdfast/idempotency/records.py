@@ -28,6 +28,7 @@ class Reserve:
     held: Held
     lease: timedelta
     keep: timedelta
+    any_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,10 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let go of the key: false when there was nothing left to let go of."""
+    """Let go of the key, for the same request or for any: false when there was nothing left to let go of."""
 
     held: Held
+    any_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +178,14 @@ class StoreRecords:
 
 def _operation(step: Step) -> Operation[Found | None] | Operation[bool] | Operation[frozenset[str]]:
     match step:
-        case Reserve(held, lease, keep):
-            return stored.reserve(held, lease, keep)
+        case Reserve(held, lease, keep, any_request):
+            return stored.reserve(held, lease, keep, any_request=any_request)
         case Look(held):
             return stored.look(held.scope, held.key)
         case Finish(held, response):
             return stored.finish(held, response)
-        case Release(held):
-            return stored.release(held)
+        case Release(held, any_request):
+            return stored.release(held, any_request=any_request)
         case Renew(several, lease):
             return stored.renew(several, lease)
         case _:

@@ -21,10 +21,10 @@ if not r[1] then return false end
 r[4] = tonumber(r[4]) < now and 1 or 0
 return r
 """
-# ARGV: owner, hash, lease, keep, method, path
+# ARGV: owner, hash, lease, keep, method, path, whether any request may take over a key whose owner failed
 _RESERVE = f"""{_NOW}
-local s = redis.call('HMGET', KEYS[1], 'status', 'lease_until')
-if not s[1] or (s[1] == 'started' and tonumber(s[2]) < now) then
+local s = redis.call('HMGET', KEYS[1], 'status', 'lease_until', 'hash')
+if not s[1] or (s[1] == 'started' and tonumber(s[2]) < now and (ARGV[7] == '1' or s[3] == ARGV[2])) then
   redis.call('DEL', KEYS[1])
   redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'hash', ARGV[2], 'status', 'started',
              'lease_until', now + ARGV[3], 'method', ARGV[5], 'path', ARGV[6])
@@ -40,10 +40,12 @@ redis.call('HSET', KEYS[1], 'status', ARGV[2], 'code', ARGV[3], 'headers', ARGV[
 if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'body', ARGV[6]) end
 return 1
 """
-# ARGV: owner
+# ARGV: owner, whether any request may use the key next
 _RELEASE = f"""
 if not ({_MINE.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
-return redis.call('DEL', KEYS[1])
+if ARGV[2] == '1' then return redis.call('DEL', KEYS[1]) end
+redis.call('HSET', KEYS[1], 'owner', '', 'lease_until', 0)
+return 1
 """
 # ARGV: lease, then an owner for each key
 _RENEW = f"""{_NOW}
@@ -107,8 +109,8 @@ class RedisRecords:
 
     def _call(self, step: Step) -> tuple[str, list[str], list[Any], Callable[[Any], Any]]:
         match step:
-            case Reserve(held, lease, keep):
-                given = [held.owner, held.request_hash, _ms(lease), _ms(keep), held.method, held.path]
+            case Reserve(held, lease, keep, any_request):
+                given = [held.owner, held.request_hash, _ms(lease), _ms(keep), held.method, held.path, int(any_request)]
                 return _RESERVE, [self._name(held)], given, _found
             case Look(held):
                 return _LOOK, [self._name(held)], [], _found
@@ -116,8 +118,8 @@ class RedisRecords:
                 given = [held.owner, response.progress.value, response.status, orjson.dumps(response.headers)]
                 given += [0 if response.body is None else 1, response.body or b""]
                 return _FINISH, [self._name(held)], given, bool
-            case Release(held):
-                return _RELEASE, [self._name(held)], [held.owner], bool
+            case Release(held, any_request):
+                return _RELEASE, [self._name(held)], [held.owner, int(any_request)], bool
             case Renew(several, lease):
                 owners = [one.owner for one in several]
                 return _RENEW, [self._name(one) for one in several], [_ms(lease), *owners], _owners

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,6 +14,8 @@ from holdfast.core.key import check_key
 
 MAX_KEY = 255
 MAX_SCOPE = 255
+# A structured field string may carry parameters; the standard defines none for this header, so they are ignored.
+_PARAMETERS = re.compile(r'(?<=")(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:"[^"\\]*"|[^";\s]+))?)+$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ def read_key(given: Sequence[str]) -> str | None:
 
     A quoted value, as the standard writes it, and a bare one, as most clients do, are the same key.
 
-    >>> read_key(['"8e03978e"']) == read_key(["8e03978e"])
+    >>> read_key(['"8e03978e"']) == read_key(["8e03978e"]) == read_key(['"8e03978e";v=1'])
     True
     """
     if not given:
@@ -42,7 +45,7 @@ def read_key(given: Sequence[str]) -> str | None:
     if len(given) > 1:
         raise InvalidKey(", ".join(given), "the header was sent more than once; send one key")
     value = given[0].strip()
-    key = _unquoted(value) if value.startswith('"') else value
+    key = _unquoted(_PARAMETERS.sub("", value)) if value.startswith('"') else value
     if not 1 <= len(key) <= MAX_KEY:
         raise InvalidKey(key, f"it has {len(key)} characters; use 1 to {MAX_KEY}")
     if any(not " " <= character <= "~" for character in key):

@@ -96,12 +96,13 @@ class Mark(NamedTuple):
 
 
 @operation(single=True)
-def reserve(held: Held, lease: timedelta, keep: timedelta) -> Steps[Found | None]:
-    """Reserves a key that is new, expired, or whose owner's lease ran out; the record as it is now.
+def reserve(held: Held, lease: timedelta, keep: timedelta, *, any_request: bool = False) -> Steps[Found | None]:
+    """Reserves a key that is new or expired, or whose owner failed or let its lease run out; the record as it is now.
 
+    After a failure the key stays with its request: another one gets it only with `any_request`.
     It is the caller's if it bears the caller's owner. None says that it changed this very moment: ask again.
     """
-    rows = yield Query("reserve_request", {**_values(held), "lease": lease, "keep": keep})
+    rows = yield Query("reserve_request", {**_values(held), "lease": lease, "keep": keep, "any_request": any_request})
     return _found(rows[0]) if rows else None
 
 
@@ -129,9 +130,12 @@ def complete(held: Held, response: StoredResponse, idle_timeout: timedelta) -> S
 
 
 @operation(single=True)
-def release(held: Held) -> Steps[bool]:
-    """Lets go of a key that was not completed; false when there is nothing left to let go of."""
-    return bool((yield Query("release_request", _fence(held))))
+def release(held: Held, *, any_request: bool = False) -> Steps[bool]:
+    """Lets the same request try again under a key that was not completed, or with `any_request` any other one too.
+
+    False when there is nothing left to let go of.
+    """
+    return bool((yield Query("forget_request" if any_request else "release_request", _fence(held))))
 
 
 @operation

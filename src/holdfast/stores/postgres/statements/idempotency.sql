@@ -6,10 +6,12 @@ i.expires_at, i.response_status, octet_length(i.response_body), now()
 -- fragment: answer
 i.owner, i.request_hash, i.status, {lease_end} < now(), i.response_status, i.response_headers::text, i.response_body
 -- fragment: free
-(i.expires_at < now() or (i.status = 'started' and {lease_end} < now()))
+(i.expires_at < now() or (i.status = 'started' and {lease_end} < now()
+  and (:any_request::boolean or i.request_hash = :request_hash::text)))
 
 -- name: reserve_request
--- Reserves a key that is unknown, expired or whose owner's lease ran out; gives back the record as it now is.
+-- Reserves a key that is unknown or expired, or whose owner failed or let its lease run out: then for the same request
+-- only, unless any will do. Gives back the record as it now is.
 -- Nothing waits for a transaction that completes a record: a conflict with a row that is being changed would, so a
 -- row that can be seen is not inserted, and one that is locked is not taken.
 with mine as (
@@ -54,7 +56,18 @@ select {hf}complete_request(
   :response_body::bytea, :idle_timeout_ms::bigint)
 
 -- name: release_request
--- Lets go of a key that its owner did not complete. A record that a transaction still holds is left to its lease.
+-- Lets the same request try again under a key that its owner did not complete. A record that a transaction still holds
+-- is left to its lease.
+update {hf}idempotency i set owner = '', lease_until = now() - interval '1 millisecond'
+where i.scope = :scope::text and i.key = :key::text and i.owner = (
+  select i.owner from {hf}idempotency i
+  where i.scope = :scope::text and i.key = :key::text and i.owner = :owner::text and i.status = 'started'
+  for update skip locked)
+returning i.owner
+
+-- name: forget_request
+-- Frees a key that its owner did not complete for any request. A record that a transaction still holds is left to its
+-- lease.
 delete from {hf}idempotency i
 where i.scope = :scope::text and i.key = :key::text and i.owner = (
   select i.owner from {hf}idempotency i

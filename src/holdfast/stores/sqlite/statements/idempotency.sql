@@ -6,10 +6,12 @@ i.expires_at, i.response_status, length(i.response_body), {now}
 -- fragment: answer
 i.owner, i.request_hash, i.status, {lease_end} < {now}, i.response_status, i.response_headers, i.response_body
 -- fragment: free
-(i.expires_at < {now} or (i.status = 'started' and {lease_end} < {now}))
+(i.expires_at < {now} or (i.status = 'started' and {lease_end} < {now}
+  and (:any_request or i.request_hash = :request_hash)))
 
 -- name: reserve_request
--- Reserves a key that is unknown, expired or whose owner's lease ran out; gives back the record as it now is.
+-- Reserves a key that is unknown or expired, or whose owner failed or let its lease run out: then for the same request
+-- only, unless any will do. Gives back the record as it now is.
 -- once
 insert into {hf}idempotency (scope, key, request_hash, owner, method, path, lease_until, expires_at)
 values (:scope, :key, :request_hash, :owner, :method, :path, {now} + :lease, {now} + :keep)
@@ -39,7 +41,13 @@ insert into {hf}complete_request (scope, key, owner, status, response_status, re
 values (:scope, :key, :owner, :status, :response_status, :response_headers, :response_body)
 
 -- name: release_request
--- Lets go of a key that its owner did not complete.
+-- Lets the same request try again under a key that its owner did not complete.
+update {hf}idempotency set owner = '', lease_until = {now} - 1
+where scope = :scope and key = :key and owner = :owner and status = 'started'
+returning owner
+
+-- name: forget_request
+-- Frees a key that its owner did not complete for any request.
 delete from {hf}idempotency where scope = :scope and key = :key and owner = :owner and status = 'started'
 returning owner
 
