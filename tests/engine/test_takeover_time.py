@@ -84,6 +84,7 @@ def test_what_a_killed_worker_held_is_taken_up_within_lease_plus_poll(place: Pla
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_of_200_workers_killed_at_random_moments_none_is_taken_up_late(place: Place) -> None:
     assert max(taken_up(place, 200, 6)) < LEASE + POLL + SLACK
 

@@ -334,6 +334,16 @@ LANES = [
         sqlite("runnable", "w.alive_until > {now}"),
     ),
     *kills(
+        test_claim.test_an_older_generation_is_taken_when_its_workers_do_not_serve_the_queue,
+        postgres("runnable", "(w.queues = '{}' or l.queue = any (w.queues))"),
+        sqlite("runnable", "(w.queues = '[]' or l.queue in (select value from json_each(w.queues)))"),
+    ),
+    *kills(
+        test_claim.test_an_older_generation_is_left_to_a_living_worker_of_every_queue,
+        postgres("runnable", "w.queues = '{}' or ", ""),
+        sqlite("runnable", "w.queues = '[]' or ", ""),
+    ),
+    *kills(
         test_claim.test_an_older_generation_is_taken_when_its_workers_do_not_serve_the_consumer,
         postgres("runnable", "w.generation = l.generation"),
         postgres("runnable", "l.consumer = any (w.consumers)"),

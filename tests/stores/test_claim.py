@@ -18,7 +18,7 @@ from holdfast.stores.operate import (
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import clock
-from holdfast.stores.worker import renew_worker, stop_worker
+from holdfast.stores.worker import renew_worker, start_worker, stop_worker
 from tests.stores.build import (
     LEASE,
     SECOND,
@@ -196,6 +196,19 @@ async def test_an_older_generation_is_taken_when_none_of_its_workers_lives(store
     await start(store, "old", ["mail"], generation=1)
     age(store, LEASE, "worker")
     assert len(await claim_all(store, "new", generation=2)) == 1
+
+
+async def test_an_older_generation_is_taken_when_its_workers_do_not_serve_the_queue(store: Store) -> None:
+    """FAULTS 68: a worker of that generation lives and has the consumer, but serves other queues only."""
+    await put(store, job("mail", queue="slow", generation=1))
+    await store.run(start_worker("old", 1, ["fast", "default"], ["mail"], LEASE))
+    assert len(await claim_all(store, "new", generation=2)) == 1
+
+
+async def test_an_older_generation_is_left_to_a_living_worker_of_every_queue(store: Store) -> None:
+    await put(store, job("mail", queue="slow", generation=1))
+    await store.run(start_worker("old", 1, [], ["mail"], LEASE))
+    assert await claim_all(store, "new", generation=2) == []
 
 
 async def test_an_older_generation_is_taken_when_its_workers_do_not_serve_the_consumer(store: Store) -> None:

@@ -40,7 +40,8 @@ where q.paused_at is null and c.paused_at is null and {unheld}
   and (l.generation = :generation::bigint
        or (l.generation < :generation::bigint and not exists (
              select 1 from {hf}worker w
-             where w.alive_until > now() and w.generation = l.generation and l.consumer = any (w.consumers))))
+             where w.alive_until > now() and w.generation = l.generation and l.consumer = any (w.consumers)
+               and (w.queues = '{}' or l.queue = any (w.queues)))))
 
 -- name: claim
 -- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence. `offset 0` leaves

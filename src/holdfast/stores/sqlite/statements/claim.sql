@@ -51,7 +51,8 @@ where q.paused_at is null and c.paused_at is null and {unheld}
        or (l.generation < :generation and not exists (
              select 1 from {hf}worker w
              where w.alive_until > {now} and w.generation = l.generation
-               and l.consumer in (select value from json_each(w.consumers)))))
+               and l.consumer in (select value from json_each(w.consumers))
+               and (w.queues = '[]' or l.queue in (select value from json_each(w.queues))))))
 
 -- name: claim
 -- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence.
