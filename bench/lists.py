@@ -55,6 +55,8 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
     yield "stats, exact", lambda: ops.stats(exact=True)
     yield "trend", ops.trend
     yield "retrying", ops.retrying
+    yield "search that finds nothing", lambda: ops.search("nothing such")
+    yield "search for an error", lambda: ops.search("RareError")
     yield "plans", ops.plans
     yield "audit", ops.audit
     yield "preview of a group", lambda: ops.plan_replay(Filter(group=GROUPS[-1].fingerprint), limit=100)
@@ -70,7 +72,7 @@ def screens(ops: Operations) -> Iterator[tuple[str, Call]]:
         (await visitor.get(path)).raise_for_status()
 
     for path in SCREENS:
-        if "{" not in path and path not in ("/find", "/requests"):
+        if "{" not in path and path not in ("/find", "/requests", "/search"):
             yield f"console {path}", lambda path=path: look(path)  # type: ignore[misc]
     yield (
         "console, dead letters of a large group",

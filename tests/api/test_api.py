@@ -79,7 +79,9 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
         if endpoint.method != "GET":
             continue
         item = {"/messages/{id}": delivery["message_id"], "/deliveries/{id}": ids["failed"]}.get(endpoint.path, plan.id)
-        await get(reader, endpoint.path.replace("{id}", str(item)))
+        await get(
+            reader, endpoint.path.replace("{id}", str(item)), **({"q": "boom"} if endpoint.path == "/search" else {})
+        )
     assert delivery["message"]["payload"] == {"state": "failed"}
     assert [run["outcome"] for run in delivery["runs"]] == ["failed"]
     assert delivery["alike"] == 1
@@ -99,7 +101,9 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
         ("/deliveries", {"discarded": "yes"}, 400, "invalid_parameters", "true or false"),
         ("/deliveries", {"cursor": "xyz"}, 400, "invalid_cursor", "begin again"),
         ("/audit", {"cursor": "WyJkZWxpdmVyaWVzIiwgMV0"}, 400, "invalid_cursor", "begin again"),
-        ("/audit", {"kind": "queue"}, 400, "invalid_parameters", "both or neither"),
+        ("/audit", {"target": "mail"}, 400, "invalid_parameters", "give both"),
+        ("/search", {"q": "x"}, 400, "invalid_parameters", "q"),
+        ("/search", {"q": "boom", "cursor": "xyz"}, 400, "invalid_cursor", "begin again"),
         ("/deliveries", {"type": "a..b"}, 422, "invalid_name", "empty part"),
         ("/deliveries", {"queue": "\x00"}, 400, "invalid_parameters", "NUL"),
         ("/deliveries/no-id", {}, 404, "not_found", "UUID"),

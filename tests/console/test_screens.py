@@ -20,13 +20,13 @@ from holdfast.stores.breaker import trip_breaker
 from holdfast.stores.idempotency import Held, reserve
 from holdfast.stores.operate import block_consumer, pause_queue
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.query import Filter, deliveries
 from holdfast.stores.webhook import add_endpoint
 from tests.console.conftest import Visiting, post
 from tests.console.shop import BROKEN, WORKER
 from tests.stores.build import claim_all, failure, finish, message, put, register_consumers
 
-LISTS = [path for path in SCREENS if "{" not in path and path not in ("/find", "/requests")]
+LISTS = [path for path in SCREENS if "{" not in path and path not in ("/find", "/requests", "/search")]
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 ONE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
@@ -118,7 +118,7 @@ async def test_one_request_is_followed_by_its_id_through_messages_runs_replays_a
     assert "Run 1: failed" in found
     assert "Replayed by grace" in found
     assert "pause consumer" in found
-    assert "No message carries this request id" in nothing
+    assert "Nothing found here" in nothing
 
 
 @ONE
@@ -295,3 +295,17 @@ async def test_the_page_of_a_request_leads_on_to_its_other_messages(store: Store
     assert second.count('<section class="trail"') == 3
     assert "First messages" in second
     assert 'rel="next"' not in second
+
+
+@ONE
+async def test_the_field_at_the_top_finds_ids_and_any_other_text(visiting: Visiting, shop: Store) -> None:
+    (dead, *_) = await shop.run(deliveries(Filter(dead=True), 1))
+    async with visiting("viewer") as client:
+        named = await client.get("/ops/find", params={"q": str(dead.delivery.id)})
+        assert named.headers["location"] == f"/ops/deliveries/{dead.delivery.id}"
+        found = await client.get("/ops/find", params={"q": dead.delivery.consumer})
+        assert found.headers["location"] == f"/ops/search?q={dead.delivery.consumer}"
+        page = (await client.get(found.headers["location"])).text
+        assert f"/ops/deliveries/{dead.delivery.id}" in page
+        assert "Searched " in page
+        assert (await client.get("/ops/search?q=x")).status_code == 400

@@ -15,6 +15,7 @@ from holdfast.ops import projectors as _projectors
 from holdfast.ops import queues as _queues
 from holdfast.ops import relays as _relays
 from holdfast.ops import schedules as _schedules
+from holdfast.ops import search as _search
 from holdfast.ops import stats as _stats
 from holdfast.ops import stored_plans as _stored_plans
 from holdfast.ops import tokens as _tokens
@@ -41,6 +42,8 @@ class _Catalogue:
     export = Task(_deliveries.export)
     job = Task(_deliveries.job)
     failure_groups = Task(_deliveries.failure_groups)
+    search = Task(_search.search)
+    has_request = Task(_search.has_request)
 
     plan_replay = Task(_plans.plan_replay)
     plan_discard = Task(_plans.plan_discard)

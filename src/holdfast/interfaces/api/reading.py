@@ -1,5 +1,6 @@
 """What can be looked at: deliveries, dead letters, messages, and everything around them."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 from uuid import UUID
@@ -20,6 +21,7 @@ from holdfast.ops.projectors import ProjectorState
 from holdfast.ops.queues import Queue
 from holdfast.ops.relays import RelayState
 from holdfast.ops.schedules import ScheduleState
+from holdfast.ops.search import Found
 from holdfast.ops.stats import Stats
 from holdfast.ops.trail import Trail
 from holdfast.ops.webhooks import Webhook
@@ -61,6 +63,12 @@ class MessageQuery(Paged):
     type: Text | None = None
     source: Text | None = None
     key: Text | None = None
+
+
+class SearchQuery(Paged):
+    """What to look for: a part of an id, an error, a key, tenant, type, consumer or payload."""
+
+    q: Annotated[Text, Field(min_length=2, max_length=200)]
 
 
 class StatsQuery(Nothing):
@@ -186,6 +194,13 @@ async def _audit(call: Call) -> Page[AuditEntry]:
     return page("audit", found, query.limit, lambda one: one.id)
 
 
+async def _search(call: Call) -> Found:
+    query: SearchQuery = call.query
+    after = read_cursor("search", query.cursor, str)
+    found = await call.ops.search(query.q, limit=query.limit, after=after)
+    return found if found.next is None else replace(found, next=write_cursor("search", found.next))
+
+
 async def _groups(call: Call) -> Page[FailureGroup]:
     return Page(await call.ops.failure_groups(limit=call.query.limit, consumers=call.query.consumer))
 
@@ -258,6 +273,13 @@ ENDPOINTS = (
     _get("/deliveries/{id}", "A delivery: message, runs, audit, siblings", DeliveryDetail, _delivery, ids=_ID),
     _get("/dead-letters", "Dead letters, newest first", Page[Listed], _deliveries, query=DeadLetterQuery),
     _get("/failure-groups", "Dead letters by what went wrong", Page[FailureGroup], _groups, query=GroupQuery),
+    _get(
+        "/search",
+        "Failure groups and deliveries that hold a text; `next` is a cursor",
+        Found,
+        _search,
+        query=SearchQuery,
+    ),
     _get("/messages", "Messages, newest first", Page[Message], _messages, query=MessageQuery),
     _get("/messages/{id}", "A message with its deliveries", MessageDetail, _message, ids=_ID),
     _get("/requests/{name}", "What one request left behind, by its id", Trail, _follow, query=TrailQuery),

@@ -23,6 +23,7 @@ _COMMANDS = {
     "publish": "publish",
     "enqueue": "enqueue",
     "replay": "replay",
+    "search": "search",
     "dlq": "dlq",
     "deliveries": "deliveries",
     "messages": "messages",

@@ -59,6 +59,7 @@ SCREENS: dict[str, View] = {
     "/messages/{id}": work.message,
     "/requests": work.request,
     "/find": work.find,
+    "/search": work.search,
     "/plans": plans.plans,
     "/plans/{id}": plans.plan,
     "/queues": fleet.queues,

@@ -8,6 +8,7 @@ from uuid import UUID
 from starlette.responses import RedirectResponse
 
 from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.interfaces.cli.search import reach
 from holdfast.interfaces.cli.story import next_commands
 from holdfast.interfaces.console.choose import DECIDED, FIELDS, STATES, as_options, read_filter
 from holdfast.interfaces.console.overview import cut_off, failure_groups, suspected
@@ -201,12 +202,12 @@ async def request(visit: Visit) -> Page:
 
 
 async def find(visit: Visit) -> RedirectResponse:
-    """Leads to whatever an id names: a delivery, a message, a plan, or else a request."""
+    """Leads to the delivery, message, plan or request that an id names, or else to a search."""
     wanted = visit.query.get("q", "").strip()
     try:
         id = UUID(wanted)
     except ValueError:
-        return RedirectResponse(visit.url("/requests", id=wanted) if wanted else visit.url("/"), 303)
+        return await _found_text(visit, wanted) if wanted else RedirectResponse(visit.url("/"), 303)
     for path, look in (
         ("/deliveries", visit.ops.delivery),
         ("/messages", visit.ops.message),
@@ -218,4 +219,27 @@ async def find(visit: Visit) -> RedirectResponse:
             continue
         return RedirectResponse(visit.url(f"{path}/{id}"), 303)
     # A request id may look like one of ours.
-    return RedirectResponse(visit.url("/requests", id=wanted), 303)
+    return await _found_text(visit, wanted)
+
+
+async def _found_text(visit: Visit, text: str) -> RedirectResponse:
+    path = visit.url("/requests", id=text) if await visit.ops.has_request(text) else visit.url("/search", q=text)
+    return RedirectResponse(path, 303)
+
+
+async def search(visit: Visit) -> Page:
+    """Whatever holds a text: failure groups and deliveries, and the request that has it as its id."""
+    text = visit.query.get("q", "").strip()
+    if not text:
+        return Page("search.html", {"text": "", "found": None})
+    found = await visit.ops.search(text, limit=PAGE, after=visit.query.get("after"))
+    return Page(
+        "search.html",
+        {
+            "text": text,
+            "found": found,
+            "reach": reach(found),
+            "request_id": text if any(one.field == "request_id" for one in found.matches) else None,
+            "next": visit.again(after=found.next) if found.next else None,
+        },
+    )

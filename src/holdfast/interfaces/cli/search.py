@@ -1,0 +1,71 @@
+"""`holdfast search`: one text looked for in everything an operator can see."""
+
+import shlex
+
+import click
+
+from holdfast.interfaces.cli.choose import PAGE
+from holdfast.interfaces.cli.output import note, print_table, show_json, status_style
+from holdfast.interfaces.cli.rows import state, when
+from holdfast.interfaces.cli.settings import command as make
+from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.words import clock, one_line
+from holdfast.ops.search import Found, Match
+from holdfast.stores.query import FailureGroup
+
+
+@make(name="search")
+@click.argument("text")
+@click.option("--limit", type=PAGE, default=20, show_default=True, help="How many deliveries.")
+@click.option("--after", metavar="MARK", help="Continue a search: the mark that it printed.")
+def command(text: str, limit: int, after: str | None) -> None:
+    """Find failure groups and deliveries by a part of an id, an error, a key, tenant, type, consumer or payload.
+
+    \b
+      holdfast search "connection refused"
+      holdfast search order:4711
+      holdfast search 3a160ca18709
+    """
+    ops = settings().operations()
+    found = ops.search(text, limit=limit, after=after)
+    if not settings().tabular:
+        show_json(settings(), found)
+        return
+    now = ops.now()
+    if found.groups:
+        groups: list[Column[FailureGroup]] = [
+            Column("GROUP", lambda one: one.fingerprint or ""),
+            Column("COUNT", lambda one: f"{one.count:,}", right=True),
+            Column("CONSUMER", lambda one: one.consumer),
+            Column("ERROR", lambda one: one_line(f"{one.error_type}: {one.last_error}"), loose=True),
+        ]
+        print_table(found.groups, groups)
+        click.echo()
+    if found.matches:
+        matches: list[Column[Match]] = [
+            Column("ID", lambda one: one.delivery.delivery.id),
+            Column("STATUS", lambda one: state(one.delivery), style=lambda one: status_style(state(one.delivery))),
+            Column("CONSUMER", lambda one: one.delivery.delivery.consumer),
+            Column("TYPE", lambda one: one.delivery.type),
+            Column("WHEN", lambda one: when(one.delivery, now)),
+            Column("FOUND IN", lambda one: one_line(one.field), loose=True),
+        ]
+        print_table(found.matches, matches)
+    elif not found.groups:
+        note("nothing found")
+    note(reach(found))
+    if found.next is not None:
+        note(f"continue: holdfast search {shlex.quote(text)} --after {found.next}")
+
+
+def reach(found: Found) -> str:
+    """How far a search looked, for people."""
+    dead = (
+        "all dead letters" if found.dead_scanned is None else f"about {found.dead_scanned:,} of the newest dead letters"
+    )
+    rest = (
+        "all other deliveries" if found.scanned is None else f"about {found.scanned:,} of the newest other deliveries"
+    )
+    since = "" if found.back_to is None else f", back to {clock(found.back_to)}"
+    return f"searched {dead} and {rest}{since}"
