@@ -1,6 +1,7 @@
 """What a monitor is told: figures that agree with what happened, in a format that Prometheus reads."""
 
 import asyncio
+import json
 import socket
 import sqlite3
 import subprocess
@@ -221,6 +222,28 @@ def test_the_small_server_answers_many_and_knows_one_path(tmp_path: Path) -> Non
             urllib.request.urlopen(f"http://127.0.0.1:{port}/")
         with pytest.raises(ConfigurationError, match=str(port)), serving(hf, "127.0.0.1", port):
             pass
+    hf.store.close_sync()
+
+
+def test_the_workers_port_says_whether_it_lives_and_is_ready(tmp_path: Path) -> None:
+    hf = Holdfast(f"sqlite:///{tmp_path / 'a.db'}")
+
+    def ask(path: str) -> tuple[int, object]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    with serving(hf, "127.0.0.1", 0) as port:
+        assert ask("/healthz") == (200, {"status": "ok"})
+        unready = {"status": "unready", "reason": "the store's tables do not match this release"}
+        assert ask("/readyz") == (503, unready)
+        hf.store.migrate()
+        assert ask("/readyz/?verbose") == (200, {"status": "ready"})
+        (tmp_path / "a.db").unlink()
+        assert ask("/readyz") == (503, {"status": "unready", "reason": "the store cannot be reached"})
+        assert ask("/healthz") == (200, {"status": "ok"})
     hf.store.close_sync()
 
 

@@ -261,6 +261,19 @@ def test_an_async_token_is_awaited_or_refused(client: Colour) -> None:
         assert client.server.requests == []
 
 
+def test_a_call_may_be_named_and_its_lines_and_errors_carry_the_name(client: Colour, lines: LogCapture) -> None:
+    client.server.plays(Reply(503), Reply(200, b"1"), Reply(200, b"1"))
+    client().get("/invoices/7", operation="billing.get_invoice")
+    client().get("/invoices/8")
+    assert [line["operation"] for line in lines.entries] == [
+        "billing.get_invoice",
+        "billing.get_invoice",
+        "GET /invoices/8",
+    ]
+    with pytest.raises(ConfigurationError, match="operation"):
+        client().get("/invoices/7", operation="a\nb")
+
+
 def test_every_attempt_is_one_line_with_latency_status_and_error_class(client: Colour, lines: LogCapture) -> None:
     client.server.plays(Reply(503), Reset(), Reply(201, b"1"))
     with correlate(request_id="r-1", trace_id="t-1"):

@@ -83,7 +83,8 @@ class ServiceClient:
     ids of the correlation in force that `passes` names travel in headers, by default the request id; one is made
     where there is none. The idempotency key is the same in all attempts, and only under one is a method that changes
     something repeated. `returns` is any type pydantic can read. With `conflict_ok` a 409 means that it exists
-    already: a success, and None where a type was asked for. Whatever is no success raises `ServiceRefused`.
+    already: a success, and None where a type was asked for. Whatever is no success raises `ServiceRefused`. `operation`
+    names a call in the logs, by default its method and path: a name that does not vary with ids groups them.
 
     `timeout` is for an attempt as a whole and aborts its connection. `verify` takes an SSLContext for a CA or a
     certificate of your own; `transport` one of httpx2's, for tests. `budget` (on by default) keeps retries a fraction

@@ -90,6 +90,7 @@ class CallOptions(TypedDict, total=False):
     timeout: Duration | None
     deadline: Duration | None
     policy: RetryPolicy | None
+    operation: str | None
 
 
 class ServiceOptions(TypedDict, total=False):
@@ -124,6 +125,7 @@ class Call:
     key: str | None
     conflict_ok: bool
     timeout: float
+    operation: str
     fields: Mapping[str, object]
 
 
@@ -213,6 +215,8 @@ class Service:
             headers[self.key_header] = check_key(key)
         timeout, deadline = options.get("timeout"), options.get("deadline")
         shown = path.partition("?")[0]
+        operation = options.get("operation")
+        operation = f"{method} {shown}" if operation is None else _checked("operation", operation)
         fields = loggable(ids) | {"service": self.name, "http_method": method, "path": shown}
         call = Call(
             method=method,
@@ -223,11 +227,12 @@ class Service:
             key=key,
             conflict_ok=conflict_ok,
             timeout=self.timeout if timeout is None else to_timedelta(timeout, name="timeout").total_seconds(),
+            operation=operation,
             fields=fields,
         )
         repeatable = method in _SAFE or key is not None
         retrying = Retrying(
-            f"{method} {shown}",
+            operation,
             policy=(options.get("policy") or self.policy) if repeatable else _ONCE,
             timeout=None,
             deadline=deadline,
@@ -265,7 +270,7 @@ class Service:
         if self.breaker is not None and permit is not None:
             yield side.settle(self.breaker, permit, Result.SUCCEEDED, "")
         known = dict(call.fields) | {
-            "operation": f"{call.method} {call.fields['path']}",
+            "operation": call.operation,
             "http_status": answer.status,
             "latency_ms": round((time.monotonic() - began) * 1000, 1),
             "attempt": attempt.number,

@@ -6,15 +6,18 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from holdfast._log import get_logger
 from holdfast.app.telemetry import Figures
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.metric import exposition
 from holdfast.engine.fields import raised
+from holdfast.ops.readiness import Readiness
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -27,6 +30,8 @@ _PATIENCE = 10.0
 _CONNECTIONS = 16
 
 Message = MutableMapping[str, Any]
+Page = Callable[[], tuple[int, str, bytes]]
+"""A status, a content type and a body."""
 
 
 def metrics_app(
@@ -54,10 +59,15 @@ def metrics_app(
 
 @contextlib.contextmanager
 def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
-    """Serves an app's metrics at `http://host:port/metrics` from separate threads; gives the port it took."""
+    """Serves an app's `/metrics`, `/healthz` and `/readyz` at a port from separate threads; gives the port it took."""
     figures = Figures(hf)
+    pages: dict[str, Page] = {
+        "/metrics": lambda: (200, CONTENT_TYPE, exposition(figures.families()).encode()),
+        "/healthz": lambda: _health(200, {"status": "ok"}),
+        "/readyz": _ready(hf),
+    }
     try:
-        server = _Server((host, port), lambda: exposition(figures.families()).encode())
+        server = _Server((host, port), pages)
     except OSError as error:
         raise ConfigurationError(
             f"metrics cannot be served at {host}:{port} ({error.strerror or error}); choose another --metrics-port"
@@ -82,8 +92,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], metrics: Callable[[], bytes]) -> None:
-        self.metrics = metrics
+    def __init__(self, address: tuple[str, int], pages: Mapping[str, Page]) -> None:
+        self.pages = pages
         self._waiting: dict[socket.socket, float] = {}
         self._open = 0
         self._change = threading.Condition()
@@ -134,16 +144,39 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.answers(self.connection)
-        known = self.path.partition("?")[0] in ("/metrics", "/metrics/")
-        body = self.server.metrics() if known else b"see /metrics\n"
-        self.send_response(200 if known else 404)
-        self.send_header("content-type", CONTENT_TYPE)
+        page = self.server.pages.get(self.path.partition("?")[0].rstrip("/"), _unknown)
+        status, content_type, body = page()
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("cache-control", "no-store")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing: a monitor comes every few seconds."""
+
+
+def _ready(hf: "Holdfast") -> Page:
+    readiness = Readiness()
+
+    def answer() -> tuple[int, str, bytes]:
+        try:
+            hf.ops.sync.schema_status().check()
+        except HoldfastError as error:
+            return _health(503, {"status": "unready", "reason": readiness.unready(error)})
+        readiness.ready()
+        return _health(200, {"status": "ready"})
+
+    return answer
+
+
+def _health(status: int, body: Mapping[str, str]) -> tuple[int, str, bytes]:
+    return status, "application/json", orjson.dumps(body)
+
+
+def _unknown() -> tuple[int, str, bytes]:
+    return 404, CONTENT_TYPE, b"see /metrics, /healthz and /readyz\n"
 
 
 def _hang_up(connection: socket.socket) -> None:
