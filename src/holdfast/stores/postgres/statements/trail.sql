@@ -28,7 +28,7 @@ order by t.delivery_id, r.fence desc
 
 -- name: trail_audit
 -- The newest audit entries of each delivery.
-select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail::text, a.request_id
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail::text, a.request_id, a.plan_id
 from unnest(:delivery_id::uuid[]) t (delivery_id)
 cross join lateral (
   select a.* from {hf}audit a

@@ -24,5 +24,5 @@ from {hf}run r where r.delivery_id = :delivery_id order by r.fence desc limit :m
 -- name: trail_audit
 -- The newest audit entries of each delivery.
 -- each: deliveries
-select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail, a.request_id
+select a.id, a.at, a.actor, a.action, a.kind, a.target, a.reason, a.detail, a.request_id, a.plan_id
 from {hf}audit a where a.kind = 'delivery' and a.target = :delivery_id order by a.id desc limit :most
