@@ -14,9 +14,19 @@ from uuid import UUID
 import pydantic
 import pytest
 import typing_extensions
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from holdfast import ConfigurationError, Context, Holdfast, InvalidPayload, PayloadTooLarge, correlate, event, upcast
+from holdfast import (
+    ConfigurationError,
+    Context,
+    Holdfast,
+    InvalidPayload,
+    PayloadTooLarge,
+    Router,
+    correlate,
+    event,
+    upcast,
+)
 from holdfast.core.event import NewerVersion, event_type, version_of
 from holdfast.core.payload import MAX_HEADER_BYTES, MAX_HEADERS
 
@@ -121,7 +131,9 @@ class TestClasses:
             {"order_id": 7, "tags": []},
             {"order_id": 8, "tags": []},
         ]
-        with pytest.raises(ValidationError, match="order_id"):
+        with pytest.raises(
+            InvalidPayload, match=r"\$\.order_id: Field required; order.placed is declared by .*test_events"
+        ):
             hf.sync.publish(cls, {"tags": []}, conn=None)
 
     def test_a_typed_dict_is_published_by_class_and_value(self, hf: Holdfast, stored: Stored) -> None:
@@ -132,9 +144,9 @@ class TestClasses:
             got.append(order)
 
         hf.sync.publish(Typed, Typed(order_id=7), conn=None)
-        with pytest.raises(ValidationError, match="order_id"):
+        with pytest.raises(InvalidPayload, match=r"\$\.order_id"):
             hf.sync.publish(Typed, {"tags": []}, conn=None)
-        with pytest.raises(ValidationError, match="dictionary"):
+        with pytest.raises(InvalidPayload, match="dictionary"):
             hf.sync.publish(Typed, Plain(1), conn=None)
         assert [(message.type, message.payload) for message in stored()] == [("order.placed", {"order_id": 7})]
         hf.run(until_idle=True)
@@ -271,6 +283,134 @@ class TestRefusals:
         assert refusal.value.path == path
 
 
+class TestChecks:
+    """What a consumer could not read is refused before it is stored."""
+
+    @pytest.mark.parametrize("cls", [Plain, FrozenSlots, SlotsAbove])
+    def test_an_instance_that_does_not_fit_its_class_is_not_published(
+        self, hf: Holdfast, stored: Stored, cls: Any
+    ) -> None:
+        problem = (
+            r"refused at \$\.order_id: Input should be a valid integer.*; order.placed is declared by .*test_events"
+        )
+        with pytest.raises(InvalidPayload, match=problem):
+            hf.sync.publish(cls("notint"), conn=None)
+        with pytest.raises(InvalidPayload, match=r"at \$\.tags\[1\]: .*valid string"):
+            hf.sync.publish(cls, cls(1, ["a", 2]), conn=None)
+        with pytest.raises(InvalidPayload, match=problem):
+            hf.sync.publish_many([cls(1), cls(2), cls("notint")], conn=None)
+        with pytest.raises(InvalidPayload, match=problem):
+            hf.sync.publish_many([cls(n) for n in range(500)] + [cls("notint")], conn=None)
+        hf.sync.publish(cls(1), conn=None)
+        assert [message.payload for message in stored()] == [{"order_id": 1, "tags": []}]
+
+    def test_checking_can_be_left_out_for_an_app_or_for_one_publish(
+        self, hf: Holdfast, path: Path, stored: Stored
+    ) -> None:
+        hf.sync.publish(Plain("one"), conn=None, validate=False)  # type: ignore[arg-type]
+        hf.sync.publish_many([Plain("two")], conn=None, validate=False)  # type: ignore[arg-type]
+        unchecked = Holdfast(f"sqlite:///{path}", validate=False)
+        unchecked.sync.publish(Plain, {"order_id": "three"}, conn=None)
+        with pytest.raises(InvalidPayload):
+            unchecked.sync.publish(Plain, {"order_id": "four"}, conn=None, validate=True)
+        unchecked.store.close_sync()
+        assert [message.payload["order_id"] for message in stored()] == ["one", "two", "three"]
+
+    def test_a_model_is_not_checked_a_second_time(self, hf: Holdfast, stored: Stored) -> None:
+        checks = 0
+
+        @event("order.counted")
+        class Counted(BaseModel):
+            order_id: int
+
+            @pydantic.field_validator("order_id")
+            @classmethod
+            def count(cls, value: int) -> int:
+                nonlocal checks
+                checks += 1
+                return value
+
+        hf.sync.publish(Counted(order_id=1), conn=None)
+        assert (checks, len(stored())) == (1, 1)
+
+    def test_a_class_that_cannot_be_checked_says_so(self, hf: Holdfast) -> None:
+        class Strange: ...
+
+        @event("order.strange")
+        @dataclass
+        class Order:
+            what: Strange
+
+        with pytest.raises(ConfigurationError, match=r"cannot be checked against .*Order: .*validate=False"):
+            hf.sync.publish(Order, {"what": 1}, conn=None)
+
+    def test_a_plain_class_is_no_event(self, hf: Holdfast) -> None:
+        with pytest.raises(ConfigurationError, match="is a plain class, which cannot be stored; put @dataclass below"):
+
+            @event("order.plain")
+            class Order:
+                def __init__(self, order_id: int) -> None:
+                    self.order_id = order_id
+
+        @event("order.plain")
+        class Annotated:
+            order_id: int
+
+        with pytest.raises(ConfigurationError, match=r"Annotated is a plain class"):
+            hf.consumer(Annotated)
+
+    def test_two_classes_cannot_have_one_name_in_one_app(self, hf: Holdfast) -> None:
+        problem = r"two classes are declared as event 'order.placed' version 1: .*Plain and .*Model"
+        hf.consumer(Plain, name="one")(print)
+        for use in (
+            lambda: hf.consumer(Model, name="two")(print),
+            lambda: hf.projector(Model, name="two")(print),
+            lambda: hf.reaction(Model)(print),
+            lambda: hf.sync.publish(Model(order_id=1), conn=None),
+            lambda: hf.sync.publish_many([Plain(1), Model(order_id=1)], conn=None),
+        ):
+            with pytest.raises(ConfigurationError, match=problem):
+                use()
+        router = Router()
+        router.consumer(Model, name="two")(print)
+        with pytest.raises(ConfigurationError, match=problem):
+            hf.include(router)
+        assert list(hf.handlers) == ["one"]
+
+    def test_a_handler_takes_the_class_that_it_subscribes_to(self, hf: Holdfast) -> None:
+        def takes_plain(order: Plain) -> None: ...
+
+        def takes_a_dict(ctx: Context, order: dict[str, Any]) -> None: ...
+
+        def takes_a_base(order: BaseModel | None) -> None: ...
+
+        def takes_anything(*args: Any) -> None: ...
+
+        problem = r"takes_plain takes order: .*Plain, but subscribes to order.placed, whose class is .*Model"
+        with pytest.raises(ConfigurationError, match=problem):
+            hf.consumer(Model)(takes_plain)
+        with pytest.raises(ConfigurationError, match=problem):
+            hf.reaction(Model)(takes_plain)
+        with pytest.raises(ConfigurationError, match=r"takes_a_dict takes order: dict\[str, .*Model"):
+            hf.projector(Model)(takes_a_dict)
+        with pytest.raises(ConfigurationError, match=r"subscribes by name and so gets .*; .*@hf.consumer\(Plain\)"):
+            hf.consumer("order.*")(takes_plain)
+        hf.consumer("order.*")(takes_a_dict)
+        hf.consumer(Typed, name="typed")(takes_a_dict)
+        other = Router()
+        other.consumer(Model)(takes_a_base)
+        other.consumer(Model)(takes_anything)
+
+    def test_a_stored_payload_that_does_not_fit_names_versions_and_upcasts(self, hf: Holdfast) -> None:
+        problem = (
+            r"\$\.order_id: .*order.placed version 1 does not fit .*Plain.*raise version= in @event\('order.placed'\) and "
+            r"convert older payloads with @upcast\(Plain, from_version=1\)"
+        )
+        for text in ('{"order_id": "notint"}', "{}", "[]"):
+            with pytest.raises(InvalidPayload, match=problem if "not" in text else "does not fit"):
+                event_type(Plain).read(text, 1)
+
+
 class TestVersions:
     @pytest.fixture
     def third(self) -> Any:
@@ -337,7 +477,7 @@ class TestVersions:
             order_id: int
 
         upcast(OrderPlaced, from_version=1)(lambda old: {"order_id": "not a number"})
-        with pytest.raises(ValidationError, match="order_id"):
+        with pytest.raises(InvalidPayload, match=r"\$\.order_id"):
             event_type(OrderPlaced).read("{}", 1)
 
     @pytest.mark.parametrize("version", [0, 3, 4])

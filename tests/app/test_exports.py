@@ -130,7 +130,7 @@ import sqlite3
 from dataclasses import dataclass
 from holdfast import Holdfast, event
 
-hf = Holdfast("sqlite:///shop.db")
+hf = Holdfast("sqlite:///shop.db", validate=False)
 
 @event("order.placed")
 @dataclass
@@ -146,7 +146,9 @@ hf.sync.publish(OrderPlaced(2), conn=None)
 """
 
 
-def test_publishing_a_dataclass_on_sqlite_loads_no_driver_no_framework_and_no_pydantic(tmp_path: Path) -> None:
+def test_publishing_a_dataclass_unchecked_on_sqlite_loads_no_driver_no_framework_and_no_pydantic(
+    tmp_path: Path,
+) -> None:
     loaded = modules_after(PUBLISHING, tmp_path)
     needed = {"asyncio", "greenlet", "orjson", "rich", "sqlite3", "structlog"}
     assert not loaded & {*HEAVY} - needed

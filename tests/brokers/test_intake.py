@@ -112,7 +112,7 @@ async def test_a_payload_of_the_wrong_shape_dies_as_any_other(hf: Holdfast, stre
     collect(hf, stream)
     stream.put({"m": 1})
     await drain(hf)
-    assert (await only(hf)).error_type == "pydantic_core._pydantic_core.ValidationError"
+    assert (await only(hf)).error_type == "holdfast.core.errors.InvalidPayload"
     assert stream.pending() == 0
 
 

@@ -5,15 +5,25 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
-from holdfast import ConfigurationError, Holdfast, HoldfastError, RetryPolicy, Router, WorkerOptions, event
+from holdfast import (
+    ConfigurationError,
+    Holdfast,
+    HoldfastError,
+    InvalidPayload,
+    RetryPolicy,
+    Router,
+    WorkerOptions,
+    event,
+)
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import Schedule
 from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, drain, only
+from tests.engine.running import Log, all_of, drain, only
 
 
 @event("order.placed")
@@ -47,6 +57,9 @@ def many(*numbers: int) -> None: ...
 
 
 async def pay(order_id: int) -> None: ...
+
+
+async def pay_positive(order_id: Annotated[int, Field(gt=0)]) -> None: ...
 
 
 def generator(payload: object) -> Iterator[None]:
@@ -177,6 +190,33 @@ def test_an_app_with_options_that_cannot_work_is_refused(problem: str, given: di
 def test_a_job_is_not_enqueued_in_a_way_that_cannot_work(hf: Holdfast, problem: str, given: dict[str, Any]) -> None:
     with pytest.raises(HoldfastError, match=problem):
         hf.job()(pay).using(**given)
+
+
+async def test_a_call_that_does_not_fit_the_parameters_is_not_enqueued(make_app: MakeApp) -> None:
+    hf = make_app()
+    job = hf.job()(pay)
+    with pytest.raises(InvalidPayload, match=r"at \$\.order_id: .*valid integer.*; job pay takes order_id: int"):
+        await job.enqueue("abc")  # type: ignore[arg-type]
+    with pytest.raises(InvalidPayload, match=r"\$\.order_id"):
+        job.sync.enqueue("abc")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"job pay\(order_id: int\): missing a required argument"):
+        await job.enqueue()  # type: ignore[call-arg]
+    # As the worker would read it: through JSON.
+    await job.enqueue("7")  # type: ignore[arg-type]
+    positive = hf.job(name="positive")(pay_positive)
+    with pytest.raises(InvalidPayload, match="greater than 0"):
+        await positive.enqueue(-1)
+    await drain(hf)
+    assert [found.status for found in await all_of(hf)] == [Status.DELIVERED]
+
+
+async def test_checking_calls_can_be_left_out(make_app: MakeApp) -> None:
+    hf = make_app(validate=False)
+    await hf.job()(pay).enqueue("abc")  # type: ignore[arg-type]
+    await drain(hf)
+    dead = await only(hf)
+    assert (dead.status, dead.attempts) == (Status.FAILED, 1)
+    assert "job pay takes order_id: int" in str(dead.last_error)
 
 
 @pytest.mark.parametrize(

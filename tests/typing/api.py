@@ -395,7 +395,7 @@ Holdfast("sqlite:///shop.db", redact=[7])  # type: ignore[list-item]
 
 
 @event("card.charged", redact=["card.number"])
-class CardCharged:
+class CardCharged(BaseModel):
     """An event with a secret."""
 
 

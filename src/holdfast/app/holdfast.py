@@ -12,6 +12,7 @@ from typing import Any, Unpack
 from holdfast.app.app_options import check_app_options, check_instance
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
+from holdfast.app.handler_options import check_flag
 from holdfast.app.loop import run_loop, running_loop, say_if_failed, stopped_by_signals
 from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.projectors import Projectors, projector_names
@@ -81,6 +82,7 @@ class Holdfast(Router):
         schema: str = "holdfast",
         generation: int | None = None,
         max_payload: int = MAX_BYTES,
+        validate: bool = True,
         dead_on: Classes = (),
         retry_on: Classes = (),
         block_on: Classes = (),
@@ -117,6 +119,7 @@ class Holdfast(Router):
         self.webhooks = Webhooks(self, webhooks)
         self.projectors = Projectors(self)
         self._max_payload = max_payload
+        self.validate = check_flag("validate", validate)
         self._queue_policies = dict(queues or {})
         self._probes = dict(probes or {})
         self._dedupe = dedupe
@@ -162,6 +165,8 @@ class Holdfast(Router):
                 max_payload=self._max_payload,
                 committed=self._wake,
                 secret=self._secrets.add,
+                validate=self.validate,
+                declared=self.event_types,
             )
             window = self._dedupe or StoreWindow(store)
             reactions = Reactions(self.reactions, self, store, self._secrets)
@@ -185,23 +190,36 @@ class Holdfast(Router):
         key: str | None = None,
         headers: Mapping[str, object] | None = None,
         occurred_at: datetime | None = None,
+        validate: bool | None = None,
     ) -> Published:
         """Stores an event with a delivery for everyone subscribed, in `conn`'s transaction: both or neither.
 
         `conn=None` says aloud that it commits on its own. The same `key` again stores nothing and returns the first
         message; with another payload it raises `KeyConflict`.
+
+        A payload that does not fit its event class raises `InvalidPayload`; `validate=False`, here or on the app, skips that.
         """
-        message = self._producer.build(event, payload, key=key, headers=headers, occurred_at=occurred_at)
+        message = self._producer.build(
+            event, payload, key=key, headers=headers, occurred_at=occurred_at, validate=validate
+        )
         return (await self._publish([message], conn))[0]
 
     async def publish_many(
-        self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
+        self,
+        events: Sequence[object],
+        *,
+        conn: Any,
+        headers: Mapping[str, object] | None = None,
+        validate: bool | None = None,
     ) -> list[Published]:
         """Stores many events at once; each is an instance, or a pair of name (or class) and payload."""
-        return await self._publish(self._many(events, headers, conn), conn, "hf.publish_many")
+        return await self._publish(self._many(events, headers, conn, validate), conn, "hf.publish_many")
 
-    def _many(self, events: Sequence[object], headers: Mapping[str, object] | None, conn: Any) -> Messages:
-        return self._producer.build_many(events, headers, at_once=conn is not None or bool(self.reactions))
+    def _many(
+        self, events: Sequence[object], headers: Mapping[str, object] | None, conn: Any, validate: bool | None
+    ) -> Messages:
+        at_once = conn is not None or bool(self.reactions)
+        return self._producer.build_many(events, headers, at_once=at_once, validate=validate)
 
     async def _publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         joined = None if conn is None else await self._producer.join(conn, call)

@@ -1,8 +1,8 @@
 """Jobs and commands: functions that are called later, durably."""
 
-import inspect
 import string
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -126,23 +126,15 @@ class Job(Generic[P, R]):
 
     def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Holdfast, NewMessage]":
         app = self._router._bound()
-        arguments = self._arguments(args, kwargs)
         where, handler = self._placement, self.handler
+        assert handler.parameters is not None
+        arguments = handler.parameters.bind(args, kwargs)
         key = self._command_key(arguments) if self._key is not None else where.key
         type, address = f"job.{handler.name}", where.address(handler)
-        return app, app._producer.build(type, arguments, key=key, key_scope=type, addressed=[address])
-
-    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        signature = inspect.signature(self.function)
-        if self.handler.takes_context:
-            parameters = list(signature.parameters.values())[1:]
-            signature = signature.replace(parameters=parameters)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"job {self.name}{signature}: {error}") from None
-        bound.apply_defaults()
-        return dict(bound.arguments)
+        message = app._producer.build(type, arguments, key=key, key_scope=type, addressed=[address])
+        if app.validate and handler.parameters.typed:
+            handler.parameters.read(message.payload)
+        return app, message
 
     def _command_key(self, arguments: dict[str, Any]) -> str:
         assert self._key is not None
@@ -177,7 +169,7 @@ class SyncJob(Generic[P, R]):
         return self._job._enqueue_sync(*args, **kwargs)
 
 
-def check_key_template(name: str, template: str, parameters: set[str]) -> None:
+def check_key_template(name: str, template: str, parameters: AbstractSet[str]) -> None:
     """Refuses a command key that names no parameter or an unknown one: it would make all calls one, or none."""
     named = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
     roots = {field.partition(".")[0].partition("[")[0] for field in named}

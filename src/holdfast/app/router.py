@@ -14,7 +14,7 @@ from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.event import EventType, event_type
+from holdfast.core.event import EventType, EventTypes, check_fields, event_type
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.pattern import check_pattern
 from holdfast.core.retry import RetryPolicy
@@ -55,6 +55,7 @@ class Router:
         self.reactions: list[Reaction] = []
         self.relays: dict[str, Relay] = {}
         self.feeds: dict[str, Feed] = {}
+        self.event_types = EventTypes()
         self._app: Holdfast | None = None
         self._parent: Router | None = None
         self._defaulted: set[str] = set()
@@ -64,6 +65,7 @@ class Router:
 
         A handler without a retry policy of its own gets the one of its queue here.
         """
+        self.event_types.include(router.event_types)
         for handler in router.handlers.values():
             if handler.name in router._defaulted:
                 self._defaulted.add(handler.name)
@@ -112,9 +114,10 @@ class Router:
 
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.CONSUMER, options)
-            check_event_function(handler.name, function)
+            check_event_function(handler.name, function, known)
             from_start = _from_start(handler.name, start)
             if source is None:
+                self._declare_event(known)
                 self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
                 return function
             if not from_start:
@@ -156,7 +159,7 @@ class Router:
 
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.PROJECTOR, {"keep_runs": True, **options})
-            check_event_function(handler.name, function)
+            check_event_function(handler.name, function, known)
             for given in filter(None, (reset, swap)):
                 _check_blocking(handler.name, given)
             if swap is not None and reset is None:
@@ -166,6 +169,7 @@ class Router:
                     f"projector {handler.name}: with swap= the function must take (ctx: Context, payload) and write "
                     "elsewhere while ctx.rebuilding"
                 )
+            self._declare_event(known)
             self._add(replace(handler, patterns=patterns, event=known, reset=reset, swap=swap))
             return function
 
@@ -182,7 +186,8 @@ class Router:
         def decorate(function: F) -> F:
             name = getattr(function, "__name__", repr(function))
             check_function(f"reaction {name}", function)
-            check_event_function(name, function)
+            check_event_function(name, function, known)
+            self._declare_event(known)
             self.reactions.append(Reaction(patterns, known, function, takes_context(function)))
             return function
 
@@ -260,12 +265,12 @@ class Router:
         self, function: Callable[P, R], kind: Kind, key: str | None, options: Options, *, scheduled: bool = False
     ) -> Job[P, R]:
         handler = self._handler(function, kind, options)
-        parameters, required = job_parameters(handler.name, function)
-        if scheduled and parameters:
+        parameters = job_parameters(handler.name, function)
+        if scheduled and parameters.names:
             raise ConfigurationError(f"cron {handler.name}: a scheduled function takes no parameters (but a Context)")
         if key is not None:
-            check_key_template(handler.name, key, set(parameters))
-        handler = replace(handler, parameters=parameters, required=required)
+            check_key_template(handler.name, key, parameters.names)
+        handler = replace(handler, parameters=parameters)
         self._add(handler)
         return Job(self, handler, function, key)
 
@@ -274,6 +279,10 @@ class Router:
         if "retry" not in options:
             self._defaulted.add(handler.name)
         return handler
+
+    def _declare_event(self, known: EventType | None) -> None:
+        if known is not None:
+            self.event_types.add(known)
 
     def _add(self, handler: Handler) -> None:
         known = self.handlers.get(handler.name)
@@ -304,7 +313,7 @@ def _patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[str, ..
         if not isinstance(event, str | type):
             raise ConfigurationError(f"{decorator}: {event!r} is neither an event class nor a name")
         patterns.append(check_pattern(event) if isinstance(event, str) else event_type(event).name)
-    known = [event_type(event) for event in events if isinstance(event, type)]
+    known = [check_fields(event_type(event)) for event in events if isinstance(event, type)]
     if known and len(events) > 1:
         raise ConfigurationError(
             f"{decorator}: one event class at a time, or names and patterns alone; its payload has one type"

@@ -26,13 +26,21 @@ class SyncHoldfast:
         key: str | None = None,
         headers: Mapping[str, object] | None = None,
         occurred_at: datetime | None = None,
+        validate: bool | None = None,
     ) -> Published:
         """`Holdfast.publish`, blocking."""
-        message = self._app._producer.build(event, payload, key=key, headers=headers, occurred_at=occurred_at)
+        message = self._app._producer.build(
+            event, payload, key=key, headers=headers, occurred_at=occurred_at, validate=validate
+        )
         return self._app._publish_sync([message], conn)[0]
 
     def publish_many(
-        self, events: Sequence[object], *, conn: Any, headers: Mapping[str, object] | None = None
+        self,
+        events: Sequence[object],
+        *,
+        conn: Any,
+        headers: Mapping[str, object] | None = None,
+        validate: bool | None = None,
     ) -> list[Published]:
         """`Holdfast.publish_many`, blocking."""
-        return self._app._publish_sync(self._app._many(events, headers, conn), conn, "hf.publish_many")
+        return self._app._publish_sync(self._app._many(events, headers, conn, validate), conn, "hf.publish_many")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, HoldfastError, InvalidPayload
 from holdfast.core.names import check_type
 from holdfast.core.redact import Redaction, check_redaction
+from holdfast.core.validation import misfit, validator_of
 
 C = TypeVar("C", bound=type)
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -40,18 +43,83 @@ class EventType:
     upcasts: dict[int, Upcast] = field(default_factory=dict)
     redact: tuple[Redaction, ...] = ()
 
+    @property
+    def origin(self) -> str:
+        """Where the class is, for people."""
+        return f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    @property
+    def checks_itself(self) -> bool:
+        """Whether an instance was validated when it was made: a pydantic model or dataclass."""
+        return _is_pydantic(self.cls)
+
     def read(self, text: str, version: int) -> object:
-        """A payload of any version up to this one as an instance of the class; `NewerVersion` above it."""
+        """A payload of any version up to this one as an instance of the class; `NewerVersion` above it.
+
+        One that does not fit raises `InvalidPayload`, which says how a class may change.
+        """
         if version > self.version:
             raise NewerVersion(self.name, version, self.version)
         if version == self.version:
-            return validate_json(self.cls, text)
+            value, validate = text, validator_of(self.cls).validate_json
+        else:
+            value, validate = self._converted(text, version), validator_of(self.cls).validate_python
+        try:
+            return validate(value)
+        except ValueError as error:
+            raise misfit(
+                error,
+                f"{self.name} version {version} does not fit {self.origin}. If the class has changed since it was published, "
+                f"raise version= in @event({self.name!r}) and convert older payloads with @upcast({self.cls.__name__}, "
+                f"from_version={version}); then replay this delivery",
+            ) from error
+
+    def check(self, text: str) -> None:
+        """Raises `InvalidPayload` unless a consumer of this class could read the payload."""
+        try:
+            validator_of(self.cls).validate_json(text)
+        except ValueError as error:
+            raise self._refused(error) from error
+
+    def build(self, value: object) -> object:
+        """A dict, or another value that fits, as an instance of the class; `InvalidPayload` if it does not fit."""
+        try:
+            return validator_of(self.cls).validate_python(value)
+        except ValueError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: ValueError) -> InvalidPayload:
+        return misfit(error, f"{self.name} is declared by {self.origin}")
+
+    def _converted(self, text: str, version: int) -> Any:
         value = payload.decode(text)
         for old in range(version, self.version):
             if old not in self.upcasts:
                 raise InvalidPayload("$", f"{self.name} has no upcast from version {old}; add one with @upcast")
             value = self.upcasts[old](cast(dict[str, Any], value))
-        return validate(self.cls, value)
+        return value
+
+
+class EventTypes:
+    """The event classes that an app uses: at most one for each name and version."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], EventType] = {}
+
+    def add(self, given: EventType) -> None:
+        """Remembers a class; `ConfigurationError` if another one has its name and version."""
+        first = self._known.setdefault((given.name, given.version), given)
+        # A class of the same origin is the same one, imported again.
+        if first.cls is not given.cls and first.origin != given.origin:
+            raise ConfigurationError(
+                f"two classes are declared as event {given.name!r} version {given.version}: {first.origin} and {given.origin}; "
+                "use one of them everywhere, or give one another name, or a version= and an @upcast"
+            )
+
+    def include(self, other: EventTypes) -> None:
+        """Remembers the classes of a router."""
+        for known in other._known.values():
+            self.add(known)
 
 
 def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callable[[C], C]:
@@ -79,6 +147,9 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
                 f"event {name!r}: before Python 3.12 a TypedDict must come from typing_extensions, or payloads cannot "
                 "be checked against it; write `from typing_extensions import TypedDict`"
             )
+        if not has_fields(cls) and not inspect.get_annotations(cls):
+            # One with annotations may become a dataclass yet: @dataclass may stand above @event.
+            raise ConfigurationError(_fieldless(name, cls))
         setattr(cls, _MARK, EventType(name, version, cls, redact=secret))
         return cls
 
@@ -118,6 +189,35 @@ def event_type(cls: type) -> EventType:
     return found
 
 
+def check_fields(known: EventType) -> EventType:
+    """Refuses an event whose class turned out to be no payload type: a plain class, whose values cannot be stored."""
+    if not has_fields(known.cls):
+        raise ConfigurationError(_fieldless(known.name, known.cls))
+    return known
+
+
+def has_fields(cls: type) -> bool:
+    """Whether a class can describe a payload: a dataclass, a pydantic model, a TypedDict or a named tuple."""
+    return (
+        is_dataclass(cls)
+        or is_typed_dict(cls)
+        or _is_pydantic(cls)
+        or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+    )
+
+
+@lru_cache(maxsize=4096)
+def _is_pydantic(cls: type) -> bool:
+    return hasattr(cls, "__pydantic_validator__")
+
+
+def _fieldless(name: str, cls: type) -> str:
+    return (
+        f"event {name!r}: {cls.__module__}.{cls.__qualname__} is a plain class, which cannot be stored; put @dataclass below "
+        "@event, or make it a pydantic model or a TypedDict"
+    )
+
+
 def redactions_of(kinds: Iterable[object]) -> tuple[Redaction, ...]:
     """What event classes among these declare secret; whatever else there is declares nothing."""
     marks = (vars(kind).get(_MARK) for kind in kinds if isinstance(kind, type))
@@ -129,31 +229,9 @@ def is_typed_dict(cls: type) -> bool:
     return type(cls).__name__ == "_TypedDictMeta"
 
 
-def validate(cls: type, value: object) -> object:
-    """A JSON value as an instance of `cls`, checked; pydantic's ValidationError otherwise."""
-    return _validator(cls).validate_python(value)
-
-
-def validate_json(cls: type, text: str) -> object:
-    """JSON text as an instance of `cls`, checked; pydantic's ValidationError otherwise."""
-    return _validator(cls).validate_json(text)
-
-
 def version_of(headers: Mapping[str, str]) -> int:
     """The version a message says it has; 1 unless it says another."""
     try:
         return int(headers.get(VERSION_HEADER, "1"))
     except ValueError:
         raise InvalidPayload("headers", f"{VERSION_HEADER} {headers[VERSION_HEADER]!r} is not a number") from None
-
-
-_validators: dict[Any, Any] = {}
-
-
-def _validator(cls: Any) -> Any:
-    # Imported on first use: a producer that only publishes does not need pydantic.
-    if cls not in _validators:
-        from pydantic import TypeAdapter
-
-        _validators[cls] = TypeAdapter(cls).validator
-    return _validators[cls]

@@ -1,18 +1,20 @@
 """Handlers: a named function, what it takes, and the rules its failures go by."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core import payload
 from holdfast.core.classify import Rules
-from holdfast.core.errors import ConfigurationError, InvalidPayload
-from holdfast.core.event import EventType, validate, version_of
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.event import EventType, has_fields, is_typed_dict, version_of
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
+from holdfast.engine.parameters import Parameters
 from holdfast.stores.claim import Claimed
 from holdfast.stores.registry import Declaration, Subscription
 
@@ -46,8 +48,7 @@ class Handler:
     keep_runs: bool = False
     takes_context: bool = False
     dedupe: timedelta | None = None
-    parameters: Mapping[str, Any] | None = None
-    required: frozenset[str] = frozenset()
+    parameters: Parameters | None = None
     reread: Callable[[Context, Claimed], Awaitable[None]] | None = None
     """Reads a broker's record anew that was kept raw, and completes its delivery."""
     by_key: bool = False
@@ -73,18 +74,7 @@ class Handler:
             if self.event is None:
                 return (payload.decode(claimed.payload),), {}
             return (self.event.read(claimed.payload, version_of(claimed.correlation)),), {}
-        given = payload.decode(claimed.payload)
-        if not isinstance(given, dict):
-            raise InvalidPayload("$", f"job {self.name} takes an object of named arguments")
-        if given.keys() != self.parameters.keys():
-            if unknown := given.keys() - self.parameters.keys():
-                raise InvalidPayload(f"$.{min(unknown)}", f"job {self.name} has no such parameter")
-            if missing := self.required - given.keys():
-                raise InvalidPayload(f"$.{min(missing)}", f"job {self.name} needs this parameter")
-        return (), {
-            name: value if self.parameters[name] is Any else validate(self.parameters[name], value)
-            for name, value in given.items()
-        }
+        return (), self.parameters.read(claimed.payload)
 
 
 def check_function(what: str, function: Callable[..., Any]) -> None:
@@ -114,36 +104,61 @@ def takes_context(function: Callable[..., Any]) -> bool:
     )
 
 
-def check_event_function(name: str, function: Callable[..., Any]) -> None:
-    """Refuses a function that cannot be called with a payload, or with a context and a payload."""
-    wanted = 2 if takes_context(function) else 1
+def check_event_function(name: str, function: Callable[..., Any], event: EventType | None) -> None:
+    """Refuses a function that cannot be called with a payload, or that expects another class than it will get."""
+    signature = inspect.signature(function)
+    first = 1 if takes_context(function) else 0
     try:
-        inspect.signature(function).bind(*range(wanted))
+        signature.bind(*range(first + 1))
     except TypeError:
         raise ConfigurationError(
-            f"consumer {name}: {function.__qualname__}{inspect.signature(function)} must take (payload) or "
-            "(ctx: Context, payload)"
+            f"consumer {name}: {function.__qualname__}{signature} must take (payload) or (ctx: Context, payload)"
         ) from None
+    taken = [*signature.parameters.values()][first]
+    if taken.kind is taken.VAR_POSITIONAL or accepts(annotation := _hints(function).get(taken.name, Any), event):
+        return
+    what = inspect.formatannotation(annotation)
+    if event is None:
+        raise ConfigurationError(
+            f"consumer {name} takes {taken.name}: {what}, but subscribes by name and so gets plain JSON values, such as a "
+            f"dict; subscribe by the class: @hf.consumer({what.rpartition('.')[2]})"
+        )
+    raise ConfigurationError(
+        f"consumer {name} takes {taken.name}: {what}, but subscribes to {event.name}, whose class is {event.origin}; give "
+        "both the same class"
+    )
 
 
-def job_parameters(name: str, function: Callable[..., Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """A job's parameters by name with their types, and those it cannot do without; the context is left out."""
+def accepts(annotation: Any, event: EventType | None) -> bool:
+    """Whether a payload may be an instance of this annotation, as far as it can be known.
+
+    The payload is of the event's class, or without one a JSON value.
+    """
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        return any(accepts(one, event) for one in get_args(annotation))
+    plain = get_origin(annotation) or annotation
+    if plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
+        return True
+    if event is None:
+        return is_typed_dict(plain) or not has_fields(plain)
+    if is_typed_dict(event.cls):
+        return plain is event.cls or issubclass(dict, plain)
+    return issubclass(event.cls, plain)
+
+
+def job_parameters(name: str, function: Callable[..., Any]) -> Parameters:
+    """A job's parameters; the context is left out."""
     parameters = list(inspect.signature(function).parameters.values())
     if takes_context(function):
         parameters = parameters[1:]
-    for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ConfigurationError(
-                f"job {name}: parameter {parameter} cannot be stored by name; use ordinary or keyword-only parameters"
-            )
-    hints = _hints(function)
-    required = frozenset(parameter.name for parameter in parameters if parameter.default is parameter.empty)
-    return {parameter.name: hints.get(parameter.name, Any) for parameter in parameters}, required
+    return Parameters(name, parameters, _hints(function))
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return get_type_hints(function)
+        return get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         # A forward reference that only a type checker can see: the value is passed as it is.
         return {}

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from holdfast.core.correlation import correlation
 from holdfast.core.errors import ConfigurationError, StoreError
-from holdfast.core.event import VERSION_HEADER, EventType, event_type, is_typed_dict, redactions_of, validate
+from holdfast.core.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.payload import MAX_BYTES, encode
@@ -39,10 +39,14 @@ class Producer:
         max_payload: int = MAX_BYTES,
         committed: Callable[[], None] | None = None,
         secret: Callable[[tuple[Redaction, ...]], None] = lambda _: None,
+        validate: bool = True,
+        declared: EventTypes | None = None,
     ) -> None:
         self.store, self.source, self.generation = store, source, generation
         self._max_payload = max_payload
         self._committed, self._secret = committed, secret
+        self._validate = validate
+        self._declared = EventTypes() if declared is None else declared
         self._fanout = Fanout()
         self._random = random.SystemRandom()
         self._doubted = False
@@ -59,22 +63,26 @@ class Producer:
         addressed: Iterable[Address] = (),
         chance: int | None = None,
         key_scope: str | None = None,
+        validate: bool | None = None,
     ) -> NewMessage:
         """A checked message: `event` is an instance of an event class, or the class or name with its `payload`.
 
-        `chance` are the 74 random bits of its id, for who makes many and has asked the system for all of them at once.
+        `chance` are the 74 random bits of its id, for a caller that makes many and drew them all at once. `validate`
+        says whether the payload must fit the class; as the producer was told if not given.
         """
-        type, body, version, secret = _named(event, payload)
-        if secret:
-            self._secret(secret)
+        checks = self._validate if validate is None else validate
+        type, body, known, unchecked = _named(event, payload, checks)
         carried: dict[str, object] = dict(correlation())
         if headers:
             carried |= headers
-        if version is not None:
+        if known is not None:
+            self._declared.add(known)
+            if known.redact:
+                self._secret(known.redact)
             carried.pop(VERSION_HEADER, None)
-            if version != 1:
-                carried[VERSION_HEADER] = str(version)
-        return new_message(
+            if known.version != 1:
+                carried[VERSION_HEADER] = str(known.version)
+        message = new_message(
             id=_id(self._random.getrandbits(74) if chance is None else chance),
             type=type,
             source=self.source,
@@ -87,22 +95,38 @@ class Producer:
             max_bytes=self._max_payload,
             key_scope=key_scope,
         )
+        if unchecked and known is not None:
+            known.check(message.payload)
+        return message
 
-    def build_many(self, events: Sequence[object], headers: Mapping[str, object] | None, *, at_once: bool) -> Messages:
+    def build_many(
+        self,
+        events: Sequence[object],
+        headers: Mapping[str, object] | None,
+        *,
+        at_once: bool,
+        validate: bool | None = None,
+    ) -> Messages:
         """Checked messages of instances, or of pairs of name (or class) and payload: made `at_once`, or, where there
         are many, while they are written."""
 
+        checks = self._validate if validate is None else validate
+
         def make() -> Iterator[NewMessage]:
             # What is alike in all messages of a type is checked with the first of them.
-            first: dict[tuple[str, int | None], NewMessage] = {}
+            first: dict[str | type, NewMessage] = {}
             for event, chance in zip(events, _chances(len(events)), strict=True):
                 name, payload = event if type(event) is tuple else (event, None)
-                named, body, version, _ = _named(name, payload)
-                if (like := first.get((named, version))) is None:
-                    like = first[named, version] = self.build(name, payload, headers=headers, chance=chance)
+                named, body, known, unchecked = _named(name, payload, checks)
+                kind = named if known is None else known.cls
+                if (like := first.get(kind)) is None:
+                    like = self.build(name, payload, headers=headers, chance=chance, validate=checks)
+                    first[kind] = like
                     yield like
                 else:
                     text = encode(body, max_bytes=self._max_payload)
+                    if unchecked and known is not None:
+                        known.check(text)
                     yield NewMessage(_id(chance), named, like.source, text, None, like.headers, like.generation)
 
         if at_once or len(events) < STREAMED:
@@ -236,26 +260,25 @@ def _made_later() -> Iterator[None]:
             raise
 
 
-def _named(event: object, payload: object) -> tuple[str, object, int | None, tuple[Redaction, ...]]:
-    """Type, payload, version and what is secret; a plain name says its version in a header, if at all."""
+def _named(event: object, payload: object, checks: bool) -> tuple[str, object, EventType | None, bool]:
+    """Type, payload, its class, and whether the payload is yet to be checked against it.
+
+    A plain name has no class; it says its version in a header, if at all.
+    """
     if isinstance(event, str):
-        return event, {} if payload is None else payload, None, ()
+        return event, {} if payload is None else payload, None, False
     if isinstance(event, type):
         known = event_type(event)
         if payload is None:
             raise ConfigurationError(
                 f"{known.name} is published without a payload; pass an instance, or the class and one"
             )
-        return known.name, _checked(known, payload), known.version, known.redact
+        # A TypedDict is no class to ask about instances: its values are dicts.
+        if not isinstance(payload, dict) and not is_typed_dict(event) and isinstance(payload, event):
+            return known.name, payload, known, checks and not known.checks_itself
+        # Bad input is refused here, and what it leaves out is completed.
+        return known.name, known.build(payload) if checks else payload, known, False
     if payload is not None:
         raise ConfigurationError("an event that is an instance is its own payload; pass only one of them")
     known = event_type(type(event))
-    return known.name, event, known.version, known.redact
-
-
-def _checked(known: EventType, payload: object) -> object:
-    """A dict given for a class must fit it: bad input is refused at the door."""
-    # A TypedDict is no class to ask about instances: its values are dicts.
-    if not isinstance(payload, dict) and not is_typed_dict(known.cls) and isinstance(payload, known.cls):
-        return payload
-    return validate(known.cls, payload)
+    return known.name, event, known, checks and not known.checks_itself

@@ -1,0 +1,61 @@
+"""The parameters of a job: what its payload must hold, by name and type."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core import payload
+from holdfast.core.errors import ConfigurationError, InvalidPayload
+from holdfast.core.validation import misfit, validator_of
+
+
+class Parameters:
+    """A job's parameters without its context; reads and checks the arguments that are stored for a call."""
+
+    def __init__(self, job: str, parameters: list[inspect.Parameter], types: dict[str, Any]) -> None:
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise ConfigurationError(
+                    f"job {job}: parameter {parameter} cannot be stored by name; use ordinary or keyword-only parameters"
+                )
+        self._job = job
+        self._signature = inspect.Signature(parameters)
+        self._required = frozenset(p.name for p in parameters if p.default is p.empty)
+        self._types = {p.name: types.get(p.name, Any) for p in parameters}
+        self._validators: dict[str, Callable[[object], object] | None] = {}
+        self.names = frozenset(self._types)
+        self.typed = any(known is not Any for known in self._types.values())
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name, defaults included; `TypeError` for a call that Python would refuse."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"job {self._job}{self._signature}: {error}") from None
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def read(self, text: str) -> dict[str, Any]:
+        """The stored arguments of a call as the function takes them; `InvalidPayload` for those that do not fit."""
+        given = payload.decode(text)
+        if not isinstance(given, dict):
+            raise InvalidPayload("$", f"job {self._job} takes an object of named arguments")
+        if given.keys() != self.names:
+            if unknown := given.keys() - self.names:
+                raise InvalidPayload(f"$.{min(unknown)}", f"job {self._job} has no such parameter")
+            if missing := self._required - given.keys():
+                raise InvalidPayload(f"$.{min(missing)}", f"job {self._job} needs this parameter")
+        return {name: self._read(name, value) for name, value in given.items()}
+
+    def _read(self, name: str, value: object) -> object:
+        if name not in self._validators:
+            known = self._types[name]
+            self._validators[name] = None if known is Any else validator_of(known).validate_python
+        validate = self._validators[name]
+        if validate is None:
+            return value
+        try:
+            return validate(value)
+        except ValueError as error:
+            takes = self._signature.parameters[name].replace(default=inspect.Parameter.empty)
+            raise misfit(error, f"job {self._job} takes {takes}", (name,)) from error
