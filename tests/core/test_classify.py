@@ -330,10 +330,12 @@ def test_a_function_that_raises_is_passed_over_and_leaves_a_note() -> None:
 
 
 @pytest.mark.parametrize("answer", [True, "dead", VerdictKind.DEAD, Verdict])
-def test_a_function_that_returns_something_else_is_passed_over_and_leaves_a_note(answer: Any) -> None:
+def test_a_function_that_returns_something_else_is_an_error_that_names_its_owner(answer: Any) -> None:
     exc = Domain()
-    assert classify(exc, Rules(classify=lambda exc: answer)) == RETRY
-    assert "not Verdict or None" in exc.__notes__[0]
+    problem = r"classify of consumer billing returned .*; return Verdict.retry\(\), Verdict.dead\(\)"
+    with pytest.raises(ConfigurationError, match=problem) as wrong:
+        classify(exc, Rules(classify=lambda exc: answer, owner="consumer billing"))
+    assert wrong.value.__cause__ is exc
 
 
 @pytest.mark.parametrize(

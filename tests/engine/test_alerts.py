@@ -45,7 +45,8 @@ async def test_every_dead_letter_is_one_log_line_with_all_that_is_known(hf: Hold
         "fingerprint": dead.fingerprint,
         "attempt": 1,
         "max_attempts": 1,
-        "operation": "dead_letter",
+        "operation": "work",
+        "change": "dead_letter",
         "retryable": False,
         "request_id": "r-1",
     }

@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("classify is 7", _consume(classify=7)),
     ("keep_runs is 'yes'; give True or False", _consume(keep_runs="yes")),
     ("dedupe is 0; give a duration above zero, or False", _consume(dedupe=0)),
-    ("direct=, concurrency=, origin= and dead_letters= are about a broker", _consume(direct=True)),
+    ("direct=, concurrency=, origin=, dead_letters= and trust_identity= are about a broker", _consume(direct=True)),
     ("cron expression is 7", lambda hf: hf.cron(7)),  # type: ignore[arg-type]
     ("tz is 1; give the name", lambda hf: hf.cron("* * * * *", tz=1)),  # type: ignore[arg-type]
     # What would be called without being run.

@@ -24,7 +24,8 @@ async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log:
     (line,) = said(log, "will retry")
     assert line["log_level"] == "warning"
     expected: dict[str, Any] = {
-        "operation": "retry",
+        "operation": "send",
+        "change": "retry",
         "attempt": 1,
         "max_attempts": 2,
         "retryable": True,
@@ -43,6 +44,7 @@ async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log:
     }
     assert {name: line[name] for name in expected} == expected
     assert line["latency_ms"] >= 0
+    assert 'raise OSError("mail server is down")' in line["stack_trace"]
     again = datetime.fromisoformat(line["next_attempt_at"])
     assert timedelta(minutes=4, seconds=55) < again - before < timedelta(minutes=5, seconds=20)
 
@@ -63,7 +65,8 @@ async def test_holds_parks_and_snoozes_say_when_again_too(hf: Holdfast, log: Log
         await work.enqueue(kind)
     await drain(hf, idle_limit=timedelta(0))
     (held,), (parked,), (snoozed,) = (said(log, text) for text in ("held back", "parked", "snoozed"))
-    assert (held["operation"], held["resource"], held["held"]) == ("block", "disk", True)
+    assert (held["change"], held["resource"], held["held"]) == ("block", "disk", True)
+    assert [line["operation"] for line in (held, parked, snoozed)] == ["write", "work", "work"]
     assert (parked["circuit"], parked["next_attempt_at"]) == ("acme", opens_at.isoformat())
     assert snoozed["next_attempt_in"] == 120.0
 
@@ -148,5 +151,5 @@ async def test_headers_of_any_name_stop_nothing_and_hide_nothing(hf: Holdfast, l
     (retried,), (dead,) = said(log, "will retry"), said(log, "dead letter")
     for line in (retried, dead):
         assert (line["consumer"], line["error"], line["header_event"]) == ("odd", "the real error", "not the event")
-    assert (retried["attempt"], retried["retryable"], retried["operation"]) == (1, True, "retry")
+    assert (retried["attempt"], retried["retryable"], retried["operation"]) == (1, True, "odd")
     assert len(said(log, "inside")) == 2

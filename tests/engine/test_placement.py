@@ -1,6 +1,7 @@
 """Where and when a job runs: queue, priority, delay, a set time, unique while unfinished, budgets of its own."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from tests.engine.conftest import MakeApp
-from tests.engine.running import all_of, drain, happens, only, pass_time, statuses, working
+from tests.engine.running import all_of, drain, happens, only, pass_time, query, statuses, working
 
 
 async def test_urgent_work_runs_first(hf: Holdfast) -> None:
@@ -113,6 +114,41 @@ async def test_a_message_may_bring_its_own_budget_and_policy(hf: Holdfast) -> No
         "both": [(n, 4) for n in (1, 2, 3, 4)],
     }
     assert await statuses(hf) == [Status.FAILED] * 3
+    # What operators see is what the worker went by.
+    assert sorted(found.max_attempts or 0 for found in await all_of(hf)) == [1, 3, 4]
+    assert sorted(await query(hf, "select max_attempts from {hf}delivery_view")) == [(1,), (3,), (4,)]
+
+
+async def test_an_event_may_bring_a_policy_for_all_its_consumers(hf: Holdfast) -> None:
+    seen: dict[str, list[tuple[int, int]]] = {"first": [], "second": []}
+
+    def flaky(name: str) -> Callable[[Context, object], Awaitable[None]]:
+        async def fail(ctx: Context, payload: object) -> None:
+            seen[name].append((ctx.attempt, ctx.max_attempts))
+            raise OSError("away")
+
+        return fail
+
+    for name in seen:
+        hf.consumer("a", name=name, retry=RetryPolicy.fixed("1h", attempts=2))(flaky(name))
+    at_once = RetryPolicy.fixed(0, attempts=3)
+    await hf.publish("a", {}, conn=None, retry=at_once)
+    await hf.publish_many([("a", {}), ("a", {})], conn=None, retry=at_once)
+    await asyncio.to_thread(hf.sync.publish, "a", {}, conn=None, retry=RetryPolicy.none(), key="k")
+    await asyncio.to_thread(hf.sync.publish_many, [("a", {"n": n}) for n in range(150)], conn=None, retry=at_once)
+    await drain(hf)
+    for runs in seen.values():
+        assert sorted(set(runs)) == [(1, 1), (1, 3), (2, 3), (3, 3)]
+    found = await all_of(hf)
+    assert len(found) == 2 * 154
+    assert {(one.status, one.attempts == one.max_attempts) for one in found} == {(Status.FAILED, True)}
+
+
+async def test_an_event_with_a_policy_that_is_none_is_not_published(hf: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match=r"retry is 5; for 5 runs give RetryPolicy.exponential\(attempts=5\)"):
+        await hf.publish("a", {}, conn=None, retry=5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="retry is 5"):
+        await hf.publish_many([("a", {})], conn=None, retry=5)  # type: ignore[arg-type]
 
 
 async def test_a_queue_may_have_a_policy_for_all_its_handlers(make_app: MakeApp) -> None:

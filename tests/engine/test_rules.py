@@ -97,6 +97,20 @@ async def test_a_classify_function_that_breaks_is_passed_over_and_noted(hf: Hold
     assert "classify raised ZeroDivisionError" in (run.trace or "")
 
 
+async def test_a_classify_function_that_returns_no_verdict_is_an_error_that_names_the_handler(hf: Holdfast) -> None:
+    @hf.job(retry=AT_ONCE, classify=lambda error: "retry")  # type: ignore[arg-type,return-value]
+    async def charge() -> None:
+        raise ValueError("the real one")
+
+    await charge.enqueue()
+    await drain(hf)
+    dead = await only(hf)
+    assert (dead.status, dead.attempts) == (Status.FAILED, 1)
+    assert "classify of job charge returned 'retry'; return Verdict.retry()" in (dead.last_error or "")
+    (run,) = await run_records(hf)
+    assert "the real one" in (run.trace or "")
+
+
 async def test_a_class_named_park_waits_and_spends_nothing(hf: Holdfast) -> None:
     @hf.job(retry=RetryPolicy.none(), park_on=(CacheDown,))
     async def warm() -> None:

@@ -65,7 +65,14 @@ async def test_one_user_action_is_followed_by_its_request_id_alone(make_app: Mak
     known = {"event_id": answer.json()["id"], "event_type": "order.placed", "source": "app", "consumer": "billing"}
     assert {name: charging[name] for name in known} == known
     assert (charging["queue"], charging["attempt"]) == ("payments", 1)
-    told = {"operation": "dead_letter", "retryable": False, "attempt": 1, "max_attempts": 1, "queue": "payments"}
+    told = {
+        "operation": "billing",
+        "change": "dead_letter",
+        "retryable": False,
+        "attempt": 1,
+        "max_attempts": 1,
+        "queue": "payments",
+    }
     assert {name: dead[name] for name in told} == told
     assert dead["idempotency_key"] == "order:1"
     assert dead["latency_ms"] >= 0

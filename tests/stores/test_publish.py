@@ -223,6 +223,26 @@ async def test_fanned_out_deliveries_use_the_consumers_policy_and_budget(store: 
     assert (claimed.max_attempts, claimed.own_policy) == (None, None)
 
 
+async def test_a_messages_own_policy_overrides_that_of_every_consumer_also_from_a_stale_fanout(store: Store) -> None:
+    await register_consumers(store, {"old": ["*"]}, retry=RetryPolicy.fixed(1, attempts=7))
+    fanout, own = Fanout(), RetryPolicy.fixed(2, attempts=3)
+    await put(store, message(), fanout=fanout)
+    await register_consumers(store, {"new": ["order.*"]})
+    several = [message()._replace(retry=own), message(key="k")._replace(retry=own), message()]
+    await store.run(publish(several, fanout))
+    (alone,) = await store.run(publish([message()._replace(retry=own)], fanout))
+    assert await consumers_of(store, alone.id) == ["new", "old"]
+    found = await all_deliveries(store)
+    assert sorted((one.consumer, one.max_attempts) for one in found) == [
+        *[("new", 3)] * 3,
+        ("new", 5),
+        *[("old", 3)] * 3,
+        *[("old", 7)] * 2,
+    ]
+    claimed = await claim_all(store)
+    assert {(one.max_attempts, one.own_policy) for one in claimed} == {(3, own), (None, None)}
+
+
 @pytest.mark.parametrize("many", [1, 1001])
 async def test_published_messages_are_due_at_once(store: Store, many: int) -> None:
     await put(store, *[job() for _ in range(many)])

@@ -112,6 +112,7 @@ def make_handler(
                 block_on=options.get("block_on", ()),
                 park_on=options.get("park_on", ()),
                 classify=options.get("classify"),
+                owner=f"{kind} {name}",
             ),
             timeout=_positive("timeout", options.get("timeout"), "leave it out for no limit"),
             keep_runs=check_flag("keep_runs", options.get("keep_runs", False)),

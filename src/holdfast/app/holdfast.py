@@ -13,6 +13,7 @@ from holdfast.app.app_options import check_app_options, check_instance
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.handler_options import check_flag
+from holdfast.app.hints import CommitHints
 from holdfast.app.loop import run_loop, running_loop, say_if_failed, stopped_by_signals
 from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.projectors import Projectors, projector_names
@@ -132,7 +133,7 @@ class Holdfast(Router):
         self._tracing = tracing or Tracing()
         self._exported = False
         self._workers: set[Worker] = set()
-        self._hints: set[asyncio.Future[None]] = set()
+        self._hints = CommitHints(lambda: self.store)
         self._prepared: tuple[str, ...] | None = None
         self._preparing = threading.Lock()
 
@@ -190,6 +191,7 @@ class Holdfast(Router):
         key: str | None = None,
         headers: Mapping[str, object] | None = None,
         occurred_at: datetime | None = None,
+        retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Published:
         """Stores an event with a delivery for everyone subscribed, in `conn`'s transaction: both or neither.
@@ -198,9 +200,10 @@ class Holdfast(Router):
         message; with another payload it raises `KeyConflict`.
 
         A payload that does not fit its event class raises `InvalidPayload`; `validate=False`, here or on the app, skips that.
+        `retry` overrides, for this message, the policies of the consumers that are subscribed now.
         """
         message = self._producer.build(
-            event, payload, key=key, headers=headers, occurred_at=occurred_at, validate=validate
+            event, payload, key=key, headers=headers, occurred_at=occurred_at, retry=retry, validate=validate
         )
         return (await self._publish([message], conn))[0]
 
@@ -210,16 +213,15 @@ class Holdfast(Router):
         *,
         conn: Any,
         headers: Mapping[str, object] | None = None,
+        retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> list[Published]:
         """Stores many events at once; each is an instance, or a pair of name (or class) and payload."""
-        return await self._publish(self._many(events, headers, conn, validate), conn, "hf.publish_many")
+        messages = self._many(events, conn, headers=headers, retry=retry, validate=validate)
+        return await self._publish(messages, conn, "hf.publish_many")
 
-    def _many(
-        self, events: Sequence[object], headers: Mapping[str, object] | None, conn: Any, validate: bool | None
-    ) -> Messages:
-        at_once = conn is not None or bool(self.reactions)
-        return self._producer.build_many(events, headers, at_once=at_once, validate=validate)
+    def _many(self, events: Sequence[object], conn: Any, **options: Any) -> Messages:
+        return self._producer.build_many(events, at_once=conn is not None or bool(self.reactions), **options)
 
     async def _publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         joined = None if conn is None else await self._producer.join(conn, call)
@@ -311,9 +313,7 @@ class Holdfast(Router):
 
     async def close(self) -> None:
         """Closes the store's connections; they open again when needed."""
-        if self._hints:
-            # One that came after would open a connection that nobody closes.
-            await asyncio.wait(self._hints, timeout=5)
+        await self._hints.drain()
         await self.store.close()
 
     @property
@@ -380,16 +380,4 @@ class Holdfast(Router):
     def _wake(self) -> None:
         for worker in list(self._workers):
             worker.wake()
-        if (loop := running_loop()) is None:
-            self.store.hint_sync()
-            return
-        hint = loop.create_task(self.store.hint())
-        self._hints.add(hint)
-        hint.add_done_callback(self._hinted)
-
-    def _hinted(self, hint: "asyncio.Future[None]") -> None:
-        self._hints.discard(hint)
-        if hint.cancelled():
-            # The loop ends. It waits for threads, not for tasks; one that is closed does neither.
-            with contextlib.suppress(RuntimeError):
-                hint.get_loop().run_in_executor(None, self.store.hint_sync)
+        self._hints.send()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.retry import RetryPolicy
 from holdfast.stores.publish import Published
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ class SyncHoldfast:
         key: str | None = None,
         headers: Mapping[str, object] | None = None,
         occurred_at: datetime | None = None,
+        retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Published:
         """`Holdfast.publish`, blocking."""
         message = self._app._producer.build(
-            event, payload, key=key, headers=headers, occurred_at=occurred_at, validate=validate
+            event, payload, key=key, headers=headers, occurred_at=occurred_at, retry=retry, validate=validate
         )
         return self._app._publish_sync([message], conn)[0]
 
@@ -40,7 +42,9 @@ class SyncHoldfast:
         *,
         conn: Any,
         headers: Mapping[str, object] | None = None,
+        retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> list[Published]:
         """`Holdfast.publish_many`, blocking."""
-        return self._app._publish_sync(self._app._many(events, headers, conn, validate), conn, "hf.publish_many")
+        messages = self._app._many(events, conn, headers=headers, retry=retry, validate=validate)
+        return self._app._publish_sync(messages, conn, "hf.publish_many")

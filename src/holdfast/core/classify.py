@@ -16,7 +16,7 @@ from holdfast.core.builtin_rules import builtin_verdict
 from holdfast.core.carried import carried_name, carried_wait
 from holdfast.core.errors import ConfigurationError, Signal
 from holdfast.core.group import leaves
-from holdfast.core.text import safe_str, type_name
+from holdfast.core.text import safe_repr, safe_str, type_name
 from holdfast.core.verdict import Verdict, VerdictKind
 
 __all__ = ["Classifier", "Rules", "Verdict", "VerdictKind", "classify"]
@@ -36,6 +36,8 @@ class Rules:
     block_on: _Classes = ()
     park_on: _Classes = ()
     classify: Classifier | None = None
+    owner: str = "the app"
+    """Whose rules these are, for errors."""
     _kinds: dict[type[BaseException], VerdictKind] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -64,8 +66,9 @@ class Rules:
 
 
 def classify(exc: BaseException, *rules: Rules, now: datetime | None = None) -> Verdict:
-    """Return the verdict on `exc`, the handler's rules first; never fails because of `exc` or of a rule.
+    """Return the verdict on `exc`, the handler's rules first; never fails because of `exc`.
 
+    A rule's `classify` that returns something else than a verdict or None raises `ConfigurationError` from `exc`.
     `now` is only used to read a Retry-After that is a date and comes without the answer's own Date.
     """
     asked = _asked(exc, rules)
@@ -93,8 +96,17 @@ def _asked(exc: BaseException, rules: tuple[Rules, ...]) -> Verdict | None:
         if isinstance(verdict, Verdict):
             return verdict
         if verdict is not None:
-            exc.add_note(f"classify returned {type_name(type(verdict))}, not Verdict or None; it was passed over")
+            raise _unknown(rule, verdict) from exc
     return None
+
+
+def _unknown(rule: Rules, verdict: object) -> ConfigurationError:
+    if inspect.iscoroutine(verdict):
+        verdict.close()
+    return ConfigurationError(
+        f"classify of {rule.owner} returned {safe_repr(verdict)[:200]}; return Verdict.retry(), Verdict.dead(), "
+        "Verdict.block(resource), Verdict.park(resource), or None for the rules that follow"
+    )
 
 
 def _narrowest_base(exc: BaseException) -> type[BaseException]:

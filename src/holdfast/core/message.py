@@ -76,6 +76,9 @@ class Address:
             check_attempts(self.max_attempts, name="max_attempts")
         if self.retry is not None:
             check_policy("retry", self.retry)
+            if self.max_attempts is None:
+                # Stored beside the policy, where every reader of the row finds how many runs it may have.
+                object.__setattr__(self, "max_attempts", self.retry.attempts)
         if self.delay is not None:
             object.__setattr__(self, "delay", to_timedelta(self.delay, name="delay"))
         if self.run_at is not None:
@@ -103,6 +106,8 @@ class NewMessage(NamedTuple):
     addressed: tuple[Address, ...] = ()
     key_scope: str | None = None
     """What the key is unique within besides the source: of a job or a command its type, whoever enqueues it."""
+    retry: RetryPolicy | None = None
+    """Overrides the policies of the consumers that are subscribed when it is stored."""
 
 
 def new_message(
@@ -116,6 +121,7 @@ def new_message(
     generation: int = 0,
     occurred_at: datetime | None = None,
     addressed: Iterable[Address] = (),
+    retry: RetryPolicy | None = None,
     max_bytes: int = MAX_BYTES,
     key_scope: str | None = None,
 ) -> NewMessage:
@@ -137,6 +143,7 @@ def new_message(
         None if occurred_at is None else aware("occurred_at", occurred_at),
         addresses,
         None if key is None else key_scope,
+        None if retry is None else check_policy("retry", retry),
     )
 
 

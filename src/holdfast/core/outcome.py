@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
 from holdfast.core.classify import Rules, Verdict, classify
-from holdfast.core.errors import Cancel, Snooze
+from holdfast.core.errors import Cancel, ConfigurationError, Snooze
 from holdfast.core.redact import redacted
 from holdfast.core.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, report
 from holdfast.core.text import safe_str
@@ -77,8 +77,12 @@ def outcome_of(
         return Snoozed(exc.delay)
     if isinstance(exc, Cancel):
         return Cancelled(redacted(safe_str(exc.reason), hide))
-    # First the verdict: a broken classify leaves a note that belongs into the trace.
-    verdict = classify(exc, *rules, now=now)
+    # First the verdict: a classify that raises leaves a note that belongs into the trace.
+    try:
+        verdict = classify(exc, *rules, now=now)
+    except ConfigurationError as wrong:
+        # Guessing a verdict could repeat what must not be repeated. The trace holds `exc` as the cause.
+        return Failed(report(wrong, hide), Verdict.dead())
     return Failed(report(exc, hide), verdict)
 
 

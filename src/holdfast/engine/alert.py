@@ -76,7 +76,8 @@ class DeadLetterAlert:
             "fingerprint": self.fingerprint,
             "attempt": self.attempts,
             "max_attempts": self.max_attempts,
-            "operation": "dead_letter",
+            "operation": self.handler,
+            "change": "dead_letter",
             "retryable": False,
             **({"stack_trace": self.stack_trace} if self.stack_trace else {}),
         }

@@ -80,7 +80,8 @@ class Outcomes:
         self._meter.settled(claimed, change.name, elapsed)
         known = fields(claimed) | {
             "max_attempts": budget(claimed, policy),
-            "operation": change.name,
+            "operation": claimed.consumer,
+            "change": change.name,
             "worker": self._worker,
         }
         if elapsed is not None:

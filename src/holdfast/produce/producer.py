@@ -16,6 +16,7 @@ from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.payload import MAX_BYTES, encode
 from holdfast.core.redact import Redaction
+from holdfast.core.retry import RetryPolicy
 from holdfast.produce.commit import after_commit
 from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.durability import durable, durable_async
@@ -61,6 +62,7 @@ class Producer:
         headers: Mapping[str, object] | None = None,
         occurred_at: datetime | None = None,
         addressed: Iterable[Address] = (),
+        retry: RetryPolicy | None = None,
         chance: int | None = None,
         key_scope: str | None = None,
         validate: bool | None = None,
@@ -92,6 +94,7 @@ class Producer:
             generation=self.generation,
             occurred_at=occurred_at,
             addressed=addressed,
+            retry=retry,
             max_bytes=self._max_payload,
             key_scope=key_scope,
         )
@@ -105,6 +108,7 @@ class Producer:
         headers: Mapping[str, object] | None,
         *,
         at_once: bool,
+        retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Messages:
         """Checked messages of instances, or of pairs of name (or class) and payload: made `at_once`, or, where there
@@ -120,16 +124,18 @@ class Producer:
                 named, body, known, unchecked = _named(name, payload, checks)
                 kind = named if known is None else known.cls
                 if (like := first.get(kind)) is None:
-                    like = self.build(name, payload, headers=headers, chance=chance, validate=checks)
+                    like = self.build(name, payload, headers=headers, retry=retry, chance=chance, validate=checks)
                     first[kind] = like
                     yield like
                 else:
                     text = encode(body, max_bytes=self._max_payload)
                     if unchecked and known is not None:
                         known.check(text)
-                    yield NewMessage(_id(chance), named, like.source, text, None, like.headers, like.generation)
+                    yield NewMessage(
+                        _id(chance), named, like.source, text, None, like.headers, like.generation, retry=like.retry
+                    )
 
-        if at_once or len(events) < STREAMED:
+        if at_once or retry is not None or len(events) < STREAMED:
             return list(make())
         # What is secret must be known before the first of them is written.
         kinds: set[object] = set(map(type, events))

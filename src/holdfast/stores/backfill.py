@@ -5,8 +5,8 @@ from uuid import UUID
 
 from holdfast.core.identity import delivery_id, uuid7
 from holdfast.stores.dialect import as_uuid
-from holdfast.stores.operation import Query, Row, Steps, columns, operation
-from holdfast.stores.publish import FANNED_OUT
+from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.publish import insert_absent
 
 _BATCH = 1000
 FIRST = UUID(int=0)
@@ -36,7 +36,7 @@ def backfill(consumer: str, cursor: UUID, ceiling: UUID) -> Steps[tuple[int, UUI
     if found:
         # Sorted, so that two who do this at once wait for each other and do not deadlock.
         deliveries = sorted((absent(consumer, row) for row in found), key=lambda row: str(row[0]))
-        added = len((yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, deliveries)})))
+        added = len((yield insert_absent(deliveries)))
     return added, end if end < ceiling else None
 
 

@@ -10,8 +10,8 @@ from holdfast.core.delivery import Claim
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
 from holdfast.stores.dialect import as_uuid, aware_time
-from holdfast.stores.operation import Query, Steps, columns, operation
-from holdfast.stores.publish import FANNED_OUT, Fanout, Published, find_first, publish
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.publish import Fanout, Published, find_first, insert_absent, publish
 from holdfast.stores.settle import SETTLEMENT, Settlement, complete, settlement_row
 
 _BATCH = 1000
@@ -169,5 +169,5 @@ def _add_deliveries(messages: Sequence[NewMessage], stored: Sequence[Published])
     ]
     if not absent:
         return []
-    rows = yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, absent)})
+    rows = yield insert_absent(absent)
     return [as_uuid(row[0]) for row in rows]

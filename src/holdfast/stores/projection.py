@@ -17,9 +17,9 @@ from holdfast.stores.backfill import absent
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.log import START, Cursor
 from holdfast.stores.operate import audited, replay
-from holdfast.stores.operation import Operation, Query, Row, Steps, columns, operation
+from holdfast.stores.operation import Operation, Query, Row, Steps, operation
 from holdfast.stores.position import Held, Reader, take_position
-from holdfast.stores.publish import FANNED_OUT
+from holdfast.stores.publish import insert_absent
 
 UNTIL_ENDED = timedelta(days=36_500)
 """How long a rebuild in place holds its projector: what is half built must not be worked on, whoever died."""
@@ -234,7 +234,7 @@ def ended(
         marks = {"mark_tx": mark_tx, "mark_position": mark_position}
         missing = yield Query("unknown_to_rebuild", {**values, **marks})
         rows = sorted((absent(held.name, row) for row in missing), key=lambda row: str(row[0]))
-        yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, rows)})
+        yield insert_absent(rows)
     dead = [as_uuid(row[0]) for row in (yield Query("dead_before_rebuild", values))]
     if dead:
         # Its failed cycle goes into the history, and the audit says who resolved it: as a replay does.

@@ -11,8 +11,9 @@ import orjson
 from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, KeyConflict
 from holdfast.core.identity import delivery_id
-from holdfast.core.message import TENANT_HEADER, Address, NewMessage
+from holdfast.core.message import TENANT_HEADER, NewMessage
 from holdfast.core.pattern import candidates
+from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 
@@ -39,7 +40,8 @@ _DELIVERY = (
     "run_at",
     "retry",
 )
-FANNED_OUT = _DELIVERY[:6]
+_FANNED_OUT = _DELIVERY[:6]
+_ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
 
 TAKE_LOCK = Query("lock_registry")
 """On SQLite the first write of a transaction, or what stands for it: where it learns that it may not write."""
@@ -113,6 +115,7 @@ class Unmade(NamedTuple):
 
 
 Messages = Sequence[NewMessage] | Unmade
+_Override = tuple[int | None, str | None]
 
 
 @operation
@@ -206,7 +209,13 @@ def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newe
     if wrong := [row[0] for row in written - right]:
         yield Query("withdraw_deliveries", {"ids": wrong})
     if absent := sorted(right - written, key=lambda row: str(row[0])):
-        yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, absent)})
+        yield insert_absent(absent, {m.id: _override(m) for m in created if m.retry is not None})
+
+
+def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object, _Override] | None = None) -> Query:
+    """Adds deliveries where they are absent: rows of `_FANNED_OUT`, and what messages override of their consumers'."""
+    batch = [(*row, *(overrides or {}).get(row[1], (None, None))) for row in rows]
+    return Query("insert_deliveries", batches={"deliveries": columns(_ABSENT, batch)})
 
 
 def _alone(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
@@ -242,7 +251,7 @@ def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscrip
     )
     yield Query("load_messages", rows=rows)
     deliveries = chain(_addressed(made), _fanned_out(made, subscriptions))
-    yield Query("load_deliveries", rows=(row[: len(FANNED_OUT)] for row in deliveries))
+    yield Query("load_deliveries", rows=(row[: len(_FANNED_OUT)] for row in deliveries))
     ((newest,),) = yield Query("newest_epoch")
     return max(epoch, int(newest))
 
@@ -265,7 +274,7 @@ def _headers(message: NewMessage) -> str:
 
 def _now(message: NewMessage) -> bool:
     """Whether it happens now and is due now, with its consumer's own retry policy."""
-    return message.occurred_at is None and all(
+    return (message.occurred_at, message.retry) == (None, None) and all(
         (a.max_attempts, a.delay, a.run_at, a.retry) == (None, None, None, None) for a in message.addressed
     )
 
@@ -283,7 +292,7 @@ def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
                 address.max_attempts,
                 address.delay,
                 address.run_at,
-                _policy(address),
+                _policy(address.retry),
             )
 
 
@@ -301,11 +310,16 @@ def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) ->
 
 
 def _delivery_rows(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> list[tuple[object, ...]]:
-    return [*_addressed(messages), *(_padded(row) for row in _fanned_out(messages, subscriptions))]
+    rows = list(_addressed(messages))
+    for m in messages:
+        attempts, policy = _override(m)
+        rows += ((*row, attempts, None, None, policy) for row in _fanned_out((m,), subscriptions))
+    return rows
 
 
-def _padded(row: tuple[object, ...]) -> tuple[object, ...]:
-    return (*row, None, None, None, None)
+def _override(message: NewMessage) -> _Override:
+    """How many runs and which retry policy the deliveries of an event have; none where the consumer's own apply."""
+    return (None, None) if message.retry is None else (message.retry.attempts, _policy(message.retry))
 
 
 def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
@@ -350,7 +364,7 @@ def _publish_unique(message: NewMessage) -> Steps[Published]:
                 "max_attempts": address.max_attempts,
                 "delay": address.delay,
                 "run_at": address.run_at,
-                "retry": _policy(address),
+                "retry": _policy(address.retry),
                 "unique_key": address.unique,
                 "type": message.type,
                 "source": message.source,
@@ -377,8 +391,8 @@ def _unique_key(message: NewMessage) -> tuple[str, str]:
     return address.consumer, address.unique or ""
 
 
-def _policy(address: Address) -> str | None:
-    return None if address.retry is None else orjson.dumps(address.retry.to_json()).decode()
+def _policy(retry: RetryPolicy | None) -> str | None:
+    return None if retry is None else orjson.dumps(retry.to_json()).decode()
 
 
 def _chunks(messages: Sequence[NewMessage], size: int) -> Iterator[Sequence[NewMessage]]:

@@ -14,8 +14,8 @@ from holdfast.core.pattern import check_pattern
 from holdfast.core.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
-from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
-from holdfast.stores.publish import FANNED_OUT
+from holdfast.stores.operation import Query, Row, Rows, Steps, operation
+from holdfast.stores.publish import insert_absent
 from holdfast.stores.redaction import declare
 
 _BATCH = 1000
@@ -143,8 +143,7 @@ def catch_up() -> Steps[tuple[int, bool]]:
         # Sorted, so that two processes that catch up at once wait for each other and do not deadlock.
         deliveries = sorted((_late_delivery(row) for row in late if row[4] is not None), key=lambda row: str(row[0]))
         if deliveries:
-            batch = {"deliveries": columns(FANNED_OUT, deliveries)}
-            added += len((yield Query("insert_deliveries", batches=batch)))
+            added += len((yield insert_absent(deliveries)))
         scanned = {(row[0], row[1]) for row in late}
         # A full batch may hide more below the horizon; a short one means that all of it was seen.
         new_tx, new_position = (late[-1][0], late[-1][1]) if len(scanned) >= _BATCH else (horizon, 0)

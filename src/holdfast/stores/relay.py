@@ -8,9 +8,9 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import Message
 from holdfast.stores.log import Cursor
 from holdfast.stores.operate import audited
-from holdfast.stores.operation import Query, Steps, columns, operation
+from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.position import Held, Reader, moved, positions
-from holdfast.stores.publish import FANNED_OUT
+from holdfast.stores.publish import insert_absent
 
 
 @operation
@@ -40,7 +40,7 @@ def mark_relayed(
             ),
             key=lambda row: str(row[0]),
         )
-        yield Query("insert_deliveries", batches={"deliveries": columns(FANNED_OUT, rows)})
+        yield insert_absent(rows)
     return True
 
 

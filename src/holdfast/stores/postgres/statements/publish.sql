@@ -116,10 +116,10 @@ delete from {hf}delivery where id = any (:ids::uuid[])
 
 -- name: insert_deliveries
 -- Adds deliveries that are absent; one per message and consumer however often it runs.
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)
-select d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, retry)
+select d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.max_attempts, d.retry::jsonb
 from unnest(:delivery_id::uuid[], :message_id::uuid[], :consumer::text[], :queue::text[], :priority::smallint[],
-            :delivery_generation::bigint[])
-       d (id, message_id, consumer, queue, priority, generation)
+            :delivery_generation::bigint[], :max_attempts::integer[], :retry::text[])
+       d (id, message_id, consumer, queue, priority, generation, max_attempts, retry)
 on conflict (id) do nothing
 returning id

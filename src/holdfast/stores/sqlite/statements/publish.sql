@@ -95,7 +95,7 @@ delete from {hf}delivery where id in (select value from json_each(:ids))
 -- name: insert_deliveries
 -- Adds deliveries that are absent; one per message and consumer however often it runs.
 -- each: deliveries
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation)
-values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation)
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, retry)
+values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts, :retry)
 on conflict (id) do nothing
 returning id
