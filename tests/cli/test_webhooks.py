@@ -187,3 +187,15 @@ def test_bad_input_is_one_line_and_a_code(shop: Shop, words: tuple[str, ...], co
     assert said in result.stderr
     assert "p4ss" not in result.stderr
     assert listed(shop) == []
+
+
+def test_an_endpoint_may_lead_where_the_app_allows_it(shop: Shop) -> None:
+    (shop.folder / "inside.py").write_text(
+        "from holdfast import Holdfast, WebhookOptions\n"
+        "hf = Holdfast(webhooks=WebhookOptions(allow_networks=('127.0.0.0/8',), allow_http=True))\n"
+    )
+    endpoint = ("webhooks", "add", "http://127.0.0.1:9/in", "--event", "order.*")
+    assert shop.run(*endpoint).exit_code != 0
+    result = shop.run(*endpoint, "--app", f"{shop.folder / 'inside.py'}:hf")
+    assert result.exit_code == 0, result.stderr
+    assert [one["url"] for one in listed(shop)] == ["http://127.0.0.1:9/in"]

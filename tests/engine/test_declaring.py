@@ -343,6 +343,13 @@ def test_what_using_says_adds_up(hf: Holdfast) -> None:
     assert (address.delay, address.priority, address.max_attempts) == (WorkerOptions().lease * 10, 2, 7)
 
 
+def test_a_connection_of_using_is_taken_back_by_none(hf: Holdfast) -> None:
+    """As for `publish`, no connection means that it commits on its own."""
+    job = hf.job(name="pay")(pay).using(conn="default", delay="5m")
+    assert job.using(priority=2)._placement.conn == "default"
+    assert job.using(conn=None)._placement.conn is None
+
+
 def test_a_commands_key_cannot_be_said_again(hf: Holdfast) -> None:
     command = hf.command(key="pay:{order_id}")(pay)
     with pytest.raises(ConfigurationError, match="leave key= out"):

@@ -249,6 +249,8 @@ async def test_a_key_that_cannot_be_used_is_refused_at_the_door(key: Any) -> Non
     client = guard(Unreachable(), shop)
     response = await post(client, key)
     assert (response.status_code, code(response)) == (400, "idempotency-key-invalid")
+    assert response.json()["title"] == "The header Idempotency-Key cannot be used"
+    assert response.json()["detail"].startswith("Idempotency-Key: key ")
     assert shop.runs == []
 
 
@@ -263,6 +265,7 @@ async def test_without_a_key_a_request_passes_unless_one_is_required(sql_place: 
     assert (await post(guard(sql_place, shop), None)).status_code == 201
     refused = await post(guard(sql_place, shop, required=True), None)
     assert (refused.status_code, code(refused)) == (400, "idempotency-key-missing")
+    assert refused.json()["title"] == "The header Idempotency-Key is required"
     only_orders = guard(sql_place, shop, required=lambda request: request.path == "/orders")
     assert (await post(only_orders, None)).status_code == 400
     assert (await post(only_orders, None, path="/other")).status_code == 201

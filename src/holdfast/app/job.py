@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_UNCHANGED = object()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -82,7 +84,7 @@ class Job(Generic[P, R]):
     def using(
         self,
         *,
-        conn: Any = None,
+        conn: Any = _UNCHANGED,
         delay: Duration | None = None,
         run_at: datetime | None = None,
         key: str | None = None,
@@ -94,12 +96,12 @@ class Job(Generic[P, R]):
     ) -> "Job[P, R]":
         """The same job, enqueued this way: in `conn`'s transaction, later, under a key, before others.
 
-        What an earlier `using` said stays, unless it is said anew.
+        `conn` is any connection that `publish` takes; `conn=None` commits on its own. Options of an earlier `using` stay,
+        unless they are given again.
         """
         if key is not None and self._key is not None:
             raise ConfigurationError(f"command {self.name} builds its key from its arguments; leave key= out")
         given: dict[str, Any] = {
-            "conn": conn,
             "delay": None if delay is None else to_timedelta(delay, name="delay"),
             "run_at": run_at,
             "key": key,
@@ -109,14 +111,22 @@ class Job(Generic[P, R]):
             "max_attempts": max_attempts,
             "retry": retry,
         }
-        placement = replace(self._placement, **{name: value for name, value in given.items() if value is not None})
+        changed = {name: value for name, value in given.items() if value is not None}
+        if conn is not _UNCHANGED:
+            changed["conn"] = conn
+        placement = replace(self._placement, **changed)
         placement.address(self.handler)
         if key is not None:
             check_key(key)
         return Job(self._router, self.handler, self.function, self._key, placement)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
-        """Stores the call; it runs once committed. The same key again stores nothing and returns the first."""
+        """Stores the call; a worker runs it once it is committed.
+
+        Without a connection it commits on its own, at once, whatever becomes of your transaction: as `publish` does with
+        `conn=None`. To make it part of your transaction, write `job.using(conn=session).enqueue(...)`. The same key again
+        stores nothing and returns the first message.
+        """
         app, message = self._message(args, kwargs)
         return (await app._publish([message], self._placement.conn, f"{self.name}.enqueue"))[0]
 
@@ -165,7 +175,7 @@ class SyncJob(Generic[P, R]):
         self._job = job
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
-        """`Job.enqueue`, blocking."""
+        """`Job.enqueue`, blocking: without a connection it commits on its own."""
         return self._job._enqueue_sync(*args, **kwargs)
 
 

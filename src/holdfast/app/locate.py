@@ -65,7 +65,18 @@ def _load_module(name: str) -> ModuleType:
     # As `python -m` does: what lies in the working directory can be imported.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
+    _set_up_django()
     return importlib.import_module(name)
+
+
+def _set_up_django() -> None:
+    """Sets Django up where its settings are named: an app may import models, which need it."""
+    if os.environ.get("DJANGO_SETTINGS_MODULE") and importlib.util.find_spec("django") is not None:
+        import django
+        from django.apps import apps
+
+        if not apps.ready:
+            django.setup()
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -76,6 +87,7 @@ def _load_file(path: Path) -> ModuleType:
     known = sys.modules.get(path.stem)
     if known is not None and path.samefile(getattr(known, "__file__", None) or os.devnull):
         return known
+    _set_up_django()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise AppNotFound(str(path), "it is not a Python file")

@@ -101,20 +101,26 @@ class Gate:
         self.records, self.options = records, options
         self.renewal = Renewal(records, options.lease, options.longest)
 
+    @property
+    def _header(self) -> str:
+        """The header's name as people write it; it is kept in lower case."""
+        return self.options.header.title()
+
     def key_of(self, given: list[str]) -> str | StoredResponse | None:
         """The key in the header's values, none without one, or the answer to one that cannot be read."""
         try:
             return read_key(given)
         except InvalidKey as error:
-            return problem(400, "idempotency-key-invalid", "The Idempotency-Key cannot be used", str(error))
+            name = self._header
+            return problem(400, "idempotency-key-invalid", f"The header {name} cannot be used", f"{name}: {error}")
 
     def missing(self) -> StoredResponse:
         """The answer to a request without a key where one is required."""
-        name = self.options.header
+        name = self._header
         return problem(
             400,
             "idempotency-key-missing",
-            "An Idempotency-Key is required",
+            f"The header {name} is required",
             f"This operation must not happen twice: send the header {name} with a value that is new for each "
             "operation and the same for each try of it.",
         )

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
+from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.cli.failure import Code, code_of, describe
 from holdfast.interfaces.cli.settings import Settings, shared_options
@@ -49,6 +50,9 @@ _COMMANDS = {
 }
 _PACKAGE = "holdfast.interfaces.cli"
 
+# Raised since click 8.2; earlier ones print the help themselves.
+_NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)]))
+
 
 class Root(click.Group):
     """`holdfast`."""
@@ -78,12 +82,20 @@ class Root(click.Group):
             click.echo("interrupted", err=True)
             code = Code.INTERRUPTED
         except (HoldfastError, click.ClickException) as error:
-            code = _failed(error)
+            code = _help(error) if isinstance(error, _NO_ARGUMENTS) else _failed(error)
         except Exception as error:  # noqa: BLE001
             if settings.log_level == "debug":
                 traceback.print_exc()
             code = _failed(error)
         sys.exit(int(code or 0))
+
+
+def _help(error: Exception) -> Code:
+    """A command that was named without what it needs: its help is the answer, and no failure."""
+    context = getattr(error, "ctx", None)
+    assert isinstance(context, click.Context)
+    click.echo(context.get_help())
+    return Code.DONE
 
 
 def _failed(error: Exception) -> Code:
@@ -98,6 +110,7 @@ def _failed(error: Exception) -> Code:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     no_args_is_help=True,
 )
+@click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def main() -> None:
     """Reliable events, jobs and messages: run workers, look at what they do, and mend what failed.
 

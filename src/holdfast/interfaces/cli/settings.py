@@ -54,6 +54,11 @@ class Settings:
             user = f"uid{os.getuid()}"
         return f"{user}@{socket.gethostname()}"
 
+    @property
+    def uses_app(self) -> bool:
+        """Whether this command imports the app: it was named with --app, or the store is the app's."""
+        return self.app is not None or not (self.dsn or os.environ.get("HOLDFAST_DSN"))
+
     def app_spec(self) -> str | None:
         """The app that was named: by --app, HOLDFAST_APP, or [tool.holdfast] in the nearest pyproject.toml."""
         return self.app or os.environ.get("HOLDFAST_APP") or _configured_app()

@@ -44,9 +44,10 @@ def _reach(function: C) -> C:
 
 
 def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
+    """What the app allows where it was named or names the store, else the environment; and what was given here."""
     from holdfast.outbound.webhooks.options import WebhookOptions
 
-    found = WebhookOptions.from_environment()
+    found = settings().load_app().webhooks.options if settings().uses_app else WebhookOptions.from_environment()
     return replace(found, allow_networks=found.allow_networks + networks, allow_http=found.allow_http or http)
 
 
