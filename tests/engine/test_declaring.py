@@ -1,5 +1,6 @@
 """Declarations that cannot work are refused when they are made, with a word on what would do."""
 
+import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -14,12 +15,17 @@ from holdfast import (
     ConfigurationError,
     Holdfast,
     HoldfastError,
+    IdempotencyMiddleware,
     InvalidPayload,
     RetryPolicy,
     Router,
+    Snooze,
     WorkerOptions,
     event,
+    upcast,
+    with_retry,
 )
+from holdfast.brokers import redis
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import Schedule
 from tests.engine.conftest import MakeApp
@@ -265,6 +271,70 @@ async def test_a_handler_that_returns_a_coroutine_is_a_dead_letter_and_not_a_suc
     failed = await only(hf)
     assert failed.status is Status.FAILED
     assert "consumer handle_async returned a coroutine that was not awaited" in str(failed.last_error)
+
+
+def wrong(value: Any) -> Any:
+    """A value of a type that no type checker would let pass."""
+    return value
+
+
+MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
+    (
+        "a dict is no event; give an instance .* or a name and a payload",
+        lambda hf: hf.sync.publish({"a": 1}, conn=None),
+    ),
+    ("a NoneType is no event", lambda hf: hf.sync.publish(None, conn=None)),
+    ("publish_many takes a list .* got a OrderPlaced", lambda hf: hf.sync.publish_many(OrderPlaced(1), conn=None)),
+    ("publish_many takes a list .* got a str", lambda hf: hf.sync.publish_many("order.placed", conn=None)),
+    ("a tuple is a name and a payload", lambda hf: hf.sync.publish_many([("a", {}, 1)], conn=None)),
+    ("headers: is a list; give a dict", lambda hf: hf.sync.publish("a", {}, conn=None, headers=["x"])),
+    ("@event on OrderPlaced lacks its name", lambda hf: event(wrong(OrderPlaced))),
+    ("raise version= in @event first", lambda hf: upcast(OrderPlaced, from_version=wrong("1"))),
+    ("give minute, hour, day, month and weekday", lambda hf: hf.cron("@daily")),
+    ("give each event as an argument", lambda hf: hf.consumer(["a", "b"])),
+    (r"include\(\) got .*; give a Router", lambda hf: hf.include(hf.sync)),
+    ("job f is a method", lambda hf: hf.job(name="f")(lambda self, a: None)),
+    (r"'delay'; write job.using\(delay=...\).enqueue", lambda hf: hf.job()(pay).sync.enqueue(1, delay=5)),
+    ("has no group=", lambda hf: hf.consumer("a", source=redis.stream("payments"))(handle)),
+    ("stop is True", lambda hf: asyncio.run(hf.work(stop=True))),
+    (r"workers is True; give WorkerOptions\(...\)", lambda hf: asyncio.run(hf.lifespan(workers=True).__aenter__())),
+    ("write it as postgresql://", lambda hf: Holdfast("host=localhost dbname=shop")),
+    ("scope is 'user'; give a function", lambda hf: IdempotencyMiddleware(wrong(handle), hf=hf, scope=wrong("user"))),
+    (
+        "hf is 'shop'; give the Holdfast app",
+        lambda hf: IdempotencyMiddleware(wrong(handle), hf=wrong("shop"), scope=str),
+    ),
+    (r"give a name first: @with_retry\('charge'\)", lambda hf: with_retry(wrong(handle_async))),
+    ("policy is 5; for 5 runs give", lambda hf: with_retry.sync("charge", policy=wrong(5))),
+]
+
+
+@pytest.mark.parametrize(("problem", "make"), MISTAKES, ids=[problem for problem, _ in MISTAKES])
+def test_what_newcomers_get_wrong_says_what_to_write(hf: Holdfast, problem: str, make: Callable[[Any], Any]) -> None:
+    with pytest.raises((HoldfastError, TypeError), match=problem):
+        make(hf)
+
+
+async def test_a_handler_that_returns_the_class_of_a_signal_is_a_dead_letter(make_app: MakeApp) -> None:
+    hf = make_app()
+    await hf.job(name="pay")(lambda: Snooze).enqueue()
+    await drain(hf)
+    dead = await only(hf)
+    assert (dead.status, dead.attempts) == (Status.FAILED, 1)
+    assert "job pay returned the class Snooze; return an instance of it" in str(dead.last_error)
+
+
+def test_a_router_hands_on_what_it_declares_after_it_was_included(hf: Holdfast) -> None:
+    inner, outer = Router(), Router()
+    hf.include(outer)
+    outer.include(inner)
+    inner.job(name="pay")(pay)
+    inner.cron("0 7 * * *", name="daily")(no_parameters)
+    inner.consumer("a")(handle)
+    inner.projector("a", name="totals")(handle_async)
+    inner.reaction("a")(handle)
+    assert sorted(hf.handlers) == ["daily", "handle", "pay", "totals"]
+    assert (sorted(hf.schedules), len(hf.reactions)) == (["daily"], 1)
 
 
 def test_two_handlers_cannot_have_one_name(hf: Holdfast) -> None:

@@ -246,6 +246,7 @@ class Holdfast(Router):
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         check_instance("options", options, WorkerOptions)
+        check_instance("stop", stop, asyncio.Event)
         await work(self, options, stop)
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
@@ -283,6 +284,7 @@ class Holdfast(Router):
 
         `FastAPI(lifespan=hf.lifespan)`
         """
+        check_instance("workers", workers, WorkerOptions)
         await self._prepare(None)
         stop = asyncio.Event()
         working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))

@@ -50,6 +50,8 @@ def check_dsn(dsn: object) -> Path | None:
     hint = "use sqlite:///path or postgresql://…"
     if driver and database in ("sqlite", "postgresql", "postgres"):
         hint = f"leave '+{driver}' out: {database}://…"
+    elif "=" in dsn:
+        scheme, hint = "host=… dbname=…" if "dbname" in dsn else scheme, "write it as postgresql://user@host/database"
     elif "://" not in dsn and "@" not in dsn:
         hint = f"for a file write sqlite:///{dsn}"
     raise ConfigurationError(f"a DSN that begins with {scheme!r} names no store Holdfast knows; {hint}")

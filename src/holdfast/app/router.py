@@ -61,21 +61,46 @@ class Router:
         self._defaulted: set[str] = set()
 
     def include(self, router: "Router") -> None:
-        """Takes over everything a router declared so far; its jobs can be enqueued once it belongs to an app.
+        """Takes over what a router has declared, and what it will declare; its jobs can be enqueued once it belongs to an app.
 
         A handler without a retry policy of its own gets the one of its queue here.
         """
+        if not isinstance(router, Router):
+            raise ConfigurationError(f"include() got {router!r}; give a Router")
         self.event_types.include(router.event_types)
-        for handler in router.handlers.values():
-            if handler.name in router._defaulted:
-                self._defaulted.add(handler.name)
-                handler = replace(handler, retry=self._default_retry(handler.queue))
-            self._add(handler)
-        self.schedules |= router.schedules
-        self.relays |= router.relays
-        self.feeds |= router.feeds
-        self.reactions.extend(reaction for reaction in router.reactions if reaction not in self.reactions)
+        for name in list(router.handlers):
+            self._take(router, name)
+        for reaction in router.reactions:
+            self._take_reaction(reaction)
         router._parent = self
+
+    def _take(self, router: "Router", name: str) -> None:
+        handler = router.handlers[name]
+        if name in router._defaulted:
+            self._defaulted.add(name)
+            handler = replace(handler, retry=self._default_retry(handler.queue))
+        if name not in router.feeds:
+            self._declare_event(handler.event)
+        self._add(handler)
+        if name in router.schedules:
+            self.schedules[name] = router.schedules[name]
+        if name in router.relays:
+            self.relays[name] = router.relays[name]
+        if name in router.feeds:
+            self.feeds[name] = router.feeds[name]
+        self._declared(name)
+
+    def _take_reaction(self, reaction: Reaction) -> None:
+        self._declare_event(reaction.event)
+        if reaction not in self.reactions:
+            self.reactions.append(reaction)
+        if self._parent is not None:
+            self._parent._take_reaction(reaction)
+
+    def _declared(self, name: str) -> None:
+        """Hands a handler that was just declared to the router or app that this one was included in."""
+        if self._parent is not None:
+            self._parent._take(self, name)
 
     def consumer(
         self,
@@ -119,6 +144,7 @@ class Router:
             if source is None:
                 self._declare_event(known)
                 self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
+                self._declared(handler.name)
                 return function
             if not from_start:
                 raise ConfigurationError(
@@ -136,6 +162,7 @@ class Router:
             )
             self._add(replace(handler, event=known, by_key=direct, reread=partial(reread, self, handler.name)))
             self.feeds[handler.name] = fed
+            self._declared(handler.name)
             return function
 
         return decorate
@@ -171,6 +198,7 @@ class Router:
                 )
             self._declare_event(known)
             self._add(replace(handler, patterns=patterns, event=known, reset=reset, swap=swap))
+            self._declared(handler.name)
             return function
 
         return decorate
@@ -187,8 +215,7 @@ class Router:
             name = getattr(function, "__name__", repr(function))
             check_function(f"reaction {name}", function)
             check_event_function(name, function, known)
-            self._declare_event(known)
-            self.reactions.append(Reaction(patterns, known, function, takes_context(function)))
+            self._take_reaction(Reaction(patterns, known, function, takes_context(function)))
             return function
 
         return decorate
@@ -215,6 +242,7 @@ class Router:
         self._add(handler_of(relay, lambda: self._bound().store, self._default_retry(queue)))
         self._defaulted.add(name)
         self.relays[name] = relay
+        self._declared(name)
 
     def job(self, bare: None = None, /, **options: Unpack[Options]) -> MakesJob:
         """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
@@ -257,6 +285,7 @@ class Router:
         def decorate(function: Callable[..., Any]) -> Any:
             job = self._job(function, Kind.JOB, None, options, scheduled=True)
             self.schedules[job.name] = Schedule(job.name, expression, tz, policy, job.handler.queue)
+            self._declared(job.name)
             return job
 
         return decorate
@@ -272,6 +301,7 @@ class Router:
             check_key_template(handler.name, key, parameters.names)
         handler = replace(handler, parameters=parameters)
         self._add(handler)
+        self._declared(handler.name)
         return Job(self, handler, function, key)
 
     def _handler(self, function: Callable[..., Any], kind: Kind, options: Options) -> Handler:
@@ -311,7 +341,9 @@ def _patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[str, ..
     for event in events:
         refuse_bare(f"{decorator}(OrderPlaced), with the event that it is for", event)
         if not isinstance(event, str | type):
-            raise ConfigurationError(f"{decorator}: {event!r} is neither an event class nor a name")
+            raise ConfigurationError(
+                f"{decorator}: {event!r} is neither an event class nor a name; give each event as an argument"
+            )
         patterns.append(check_pattern(event) if isinstance(event, str) else event_type(event).name)
     known = [check_fields(event_type(event)) for event in events if isinstance(event, type)]
     if known and len(events) > 1:

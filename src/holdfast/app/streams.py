@@ -74,6 +74,10 @@ def feed(
                 f"consumer {name}: {word}= is {place!r}; give a place at a broker, such as "
                 "redis.stream('payments', group='shop')"
             )
+    if getattr(source, "group", "") is None:
+        raise ConfigurationError(
+            f"consumer {name}: source {source.name} has no group=; give the group that reads it, such as 'shop'"
+        )
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_AT_ONCE:
         raise ConfigurationError(f"consumer {name}: concurrency is {concurrency!r}; give 1 to {_MOST_AT_ONCE:,}")
     known = origin if origin is not None else source.name.partition(":")[0]

@@ -132,6 +132,9 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
     ... class OrderPlaced:
     ...     order_id: int
     """
+    given: object = name
+    if isinstance(given, type):
+        raise ConfigurationError(f"@event on {given.__qualname__} lacks its name; write @event('order.placed')")
     check_type(name)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ConfigurationError(f"event {name!r} has version {version!r}; give a whole number from 1")
@@ -159,10 +162,10 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
 def upcast(cls: type, *, from_version: int) -> Callable[[Upcast], Upcast]:
     """Declares how a payload of `from_version` becomes one of the next version."""
     known = event_type(cls)
-    if not 1 <= from_version < known.version:
+    if isinstance(from_version, bool) or not isinstance(from_version, int) or not 1 <= from_version < known.version:
         raise ConfigurationError(
             f"upcast of {known.name} from version {from_version!r}; it is at version {known.version}, "
-            f"so give 1 to {known.version - 1}"
+            + (f"so give 1 to {known.version - 1}" if known.version > 1 else "so raise version= in @event first")
         )
 
     def decorate(function: Upcast) -> Upcast:
@@ -181,6 +184,11 @@ def event_type(cls: type) -> EventType:
         # @dataclass(slots=True) above @event makes a new class that carries the mark of the first one.
         found = replace(found, cls=cls)
         setattr(cls, _MARK, found)
+    if found is None and cls.__module__ == "builtins":
+        raise ConfigurationError(
+            f"a {cls.__name__} is no event; give an instance of an event class, or a name and a payload: "
+            "publish('order.placed', {'order_id': 1}, ...), in publish_many as tuples ('order.placed', {'order_id': 1})"
+        )
     if found is None:
         raise ConfigurationError(
             f"{cls.__module__}.{cls.__qualname__} has no event name; decorate it with @event('some.name'): "

@@ -78,6 +78,8 @@ def same(a: str | bytes, b: str | bytes) -> bool:
 
 def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
     """Return `headers` as a bounded dict of text to text, or raise `InvalidPayload` naming the header."""
+    if not isinstance(headers, Mapping):
+        raise InvalidPayload("headers", f"is a {type_name(type(headers))}; give a dict of text to text")
     if len(headers) > MAX_HEADERS:
         raise InvalidPayload("headers", f"{len(headers)} headers, over the limit of {MAX_HEADERS}")
     checked: dict[str, str] = {}

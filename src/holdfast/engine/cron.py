@@ -89,7 +89,10 @@ def _times(expression: str, tz: str, after: datetime) -> Iterator[datetime]:
     try:
         times = CronSim(expression, after.astimezone(zone))
     except (CronSimError, ValueError) as error:
-        raise ConfigurationError(f"cron expression {expression!r} cannot be read: {error}") from None
+        raise ConfigurationError(
+            f"cron expression {expression!r} cannot be read: {error}; give minute, hour, day, month and weekday, such as "
+            "'0 7 * * *'"
+        ) from None
     return (at.astimezone(UTC) for at in times)
 
 

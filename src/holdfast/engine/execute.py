@@ -77,6 +77,10 @@ async def execute(
     carried, surrounding = _correlate(context, claimed), sys.exception()
     try:
         result = await _once(handler, claimed, context, threads, window)
+        if isinstance(result, type) and issubclass(result, Signal):
+            raise ConfigurationError(
+                f"{handler.kind} {handler.name} returned the class {result.__name__}; return an instance of it"
+            )
         if inspect.iscoroutine(result):
             result.close()
             raise ConfigurationError(

@@ -8,11 +8,18 @@ from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, InvalidPayload
 from holdfast.core.validation import misfit, validator_of
 
+PLACEMENT_OPTIONS = frozenset(
+    {"conn", "delay", "run_at", "key", "unique", "priority", "queue", "max_attempts", "retry"}
+)
+"""What `job.using(...)` takes."""
+
 
 class Parameters:
     """A job's parameters without its context; reads and checks the arguments that are stored for a call."""
 
     def __init__(self, job: str, parameters: list[inspect.Parameter], types: dict[str, Any]) -> None:
+        if parameters and parameters[0].name == "self":
+            raise ConfigurationError(f"job {job} is a method, and a worker has no object to call it on; use a function")
         for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise ConfigurationError(
@@ -31,9 +38,13 @@ class Parameters:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"job {self._job}{self._signature}: {error}") from None
+            hint = next((f"; write job.using({name}=...).enqueue(...)" for name in kwargs if self._is_option(name)), "")
+            raise TypeError(f"job {self._job}{self._signature}: {error}{hint}") from None
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def _is_option(self, name: str) -> bool:
+        return name in PLACEMENT_OPTIONS and name not in self.names
 
     def read(self, text: str) -> dict[str, Any]:
         """The stored arguments of a call as the function takes them; `InvalidPayload` for those that do not fit."""

@@ -39,7 +39,7 @@ def idempotent(
     answer can be stored with the effect by `request.idempotency.sync.complete(...)`. A request without a key is
     refused unless `required=False`. An exception releases the key, also `Http404` and its like.
     """
-    gate = open_gate(hf, records, options(**chosen))
+    gate = open_gate(hf, records, scope, options(**chosen))
 
     def decorate(view: View[P]) -> View[P]:
         if iscoroutinefunction(view):

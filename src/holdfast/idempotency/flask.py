@@ -36,7 +36,7 @@ def idempotent(
     can be stored with the effect by `g.idempotency.sync.complete(...)`. A request without a key is refused unless
     `required=False`. An exception releases the key, also the one that `abort` raises.
     """
-    gate = open_gate(hf, records, options(**chosen))
+    gate = open_gate(hf, records, scope, options(**chosen))
 
     def decorate(view: Callable[P, Any]) -> Callable[P, Response]:
         @wraps(view)

@@ -285,11 +285,18 @@ def unknown() -> StoredResponse:
     )
 
 
-def open_gate(hf: App | None, records: Records | None, chosen: Options) -> Gate:
-    """A gate on an app's store, or on other records."""
+def open_gate(hf: App | None, records: Records | None, scope: object, chosen: Options) -> Gate:
+    """A gate on an app's store, or on other records; `scope` must be a function of the request."""
+    if not callable(scope):
+        raise ConfigurationError(
+            f"scope is {scope!r}; give a function of the request that returns whose key it is, such as "
+            "lambda request: request.headers['x-user']"
+        )
     if (hf is None) is (records is None):
         raise ConfigurationError("pass hf= to keep records in its store, or records= such as RedisRecords(url)")
     if records is None:
+        if not hasattr(type(hf), "ops"):
+            raise ConfigurationError(f"hf is {hf!r}; give the Holdfast app")
         assert hf is not None
         records = StoreRecords(hf)
     return Gate(records, chosen)

@@ -41,7 +41,7 @@ class IdempotencyMiddleware:
         **chosen: Unpack[Chosen],
     ) -> None:
         self.app = app
-        self._gate = open_gate(hf, records, options(**chosen))
+        self._gate = open_gate(hf, records, scope, options(**chosen))
         self._scope_of, self._required = scope, required
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

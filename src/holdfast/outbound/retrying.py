@@ -14,8 +14,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Un
 
 from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.course import Attempt, Course
@@ -97,7 +98,12 @@ class Retrying:
         breaker: CircuitBreaker | None = None,
         own: bool = False,
     ) -> None:
-        self._operation, self._policy, self._key = operation, policy, idempotency_key
+        if not isinstance(operation, str):
+            raise ConfigurationError(
+                f"with_retry got {operation!r} for its operation; give a name first: @with_retry('charge'), or "
+                "with_retry('charge', function)"
+            )
+        self._operation, self._policy, self._key = operation, check_policy("policy", policy), idempotency_key
         self._timeout = timeout if timeout is None or timeout is DEFAULT_TIMEOUT else _seconds(timeout)
         self._deadline = None if deadline is None else _seconds(deadline)
         self._rules, self._fields, self._budget = classify, log_fields, budget

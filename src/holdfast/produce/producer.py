@@ -4,7 +4,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.payload import MAX_BYTES, encode
+from holdfast.core.payload import MAX_BYTES, check_headers, encode
 from holdfast.core.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.produce.commit import after_commit
@@ -76,7 +76,7 @@ class Producer:
         type, body, known, unchecked = _named(event, payload, checks)
         carried: dict[str, object] = dict(correlation())
         if headers:
-            carried |= headers
+            carried |= headers if isinstance(headers, Mapping) else check_headers(headers)
         if known is not None:
             self._declared.add(known)
             if known.redact:
@@ -115,11 +115,14 @@ class Producer:
         are many, while they are written."""
 
         checks = self._validate if validate is None else validate
+        _check_events(events)
 
         def make() -> Iterator[NewMessage]:
             # What is alike in all messages of a type is checked with the first of them.
             first: dict[str | type, NewMessage] = {}
             for event, chance in zip(events, _chances(len(events)), strict=True):
+                if type(event) is tuple and len(event) != 2:
+                    raise ConfigurationError(f"publish_many got {event!r}; a tuple is a name and a payload")
                 name, payload = event if type(event) is tuple else (event, None)
                 named, body, known, unchecked = _named(name, payload, checks)
                 kind = named if known is None else known.cls
@@ -241,6 +244,14 @@ class Producer:
     def _hint(self) -> None:
         if self._committed is not None:
             self._committed()
+
+
+def _check_events(events: Sequence[object]) -> None:
+    if not isinstance(events, Collection) or isinstance(events, str | bytes | Mapping) or hasattr(events, "_fields"):
+        raise ConfigurationError(
+            f"publish_many takes a list of events, and got a {type(events).__name__}; give instances, or tuples of a name "
+            "and a payload"
+        )
 
 
 def _id(chance: int) -> UUID:
