@@ -7,6 +7,10 @@ ARGS   ?=
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# The demo needs the web console and none of the tools of development; it has its own small environment unless those are installed.
+DEMO_VENV ?= .venv-demo
+DEMO      := $(if $(wildcard $(STAMP)),$(VENV),$(DEMO_VENV))
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench bench-full docs soak clean
 
@@ -14,14 +18,21 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
 # The stamp is written last, so an installation that broke off is made again.
-$(STAMP): pyproject.toml src/holdfast/_version.py
-	@echo "Installing holdfast[$(EXTRAS)] into $(VENV)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+define install
+	@echo "Installing holdfast[$(2)] into $(1)"
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$(2)]'
 	@touch $@
+endef
 
-demo: $(STAMP) ## run the demo: a shop, its failures, and what holds (ARGS="--seconds 20")
-	@$(BIN)/holdfast demo $(ARGS)
+$(STAMP): pyproject.toml src/holdfast/_version.py
+	$(call install,$(VENV),$(EXTRAS))
+
+$(DEMO_VENV)/.installed: pyproject.toml src/holdfast/_version.py
+	$(call install,$(DEMO_VENV),console)
+
+demo: $(DEMO)/.installed ## run the demo: a shop, its failures, and what holds (ARGS="--seconds 20")
+	@$(DEMO)/bin/holdfast demo $(ARGS)
 
 test: $(STAMP) ## run the tests in three processes, without the soak tests (ARGS="-k claim")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
@@ -50,5 +61,5 @@ soak: $(STAMP) ## run the full sizes and the long runs (hours may pass)
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
