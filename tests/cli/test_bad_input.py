@@ -1,6 +1,8 @@
 """Bad input on every command: one clear line, the right exit code, never a traceback."""
 
+import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -342,3 +344,33 @@ def test_a_broken_pyproject_is_named(shop: Shop, monkeypatch: pytest.MonkeyPatch
     Path("pyproject.toml").write_text("not = [toml")
     result = shop.run("worker")
     assert (result.exit_code, "pyproject.toml cannot be read" in result.stderr) == (2, True)
+
+
+def test_a_pyproject_of_another_user_runs_no_code(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, ran = tmp_path / "pyproject.toml", tmp_path / "ran"
+    file.write_text('[tool.holdfast]\napp = "evil.py:hf"\n')
+    evil = f"import pathlib; pathlib.Path({str(ran)!r}).touch(); raise RuntimeError\n"
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    (inside / "evil.py").write_text(evil)
+    monkeypatch.chdir(inside)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert shop.run("stats", env={"HOLDFAST_DSN": None}).exit_code == 6
+    assert ran.exists(), "a file of one's own names the app"
+    ran.unlink()
+    if os.getuid() == 0:
+        os.chown(file, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 65534)
+    refused = shop.run("stats", env={"HOLDFAST_DSN": None})
+    assert refused.exit_code == 2
+    assert "another user" in refused.stderr
+    assert "--app" in refused.stderr
+    assert not ran.exists()
+    assert shop.run("stats").exit_code == 0, "an app that is not needed is not looked for"
+    if os.getuid() == 0:
+        os.chown(tmp_path, 65534, 65534)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "evil.py").write_text(evil)
+        assert shop.run("stats", env={"HOLDFAST_DSN": None}).exit_code == 6
+        assert ran.exists(), "its owner's working directory may name it"

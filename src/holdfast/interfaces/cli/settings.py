@@ -207,5 +207,19 @@ def _configured_app() -> str | None:
             found = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("holdfast", {}).get("app")
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}") from None
-        return None if found is None else str(found)
+        if found is None:
+            return None
+        if not _is_trusted(file, here):
+            raise ConfigurationError(
+                f"{file} names the app {str(found)[:200]!r} but belongs to another user, so it is not imported; pass --app or "
+                "set HOLDFAST_APP"
+            )
+        return str(found)
     return None
+
+
+def _is_trusted(file: Path, here: Path) -> bool:
+    """Whether a file that makes code run belongs to this user, to root, or to the owner of the working directory if it
+    is there: in a shared folder such as /tmp another user could have put it."""
+    owners = {os.getuid(), 0} | ({here.stat().st_uid} if file.parent == here else set())
+    return {file.stat().st_uid, file.lstat().st_uid} <= owners
