@@ -23,7 +23,7 @@ from holdfast.stores.planned import Action, Chosen, Wanted, Why, acceptable, act
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, clock
 from holdfast.stores.seen import seen_deliveries
-from holdfast.stores.webhook import endpoints as endpoint_list
+from holdfast.stores.webhook import listed_endpoints
 from holdfast.stores.worker import Worker, workers
 
 V = TypeVar("V", str, int)
@@ -335,7 +335,7 @@ def _counted(find: Callable[[Sequence[UUID]], Operation[frozenset[UUID]]], items
 
 def _circuits(consumers: Set[str]) -> Work[tuple[OpenCircuit, ...]]:
     """A webhook endpoint's circuit has its consumer's name; of the others nobody can say who will use them."""
-    endpoints = {one.consumer for one in (yield from do(endpoint_list()))}
+    endpoints = {one.consumer for one in (yield from do(listed_endpoints()))}
     found = [
         OpenCircuit(
             name=one.name,

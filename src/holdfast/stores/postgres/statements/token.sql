@@ -14,8 +14,10 @@ returning id
 select {token} from {hf}token t order by t.created_at, t.id
 
 -- name: find_token
--- The token with this hash, and whether its use is worth noting again.
-select {token}, t.last_used_at is null or t.last_used_at < now() - interval '1 minute'
+-- The token with this hash, and whether its use is worth noting again: not for a role or a server that may only read.
+select {token}, (t.last_used_at is null or t.last_used_at < now() - interval '1 minute')
+       and has_column_privilege(t.tableoid, 'last_used_at', 'UPDATE') and not pg_is_in_recovery()
+       and current_setting('default_transaction_read_only') = 'off'
 from {hf}token t where t.hash = :hash::text
 
 -- name: use_token
