@@ -24,7 +24,7 @@ PUBLIC: list[str] = """
     InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost LockTimeout LogRewound MemoryCircuits Message NoTransaction
     NotFound Outage PayloadTooLarge Published RaisesEvents RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter
     RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze StoreBusy
-    StoreCircuits StoreError StoreLocked StoreReplaced StoreUnavailable SyncServiceClient TerminalError Tracing UnreadableRecord UnsupportedConnection
+    StoreCircuits StoreError StoreLocked StoreReplaced StoreTimeout StoreUnavailable SyncServiceClient TerminalError Tracing UnreadableRecord UnsupportedConnection
     Verdict
     WebhookOptions WebhookRefused WorkerOptions WrongDatabase __version__ begin_immediate collect_events correlate event immediate job_key key redact_logs upcast with_retry
 """.split()  # noqa: SIM905

@@ -46,6 +46,7 @@ from holdfast.core.errors import (
     StoreError,
     StoreLocked,
     StoreReplaced,
+    StoreTimeout,
     StoreUnavailable,
     TerminalError,
     UnreadableRecord,
@@ -98,6 +99,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (BrokerUnavailable("kafka:orders", "timed out"), ["kafka:orders", "(timed out)", "check"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
     (StoreLocked("sqlite:///shop.db"), ["rolled back", "journal_mode"]),
+    (StoreTimeout("postgresql://db/shop", "lock timeout"), ["lock timeout", "alter role"]),
     (
         StoreLocked("sqlite:///shop.db", AT, timedelta(seconds=31), "process 4711"),
         ["another connection of process 4711", "2026-01-02 00:00:00 UTC (31 s)", "neither committed"],

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGTERM
 
+import psycopg
 import pytest
 
 from holdfast.core.errors import KeyConflict, StoreUnavailable
@@ -262,3 +263,46 @@ def test_a_slow_way_to_the_database_costs_no_lease_at_the_defaults(place: Place,
     assert place.statuses() == {"delivered": 30}
     assert "lease" not in worker.log
     assert attempts(place) == {2}
+
+
+# Time limits of the role: FAULTS 64.
+
+
+@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+def test_a_time_limit_of_the_role_is_waited_out_by_a_worker_that_announces_itself(place: Place, limit: str) -> None:
+    with psycopg.connect(place.dsn) as other:
+        other.execute("lock table holdfast.worker in access exclusive mode")
+        worker = place.worker("lab", lease=LEASE, dsn=f"{place.dsn}?options=-c%20{limit}%3D300")
+        worker.says("at a time limit")
+        assert "a bug" not in worker.log
+    worker.says("worker started")
+    place.publish("visit", n=1)
+    place.drained()
+    assert worker.alive
+
+
+@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+def test_a_time_limit_of_the_role_is_waited_out_at_start_up_and_while_working(place: Place, limit: str) -> None:
+    dsn = f"{place.dsn}?options=-c%20{limit}%3D300"
+    with psycopg.connect(place.dsn) as other:
+        other.execute("lock table holdfast.subscription, holdfast.delivery in access exclusive mode")
+        worker = place.worker("lab", lease=LEASE, dsn=dsn)
+        worker.says("at a time limit")
+    worker.says("worker started")
+    with psycopg.connect(place.dsn) as other:
+        other.execute("lock table holdfast.delivery in access exclusive mode")
+        before = worker.log.count("at a time limit")
+        until(lambda: worker.log.count("at a time limit") > before, "it does not notice", 30, place.logs)
+    place.publish("visit", n=1)
+    place.drained()
+    assert worker.alive
+    assert "a bug" not in worker.log
+
+
+def test_an_idle_limit_of_the_role_does_not_end_a_worker(place: Place) -> None:
+    dsn = f"{place.dsn}?options=-c%20idle_in_transaction_session_timeout%3D20"
+    worker = place.worker("lab", lease=30, dsn=dsn)
+    worker.says("worker started")
+    place.publish_many("twice", [{"n": n} for n in range(20)])
+    place.drained()
+    assert worker.alive

@@ -29,7 +29,8 @@
     ├── BrokerUnavailable             a broker cannot be reached, or did not confirm
     ├── StoreError
     │   ├── StoreUnavailable
-    │   │   └── StoreLocked           SQLite: another connection holds a lock
+    │   │   ├── StoreLocked           SQLite: another connection holds a lock
+    │   │   └── StoreTimeout          PostgreSQL: a time limit of the role or database ended a statement
     │   ├── StoreReplaced             SQLite: the file was deleted or replaced while it was open
     │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
     │   ├── SchemaMismatch
@@ -440,6 +441,17 @@ class StoreLocked(StoreUnavailable):
             f"store {self.store} is locked: another connection{self.holder and f' of {self.holder}'} has held the write "
             f"lock since {self.since:%Y-%m-%d %H:%M:%S} UTC ({self.held.total_seconds():,.0f} s); look there for a "
             "transaction that wrote and was neither committed nor rolled back"
+        )
+
+
+class StoreTimeout(StoreUnavailable):
+    """PostgreSQL ended a statement at a time limit that is set for the role or the database. It can be tried again."""
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store} ended a statement at a time limit ({self.cause}); it is tried again where that is safe. "
+            "If it happens often, look for transactions that hold locks, or raise lock_timeout, statement_timeout, "
+            "idle_in_transaction_session_timeout or transaction_timeout of the role (`alter role ... set ...`)"
         )
 
 

@@ -14,7 +14,14 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8Dumper
 
-from holdfast.core.errors import ConfigurationError, LockTimeout, SchemaMismatch, StoreError, StoreUnavailable
+from holdfast.core.errors import (
+    ConfigurationError,
+    LockTimeout,
+    SchemaMismatch,
+    StoreError,
+    StoreTimeout,
+    StoreUnavailable,
+)
 from holdfast.stores.connection import (
     AsyncConnection,
     AsyncPsycopg,
@@ -61,6 +68,14 @@ HOT_SESSION = (
 _ISOLATION = psycopg.IsolationLevel.READ_COMMITTED
 # A replay can meet a job that was published under its unique key meanwhile; looking again tells.
 _AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
+# Limits that people set for a role or a database can end any statement, also at start-up.
+_TIME_LIMITS = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+    psycopg.errors.IdleSessionTimeout,
+)
 _UNREACHABLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 
 
@@ -140,12 +155,14 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def transaction(self, lock_timeout: timedelta) -> Iterator[psycopg.Connection]:
-        try:
-            with self._translated(), self._pool.connection() as connection, connection.transaction():
-                connection.execute(f"set local lock_timeout = {round(lock_timeout.total_seconds() * 1000)}".encode())
-                yield connection
-        except psycopg.errors.LockNotAvailable as error:
-            raise LockTimeout(f"a table of {self.name}", lock_timeout) from error
+        with self._translated(), self._pool.connection() as connection:
+            try:
+                with connection.transaction():
+                    limit = round(lock_timeout.total_seconds() * 1000)
+                    connection.execute(f"set local lock_timeout = {limit}".encode())
+                    yield connection
+            except psycopg.errors.LockNotAvailable as error:
+                raise LockTimeout(f"a table of {self.name}", lock_timeout) from error
 
     async def verify(self, conn: AsyncConnection) -> None:
         await self.verification.verify(conn)
@@ -302,8 +319,8 @@ class PostgresStore:
             raise
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise SchemaMismatch(self.dialect.schema, None, newest(_MIGRATIONS)) from error
-        except psycopg.errors.LockNotAvailable:
-            raise
+        except _TIME_LIMITS as error:
+            raise StoreTimeout(self.name, str(error).strip()) from error
         except _UNREACHABLE as error:
             raise StoreUnavailable(self.name, str(error).strip() or type(error).__name__) from error
         except psycopg.errors.InsufficientPrivilege as error:
