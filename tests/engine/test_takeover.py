@@ -27,6 +27,8 @@ from tests.engine.running import (
 from tests.servers.postgres import PostgresServer
 
 LEASE = timedelta(seconds=1)
+CLAIM = "set status = 'in_flight', attempts = d.attempts + 1"
+"""What only a claim contains: taking over, pruning and catching up skip locked rows too."""
 
 
 async def abandoned(hf: Holdfast, consumer: str, *, alive: bool = False) -> Delivery:
@@ -147,7 +149,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_back_by_the_worker_itself(
             seen.append(ctx.attempt)
 
         await work.enqueue()
-        proxy.lose("for update skip locked", forward=True)
+        proxy.lose(CLAIM, forward=True)
         async with working(hf, lease=LEASE):
             await eventually(lambda: _all(hf, Status.DELIVERED))
         assert proxy.lost == 1
@@ -167,7 +169,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_back_at_the_end_at_the_late
         async def work() -> None: ...
 
         await work.enqueue()
-        proxy.lose("for update skip locked", forward=True)
+        proxy.lose(CLAIM, forward=True)
         async with working(hf, lease=timedelta(seconds=30)):
             await eventually(lambda: proxy.lost)
             await eventually(lambda: _all(hf, Status.IN_FLIGHT))
