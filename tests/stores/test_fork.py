@@ -71,7 +71,7 @@ held, go = threading.Event(), threading.Event()
 
 @operation(reads=True)
 def read_slowly():
-    yield Query("counts")
+    yield Query("clock")
     held.set()
     go.wait(30)
 

@@ -21,8 +21,8 @@ MINUTES = 60
 EXACT = 250_000
 """How many deliveries an hour may have accepted to be counted one by one; more are estimated."""
 
-_SLOTS = 6
-_MESSAGES = 15
+_SLOTS = 4
+_MESSAGES = 23
 _STRETCH = 1_000
 _LEAST_MARGIN = 0.02
 _LANES = 50

@@ -18,6 +18,7 @@ BUDGET = 500_000
 _FEW = 100
 _ROUNDS = 2
 _IN_FLIGHT = 50_000
+_ALL = 2**62
 _KINDS = 500
 _NEWEST = 2_000
 
@@ -30,12 +31,12 @@ def counts(*, exact: bool = False) -> Steps[list[Count]]:
 
     `exact` ignores the budget and counts to the end, in a time that grows with what is not done.
     """
-    if exact:
-        return [_count(row, Tally(row[3])) for row in (yield Query("counts"))]
-    heads = yield Query("load_heads", limit=_IN_FLIGHT)
+    most = _ALL if exact else _IN_FLIGHT
+    heads = yield Query("load_heads", limit=most)
     lanes = [(state, queue, consumer) for queue, consumer, state, size, *_ in heads if size is None]
-    sizes = dict(zip(lanes, (yield from _sizes("load_sizes", "lanes", _LANE, lanes)), strict=True))
-    capped = sum(row[3] or 0 for row in heads) >= _IN_FLIGHT
+    sized = yield from _sizes("load_sizes", "lanes", _LANE, lanes, _ALL if exact else _FEW)
+    sizes = dict(zip(lanes, sized, strict=True))
+    capped = sum(row[3] or 0 for row in heads) >= most
     found = []
     for row in heads:
         queue, consumer, state, size, *_ = row
@@ -55,7 +56,7 @@ def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list
         newest = yield Query("recent_failure_kinds", limit=_NEWEST)
         kinds = list(dict.fromkeys([*kinds, *((mark, consumer) for mark, consumer in newest)]))
     kinds = [kind for kind in kinds if not consumers or kind[1] in consumers]
-    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds)), strict=True))
+    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds, _FEW)), strict=True))
     largest = sorted(counted, key=lambda kind: (-counted[kind][0], kind[0] is None, kind[0] or "", kind[1]))[:limit]
     examples = {row[0]: row for row in (yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(largest))))}
     return [_group(kind, counted[kind], examples[n]) for n, kind in enumerate(largest) if n in examples]
@@ -64,7 +65,7 @@ def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list
 @operation(reads=True)
 def group_size(consumer: str, group: str) -> Steps[Tally]:
     """How many dead letters of a consumer failed alike."""
-    ((size, _),) = yield from _sizes("failure_sizes", "kinds", _KIND, [(group, consumer)])
+    ((size, _),) = yield from _sizes("failure_sizes", "kinds", _KIND, [(group, consumer)], _FEW)
     return size
 
 
@@ -73,7 +74,7 @@ _KIND = ("n", "fingerprint", "consumer")
 
 
 def _sizes(
-    name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]]
+    name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]], bound: int
 ) -> Steps[list[tuple[Tally, Row]]]:
     """How many of each there are, with what else the statement returns.
 
@@ -81,7 +82,7 @@ def _sizes(
     """
     every = dict(enumerate(items))
     found: dict[int, tuple[Tally, Row]] = {}
-    unfinished, bound = every, _FEW
+    unfinished = every
     for _ in range(1 + _ROUNDS):
         if not unfinished:
             break

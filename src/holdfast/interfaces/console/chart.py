@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from math import ceil
 
 from markupsafe import Markup
 
@@ -44,7 +43,7 @@ def throughput(minutes: Sequence[Minute]) -> Chart:
     note = "deliveries accepted in each minute, and what became of them by now"
     if estimated:
         error = max(minute.margin / minute.accepted for minute in estimated if minute.accepted)
-        note += f"; totals are estimated within ±{ceil(100 * error)} %, done and waiting within ±10 %, dead is exact"
+        note += f"; totals are estimated within ±{100 * error:.1f} %, done and waiting within ±10 %, dead is exact"
     return Chart(
         title="Throughput",
         figure="nothing" if last is None else f"{'about ' if last.estimated else ''}{last.accepted:,} a minute",

@@ -75,7 +75,7 @@ async def _listed(visit: Visit, *, dead: bool) -> Page:
 
 
 async def groups(visit: Visit) -> Page:
-    now = (await visit.watch.stats()).now
+    now = await visit.ops.now()
     workers = await visit.watch.read("workers", lambda ops: ops.workers())
     found = await failure_groups(visit)
     full = cut_off(found)

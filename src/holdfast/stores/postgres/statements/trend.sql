@@ -32,8 +32,7 @@ from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
 order by l.n
 
 -- name: died
--- How many of the dead letters died in each minute, from an index alone: one range for each consumer and queue. Without
--- `offset 0` a planner may join the whole index instead.
+-- How many of the dead letters died in each minute, from an index alone: one range for each consumer, queue and minute.
 with recursive lane as (
   (select d.consumer, d.queue from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
   union all
@@ -41,13 +40,14 @@ with recursive lane as (
     select d.consumer, d.queue from {hf}delivery d
     where d.status = 'failed' and (d.consumer, d.queue) > (l.consumer, l.queue)
     order by d.consumer, d.queue limit 1) n)
-select date_bin('1 minute', s.completed_at, 'epoch'), count(*)
-from lane l cross join lateral (
-  select d.completed_at from {hf}delivery d
+select t.minute, sum(s.died)
+from lane l
+cross join unnest(:minutes::timestamptz[]) t (minute)
+cross join lateral (
+  select count(*) as died from {hf}delivery d
   where d.status = 'failed' and d.discarded_at is null and d.consumer = l.consumer and d.queue = l.queue
-    and d.completed_at >= (:minutes::timestamptz[])[1]
-  offset 0) s
-group by 1
+    and d.completed_at >= t.minute and d.completed_at < t.minute + interval '1 minute') s
+group by t.minute
 
 -- name: retrying
 -- What of a queue and consumer failed and waits for its next run, by error. Those that are due last are looked at
