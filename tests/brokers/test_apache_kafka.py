@@ -86,6 +86,16 @@ async def test_a_second_member_gets_its_share_and_what_the_first_had_not_done(
         assert (lag.waiting, lag.unacknowledged) == (0, 0)
 
 
+async def test_a_lag_that_is_not_answered_during_the_join_does_not_end_it(apache_kafka: ApacheKafka) -> None:
+    topic = make(apache_kafka, 1, CLASSIC)
+    await send(topic, 3)
+    async with topic.open("w1") as subscription:
+        with pytest.raises(BrokerUnavailable, match="Timed out"):
+            await subscription.lag()
+        assert len(await take(subscription, 3, 10)) == 3
+        assert (await subscription.lag()).unacknowledged == 3
+
+
 async def test_a_static_member_that_restarts_gets_its_partitions_back_at_once(apache_kafka: ApacheKafka) -> None:
     topic = make(apache_kafka, 2, {"group.instance.id": "worker-1"})
     await send(topic, 10)
@@ -264,7 +274,8 @@ async def test_a_compacted_topic_is_read_and_committed_to_its_end(apache_kafka: 
         reader = kafka.topic(topic.topic, group=group, servers=apache_kafka.servers, options=CONSUMER)
         async with reader.open("w1") as subscription:
             records = await take(subscription, 21)
-            records += await subscription.fetch(100, 2.0)
+            while more := await subscription.fetch(100, 2.0):
+                records += more
             await subscription.ack(records)
             await commits(apache_kafka, reader)
             assert (await subscription.lag()).waiting == 0

@@ -26,7 +26,6 @@ _QUICK: Mapping[str, int] = {
     "reconnect.backoff.max.ms": 500,
     "topic.metadata.refresh.interval.ms": 500,
 }
-_JOIN_SECONDS = 0.05
 _numbers = count()
 
 
@@ -250,20 +249,6 @@ async def test_a_broker_that_stalls_is_reported_and_what_it_did_not_confirm_come
             cluster.stall(0)
     async with topic.open("w1") as subscription:
         assert place_of(records[-1]) in {place_of(record) for record in await take(subscription, 2)}
-
-
-async def test_a_lag_that_is_asked_for_during_the_join_does_not_keep_it_from_reading(cluster: KafkaCluster) -> None:
-    topic = make(cluster, partitions=1, session=20.0)
-    await send(topic, 3)
-    cluster.delay_joins(3.0)
-    try:
-        async with topic.open("w1") as subscription:
-            with pytest.raises(BrokerUnavailable, match="Timed out"):
-                await subscription.lag()
-            assert len(await take(subscription, 3, 10)) == 3
-            assert (await subscription.lag()).unacknowledged == 3
-    finally:
-        cluster.delay_joins(_JOIN_SECONDS)
 
 
 async def test_a_member_stays_in_the_group_while_brokers_are_away_for_less_than_its_session(

@@ -112,7 +112,8 @@ class ApacheKafka:
         found: list[int] = []
 
         def answers() -> bool:
-            with suppress(KafkaException):
+            # Before the first group the brokers make the topic of offsets, which can take longer than one request may.
+            with suppress(KafkaException, TimeoutError):
                 group_state = self.admin.describe_consumer_groups([group])[group].result(_ANSWER_SECONDS)
                 found.append(int(group_state.coordinator.id))
             return bool(found)

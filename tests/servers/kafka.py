@@ -38,7 +38,7 @@ class KafkaCluster:
             raise RuntimeError(f"librdkafka made no client: {reason.value.decode()}")
         self._cluster = library.rd_kafka_mock_cluster_new(self._client, _NODES)
         self.servers = library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
-        self.delay_joins(0.05)
+        library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 50)
         return self
 
     def __exit__(
@@ -46,10 +46,6 @@ class KafkaCluster:
     ) -> None:
         _library().rd_kafka_mock_cluster_destroy(self._cluster)
         _library().rd_kafka_destroy(self._client)
-
-    def delay_joins(self, seconds: float) -> None:
-        """A new group waits so long for more members; real brokers wait three seconds."""
-        _library().rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, round(seconds * 1000))
 
     def create(self, topic: str, partitions: int = 2) -> None:
         self._do("topic_create", topic.encode(), partitions, _REPLICAS)
