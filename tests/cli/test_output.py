@@ -152,7 +152,7 @@ def test_what_others_wrote_cannot_command_the_terminal(shop: Shop) -> None:
         assert "\x1b" not in shop.run(*args).output
     story = shop.run("dlq", "show", shop.dead[0]).stdout
     assert "[bold]markup[/bold]" in story, "markup in a payload is text"
-    assert printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\x202ec"
+    assert printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
 
 
 def test_colour_only_on_a_terminal_and_not_against_a_wish(shop: Shop) -> None:
@@ -283,3 +283,14 @@ def test_logs_go_to_stderr_and_show_no_local_variable(shop: Shop, format: str) -
     assert "s3cr3t'" not in ran.stderr.replace("handler('s3cr3t')", "")
     if format == "json":
         assert json.loads(ran.stderr)["event"] == "it broke"
+
+
+def test_a_headers_name_can_neither_command_the_terminal_nor_forge_a_line(shop: Shop) -> None:
+    published = shop.run(
+        "publish", "order.placed", "{}", "--header", "x\x1b[2J\nstatus\u202e=delivered\nby ada", "--format", "json"
+    )
+    id = json.loads(published.stdout)["id"]
+    shown = shop.run("messages", "show", id).output
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert not [line for line in shown.splitlines() if line.startswith(("status", "by ada"))]

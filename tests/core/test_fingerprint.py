@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -189,3 +190,19 @@ def test_a_fingerprint_is_sixteen_hexadecimal_characters(kind: str, message: str
 @pytest.mark.parametrize("evil", ["'" * 3_000, "a@" * 3_000, "1" * 3_000, ":" * 3_000, "0x" * 3_000, "a." * 3_000])
 def test_a_message_made_to_slow_it_down_does_not(evil: str) -> None:
     assert len(stable_message(evil * 10)) <= 6_000
+
+
+@pytest.mark.parametrize("unit", ["a", "_", "1.", "0:", "'", "a@b.", "ab1-"])
+def test_no_message_makes_fingerprinting_slow(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight times the message takes eight times as long, or a little more."""
+    monkeypatch.setattr("holdfast.core.fingerprint._MESSAGE", 200_000)
+
+    def seconds(size: int) -> float:
+        def once() -> float:
+            started = time.process_time()
+            stable_message(unit * (size // len(unit)))
+            return time.process_time() - started
+
+        return min(once() for _ in range(3))
+
+    assert seconds(40_000) < 30 * max(seconds(5_000), 0.001)

@@ -288,3 +288,10 @@ def test_reporting_leaves_the_recursion_limit_alone() -> None:
     before = sys.getrecursionlimit()
     report(recursion())
     assert sys.getrecursionlimit() == before
+
+
+def test_control_characters_of_an_exception_are_escaped() -> None:
+    told = report(ValueError("paid\x1b[2J\x9b31m\u202e\r\nnext line"))
+    assert told.message == "paid\\x1b[2J\\x9b31m\\u202e\\r\nnext line"
+    assert "\x1b" not in told.trace
+    assert "paid\\x1b[2J" in told.trace

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.mask import mask
 from holdfast.stores.connection import AsyncConnection, Connection
 from holdfast.stores.protocol import Store
 from holdfast.stores.publish import TAKE_LOCK
@@ -39,7 +40,7 @@ def check_dsn(dsn: object) -> Path | None:
     """Return the file of a SQLite DSN, None for PostgreSQL; raise `ConfigurationError` for anything else."""
     if not isinstance(dsn, str):
         raise ConfigurationError(
-            f"the DSN is {dsn!r}; give text: 'sqlite:///shop.db' or 'postgresql://user@host/database'"
+            f"the DSN is {mask(repr(dsn))}; give text: 'sqlite:///shop.db' or 'postgresql://user@host/database'"
         )
     scheme = dsn.partition(":")[0]
     if scheme == "sqlite":
@@ -53,8 +54,8 @@ def check_dsn(dsn: object) -> Path | None:
     elif "=" in dsn:
         scheme, hint = "host=… dbname=…" if "dbname" in dsn else scheme, "write it as postgresql://user@host/database"
     elif "://" not in dsn and "@" not in dsn:
-        hint = f"for a file write sqlite:///{dsn}"
-    raise ConfigurationError(f"a DSN that begins with {scheme!r} names no store Holdfast knows; {hint}")
+        hint = f"for a file write sqlite:///{mask(dsn)}"
+    raise ConfigurationError(f"a DSN that begins with {mask(repr(scheme))} names no store Holdfast knows; {hint}")
 
 
 def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
@@ -80,10 +81,10 @@ def _sqlite_path(dsn: str) -> Path:
     path = unquote(split.path)
     if split.netloc or not path.startswith("/") or path == "/":
         raise ConfigurationError(
-            f"{dsn!r} names no file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
+            f"{mask(repr(dsn))} names no file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
         )
     if split.query:
-        raise ConfigurationError(f"{dsn!r} has options after '?'; SQLite takes none here")
+        raise ConfigurationError(f"{mask(repr(dsn))} has options after '?'; SQLite takes none here")
     if path == "/:memory:":
         raise ConfigurationError("an in-memory database is gone with its connection; use a file, for instance in /tmp")
     return Path(path[1:])

@@ -25,7 +25,7 @@ _VARYING = (
     (re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}(?![\w:])"), "<address>"),
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "<address>"),
     (re.compile(r"\b[0-9a-fA-F]{16,}\b"), "<hex>"),
-    (re.compile(r"\w*\d[\w.,:-]*"), "<n>"),
+    (re.compile(r"(?<!\w)\w*\d[\w.,:-]*"), "<n>"),
     (re.compile(r"\s+"), " "),
 )
 

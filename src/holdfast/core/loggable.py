@@ -35,14 +35,15 @@ def loggable(headers: Mapping[str, object]) -> dict[str, object]:
 
     One whose name is taken keeps its value under another, a secret one shows none.
     """
-    known: dict[str, object] = {
-        f"header_{name}" if name in _TAKEN else printable(name): REDACTED
-        if secret_name(name)
-        else printable(value)
-        if isinstance(value, str)
-        else value
-        for name, value in headers.items()
-    }
+    known: dict[str, object] = {}
+    for name, value in headers.items():
+        shown = _flat(value) if isinstance(value, str) else value
+        known[f"header_{name}" if name in _TAKEN else _flat(name)] = REDACTED if secret_name(name) else shown
     if TRACEPARENT in headers and "trace_id" not in headers and (trace := read_traceparent(headers[TRACEPARENT])):
         known["trace_id"] = trace.trace_id
     return known
+
+
+def _flat(text: str) -> str:
+    """`text` without control characters and on one line, so that it cannot pose as another line."""
+    return printable(text).replace("\n", "\\n")

@@ -12,21 +12,38 @@ _SECRET_NAME = re.compile(
     r"|private[-_]?key|credential|(?:^|[^a-z])(?:session|csrf|xsrf)(?:$|[-_]?(?:id|key))",
     re.IGNORECASE,
 )
-_QUICK = re.compile(r"://|[=:]|bearer ", re.IGNORECASE)
-# A number after the colon is a port. A password may hold anything but a space or a quote; the last @ ends it.
-_URL = re.compile(
-    r"""([a-z][a-z0-9+.\-]{0,30}://[^\s/:@'"]*:)(?!\d{1,5}(?:[/?#\s'"]|$))[^\s'"]{0,300}?@(?![^\s'"/]{0,300}@)""", re.I
-)
+_QUICK = re.compile(r"://|[=:]|bearer |whsec_|hf_", re.IGNORECASE)
+_SCHEME = re.compile(r"[a-z][a-z0-9+.\-]{0,30}\Z", re.IGNORECASE)
+_LONGEST_SCHEME = 31
+# What follows a port in an address. A password that begins like this has to be percent-encoded.
+_PORT = re.compile(r"""\d{1,5}(?:[/?#,;)\]'"]|\Z)""")
+_SPACE = re.compile(r"\s")
+# In these addresses a name without a password is a token.
+_TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
+_VALUE = r"""(?:[bru]{0,2}"(?:[^"\\]|\\.)*"?|[bru]{0,2}'(?:[^'\\]|\\.)*'?|[^\s&,;'")}\]]+)"""
 _ASSIGNED = re.compile(
-    r"""(\b[\w\-]{0,60}?(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|credential|signature)["']?
-    (?:\s*=\s*|["']\s*:\s*))("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s&,;'")}\]]+)""",
-    re.IGNORECASE | re.VERBOSE,
+    r"""(\b[\w\-.]{0,60}?(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credential|signature)
+    ["']?(?:\s*=\s*|["']\s*:\s*))("""
+    + _VALUE
+    + ")",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+# After a colon without quotes, as in YAML: prose has "token: …", so only what can be nothing else, or looks like a secret.
+_LABELLED = re.compile(
+    r"""(\b(?:[\w\-.]{0,60}?(?:passw(?:or)?d|passphrase|pwd|api[-_]?key|access[-_]?key|private[-_]?key))\s{0,3}:\s{1,3}
+    |\b[\w\-.]{0,60}?(?:secret|token)\s{0,3}:\s{1,3}(?=[A-Za-z0-9+/=_.\-]{16})(?=[A-Za-z+/=_.\-]{0,200}\d))("""
+    + _VALUE
+    + ")",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
 _HEADER = re.compile(
-    r"""((?:authorization|x-api-key)["']?\s*[:=]\s*["']?)((?:bearer|basic|digest|token)\s+)?[^\s'",;]+""", re.I
+    r"""((?:authorization|x-api-key)["']?\s*[:=]\s*(?:[bru]{1,2}(?=["']))?["']?)((?:bearer|basic|digest|token)\s+)?[^\s'",;]+""",
+    re.I,
 )
-_COOKIE = re.compile(r"""(\bcookie["']?\s*[:=]\s*["']?)[^\r\n'"]+""", re.IGNORECASE)
-_BEARER = re.compile(r"\b(bearer\s+)(?=\S*\d|\S{20})[A-Za-z0-9._~+/\-]{8,}=*", re.IGNORECASE)
+_COOKIE = re.compile(r"""(\bcookie["']?\s*[:=]\s*(?:[bru]{1,2}(?=["']))?["']?)[^\r\n'"]+""", re.IGNORECASE)
+_BEARER = re.compile(r"\b(bearer\s+)(?=[^\s\d]{0,300}\d|\S{20})[A-Za-z0-9._~+/\-]{8,}=*", re.IGNORECASE)
+# Our own: secrets of webhooks and tokens of the HTTP API.
+_OURS = re.compile(r"\b(whsec_|hf_(?=[A-Za-z0-9_\-]{40}))[A-Za-z0-9+/=_\-]{8,}")
 
 
 @lru_cache(1024)
@@ -47,12 +64,58 @@ def mask(text: str) -> str:
     """
     if _QUICK.search(text) is None:
         return text
-    text = _URL.sub(rf"\1{REDACTED}@", text)
+    text = _without_passwords(text)
+    text = _OURS.sub(rf"\1{REDACTED}", text)
     text = _HEADER.sub(lambda m: f"{m[1]}{m[2] or ''}{REDACTED}", text)
     text = _COOKIE.sub(rf"\1{REDACTED}", text)
     text = _BEARER.sub(rf"\1{REDACTED}", text)
+    text = _LABELLED.sub(lambda m: m[1] + _quoted(m[2]), text)
     return _ASSIGNED.sub(lambda m: m[1] + _quoted(m[2]), text)
 
 
+def _without_passwords(text: str) -> str:
+    """`text` without the passwords of addresses. Every character is looked at a fixed number of times."""
+    kept: list[str] = []
+    copied, at = 0, text.find("://")
+    while at != -1:
+        following = text.find("://", at + 3)
+        scheme = _SCHEME.search(text, max(copied, at - _LONGEST_SCHEME), at)
+        if scheme is not None:
+            end = _end_of_address(text, scheme.start(), at + 3, len(text) if following == -1 else following)
+            secret = _password(text, at + 3, end, scheme[0].lower())
+            if secret is not None:
+                kept += (text[copied : secret[0]], REDACTED)
+                copied = secret[1]
+        at = following
+    return "".join((*kept, text[copied:])) if kept else text
+
+
+def _end_of_address(text: str, start: int, begin: int, end: int) -> int:
+    """Where an address can end at the latest: at a space, or at the closing quote if it is quoted."""
+    quote = text[start - 1] if start else ""
+    if quote in "\"'`<":
+        closing = text.find(">" if quote == "<" else quote, begin, end)
+        line = text.find("\n", begin, end)
+        if closing != -1 and "@" in text[begin:closing] and (line == -1 or closing < line):
+            return closing
+    space = _SPACE.search(text, begin, end)
+    return end if space is None else space.start()
+
+
+def _password(text: str, begin: int, end: int, scheme: str) -> tuple[int, int] | None:
+    """Where the password of an address stands. It may hold anything: the last @ ends it."""
+    last = text.rfind("@", begin, end)
+    if last == -1:
+        return None
+    colon = text.find(":", begin, last)
+    slash = text.find("/", begin, last)
+    if colon == -1 or (slash != -1 and slash < colon):
+        return (begin, last) if scheme in _TOKEN_SCHEMES and slash == -1 and last > begin else None
+    return None if _PORT.match(text, colon + 1, end) else (colon + 1, last)
+
+
 def _quoted(value: str) -> str:
-    return f"{value[0]}{REDACTED}{value[0]}" if value[0] in "\"'" else REDACTED
+    """The mark in the quotes of `value`."""
+    opening = len(value) - len(value.lstrip("bruBRU"))
+    quote = value[opening : opening + 1]
+    return f"{value[:opening]}{quote}{REDACTED}{quote}" if quote in ("'", '"') else REDACTED

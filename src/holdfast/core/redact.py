@@ -5,7 +5,6 @@ The payload itself stays whole: handlers need it. Everything that shows or recor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,12 +15,10 @@ import orjson
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.mask import REDACTED, mask, secret_name
 from holdfast.core.pattern import candidates, check_pattern
+from holdfast.core.secrets import Secrets
 
 _ANY, _DEEP = "*", "**"
 _TYPES = 10_000
-_SHORTEST = 3
-_CERTAIN = 5
-"""From so many characters on a secret is looked for anywhere; a shorter one only as a word of its own."""
 
 _hidden: ContextVar[Callable[[str], str] | None] = ContextVar("holdfast_hidden", default=None)
 
@@ -66,6 +63,8 @@ def scrub(value: object, hide: Callable[[str], str] | None = None) -> object:
     match value:
         case str():
             return redacted(value, hide)
+        case bytes():
+            return redacted(value.decode("utf-8", "backslashreplace"), hide)
         case int() | float() if hide is not None and not isinstance(value, bool):
             return value if hide(str(value)) == str(value) else REDACTED
         case dict():
@@ -149,25 +148,21 @@ class Redactor:
         return value
 
     def hide(self, type: str, payload: str) -> Callable[[str], str] | None:
-        """What takes this message's secrets out of any text: an error, a stack trace, a log line. None if it has none."""
+        """What takes this message's secrets out of any text: an error, a stack trace, a log line.
+
+        None if nothing is declared for the type. The payload is read when the first text comes.
+        """
         paths = self.paths(type)
-        if not paths:
-            return None
-        try:
-            value = orjson.loads(payload)
-        except orjson.JSONDecodeError:
-            return None
-        found = {text for path in paths for secret in _at(value, path) for text in _spellings(secret)}
-        if not found:
-            return None
-        # The longest first: one secret may begin with another.
-        ordered = sorted(found, key=lambda text: (-len(text), text))
-        pattern = re.compile("|".join(_searched(text) for text in ordered))
-        return lambda text: pattern.sub(REDACTED, text)
+        return Secrets(lambda: _all_at(payload, paths)) if paths else None
 
 
-def _searched(text: str) -> str:
-    return re.escape(text) if len(text) >= _CERTAIN else rf"(?<!\w){re.escape(text)}(?!\w)"
+def _all_at(payload: str, paths: Iterable[tuple[str, ...]]) -> Iterator[object]:
+    try:
+        value = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return
+    for path in paths:
+        yield from _at(value, path)
 
 
 def _without(value: object, path: tuple[str, ...]) -> object:
@@ -206,24 +201,3 @@ def _at(value: object, path: tuple[str, ...]) -> Iterator[object]:
                 yield from _at(item, rest)
     elif not path:
         yield value
-
-
-def _spellings(secret: object) -> Iterator[str]:
-    """How a value may stand in a text: as it is, within quotes, in JSON, in an address."""
-    if secret is None or isinstance(secret, bool):
-        return
-    text = str(secret)
-    if len(text) < _SHORTEST:
-        return
-    yield text
-    for spelling in (repr(text)[1:-1], orjson.dumps(text).decode()[1:-1], ascii(text)[1:-1], _percent(text)):
-        if spelling != text:
-            yield spelling
-
-
-def _percent(text: str) -> str:
-    spelled = (
-        chr(byte) if (chr(byte).isalnum() and byte < 128) or byte in b"-._~" else f"%{byte:02X}"
-        for byte in text.encode("utf-8", "replace")
-    )
-    return "".join(spelled)

@@ -12,7 +12,7 @@ from holdfast.core.fingerprint import fingerprint, fingerprint_parts
 from holdfast.core.frame import application_frames
 from holdfast.core.group import leaves
 from holdfast.core.redact import redacted
-from holdfast.core.text import safe_str, sanitise, type_name
+from holdfast.core.text import printable, safe_str, sanitise, type_name
 
 MESSAGE_LIMIT = 2_000
 TRACE_LIMIT = 16_000
@@ -53,7 +53,7 @@ def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> Erro
 
     Messages of 50 MB, a `__str__` that raises, causes in a circle, groups within groups, NUL and lone
     surrogates all end as text within `MESSAGE_LIMIT` and `TRACE_LIMIT`. Passwords in addresses are left out, and
-    what `hide` takes away.
+    what `hide` takes away. Control characters are escaped, so that no text steers a terminal.
     """
     name = type_name(type(exc))
     try:
@@ -65,14 +65,14 @@ def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> Erro
         mark = fingerprint_parts(name, "", ())
     turned_away = isinstance(exc, CircuitOpen) and exc.__cause__ is None
     # Once more over the whole: a line of the source may hold a secret, too.
-    trace = sanitise(redacted(trace, hide), TRACE_LIMIT)
+    trace = sanitise(printable(redacted(trace, hide)), TRACE_LIMIT)
     return ErrorReport(name, _said(exc, hide), trace, mark, turned_away, carried_status(exc))
 
 
 def _said(exc: BaseException, hide: Callable[[str], str] | None) -> str:
     said = safe_str(exc) if hide is None else _without_input(exc) or safe_str(exc)
     # Redacted before it is cut: half a secret would not be found.
-    return sanitise(redacted(sanitise(said, _LOOKED_AT), hide), MESSAGE_LIMIT)
+    return sanitise(printable(redacted(sanitise(said, _LOOKED_AT), hide)), MESSAGE_LIMIT)
 
 
 def _without_input(exc: BaseException) -> str | None:
@@ -138,7 +138,7 @@ def _rendered(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator
     notes = getattr(exc, "__notes__", None)
     if isinstance(notes, list):
         looked_at = (sanitise(safe_str(note), _LOOKED_AT) for note in notes[:_NOTES])
-        yield from (sanitise(redacted(note, hide), MESSAGE_LIMIT) + "\n" for note in looked_at)
+        yield from (sanitise(printable(redacted(note, hide)), MESSAGE_LIMIT) + "\n" for note in looked_at)
 
 
 def _members(group: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:

@@ -59,7 +59,7 @@ def type_name(cls: type) -> str:
         raise
     except BaseException:  # noqa: BLE001 - a metaclass may do anything
         module, name = "", type.__repr__(cls)
-    return sanitise(name if module in ("builtins", "") else f"{module}.{name}", 300)
+    return sanitise(printable(name if module in ("builtins", "") else f"{module}.{name}"), 300)
 
 
 def _shortened(text: str, limit: int) -> str:

@@ -48,7 +48,7 @@ def show(id: UUID) -> None:
         "key": message.key,
         "published": moment(message.occurred_at, now),
         "generation": message.generation,
-        **{f"header {name}": value for name, value in message.headers.items()},
+        **{f"header {one_line(name)}": one_line(str(value)) for name, value in message.headers.items()},
         "payload": message.payload,
     }
     width = max(map(len, facts))

@@ -69,7 +69,7 @@ def _what(detail: DeliveryDetail) -> Iterator[list[Part]]:
         yield _fact("payload", "pruned")
         return
     if detail.message.headers:
-        yield _fact("headers", ", ".join(f"{name}={value}" for name, value in detail.message.headers.items()))
+        yield _fact("headers", one_line(", ".join(f"{name}={value}" for name, value in detail.message.headers.items())))
     payload = detail.message.payload
     cut = f" … ({len(payload):,} characters; --format json shows all)" if len(payload) > _PAYLOAD else ""
     yield _fact("payload", one_line(payload[:_PAYLOAD]) + cut)

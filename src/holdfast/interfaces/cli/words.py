@@ -1,10 +1,11 @@
 """Times, durations and foreign text as a person reads them on a terminal."""
 
-import re
 from datetime import UTC, datetime, timedelta
 
-# Escape sequences in an error message must not reach the terminal; a tab and a line break may.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+from holdfast.core.text import printable
+
+__all__ = ["ago", "clock", "many", "moment", "one_line", "printable", "rough", "short_frame"]
+
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -41,11 +42,6 @@ def clock(at: datetime) -> str:
 def moment(at: datetime | None, now: datetime) -> str:
     """Relative and absolute."""
     return "" if at is None else f"{ago(at, now)} ({clock(at)})"
-
-
-def printable(text: str) -> str:
-    """`text` with every control character written out."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def one_line(text: str | None) -> str:
