@@ -110,9 +110,7 @@ async def test_strangers_cannot_use_up_the_audit_of_those_who_are_known(ops: Ope
     for n in range(70):
         await refusals.record("nobody", "GET", f"/{n}", "no token", None)
     await refusals.record("mallory", "POST", "/replay", "a viewer", None)
-    entries = await ops.audit(limit=100)
-    assert len(entries) == 61
-    assert entries[0].actor == "mallory"
+    assert [one.actor for one in await ops.audit(limit=100)] == ["mallory"]
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
