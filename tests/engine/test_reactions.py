@@ -1,9 +1,16 @@
 """Reactions: in the publishing process, after the commit and never without it, one word away from a consumer."""
 
 import asyncio
+import sqlite3
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from holdfast import ConfigurationError, Context, Holdfast, begin_immediate, correlate, event
+from holdfast import Context, Holdfast, begin_immediate, correlate, event
 from holdfast.stores.query import messages
 from tests.engine.running import Log, drain, eventually, happens, said
 from tests.engine.ways import by_django, configure_django
@@ -138,17 +145,62 @@ async def test_django_tells_of_its_commit(hf: Holdfast, dsn: str, seen: Seen) ->
     assert seen.orders == [OrderPlaced(1)]
 
 
-@pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
-async def test_a_connection_that_cannot_tell_is_refused_before_anything_is_written(
+def connect(dsn: str) -> Any:
+    return sqlite3.connect(dsn.removeprefix("sqlite:///")) if dsn.startswith("sqlite") else psycopg.connect(dsn)
+
+
+async def test_on_a_bare_connection_it_runs_soon_after_the_commit_and_not_before(
     hf: Holdfast, seen: Seen, dsn: str
 ) -> None:
     await hf._prepare(None)
+
+    def publish(end: str) -> None:
+        with closing(connect(dsn)) as conn:
+            hf.sync.publish(OrderPlaced(1 if end == "commit" else 2), conn=conn)
+            assert not seen.any.wait(0.05)
+            getattr(conn, end)()
+
+    await asyncio.to_thread(publish, "rollback")
+    await asyncio.to_thread(publish, "commit")
+    await eventually(seen.any.is_set)
+    assert seen.orders == [OrderPlaced(1)], "never for what was rolled back"
+
+
+@pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
+async def test_on_a_bare_async_connection_it_runs_in_the_loop_of_the_publisher(hf: Holdfast, dsn: str) -> None:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    @hf.reaction(OrderPlaced)
+    async def react(order: OrderPlaced) -> None:
+        loops.append(asyncio.get_running_loop())
+
+    await hf._prepare(None)
     async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        with pytest.raises(ConfigurationError, match=r"react is a reaction to order.placed.*change @hf.reaction to"):
-            await hf.publish(OrderPlaced(1), conn=conn)
-        await hf.publish("other.event", {}, conn=conn)  # nobody reacts to it
-    assert [message.type for message in await hf.store.run(messages())] == ["other.event"]
-    assert seen.orders == []
+        await hf.publish(OrderPlaced(1), conn=conn)
+        await conn.execute("savepoint inner_one")
+        await hf.publish(OrderPlaced(2), conn=conn)
+        await conn.execute("rollback to savepoint inner_one")
+    await eventually(lambda: loops)
+    await hf.close()
+    assert loops == [asyncio.get_running_loop()]
+
+
+def test_a_program_that_commits_and_ends_gets_its_reaction(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import sqlite3, sys
+        from holdfast import Holdfast
+        hf = Holdfast(f"sqlite:///{sys.argv[1]}")
+        @hf.reaction("order.placed")
+        def react(order): print("reacted to", order["id"], flush=True)
+        with sqlite3.connect(sys.argv[1]) as db:
+            hf.sync.publish("order.placed", {"id": 1}, conn=db)
+        db.execute("begin")
+        hf.sync.publish("order.placed", {"id": 2}, conn=db)
+        db.rollback()
+    """)
+    command = [sys.executable, "-c", program, str(tmp_path / "shop.db")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout == "reacted to 1\n", ended.stderr
 
 
 async def test_a_reaction_becomes_a_consumer_by_one_word(hf: Holdfast) -> None:

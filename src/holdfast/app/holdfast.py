@@ -316,6 +316,7 @@ class Holdfast(Router):
     async def close(self) -> None:
         """Closes the store's connections; they open again when needed."""
         await self._hints.drain()
+        await self._bound_to.reactions.finish()
         await self.store.close()
 
     @property

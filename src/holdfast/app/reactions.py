@@ -6,23 +6,25 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
 
 from holdfast._log import get_logger
+from holdfast.app.commit_watch import CommitWatch
 from holdfast.app.loop import running_loop
 from holdfast.app.redaction import Secrets
 from holdfast.app.router import Reaction
 from holdfast.core import payload
 from holdfast.core.correlation import correlate
-from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
 from holdfast.core.pattern import matches
 from holdfast.core.redact import hiding
 from holdfast.engine.context import Context, Publisher
 from holdfast.engine.fields import loggable, raised
+from holdfast.engine.threads import Threads
 from holdfast.produce.commit import after_commit
 from holdfast.stores.claim import Claimed
 from holdfast.stores.protocol import Store
@@ -37,9 +39,10 @@ class Reactions:
     def __init__(self, declared: Sequence[Reaction], publisher: Publisher, store: Store, secrets: Secrets) -> None:
         self._declared, self._publisher, self._store, self._secrets = declared, publisher, store, secrets
         self._running: set[asyncio.Task[None]] = set()
+        self._commits = CommitWatch(store)
 
     def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
-        """What to call once the messages are written. Refuses a connection whose commit cannot be seen, before."""
+        """What to call once the messages are written. Where a connection does not tell its commit, it is watched for."""
         if isinstance(messages, Unmade) or not self._declared:
             return lambda _: None
         wanted = [
@@ -52,20 +55,24 @@ class Reactions:
         if not wanted:
             return lambda _: None
         calls: list[tuple[Reaction, NewMessage]] = []
-        if conn is not None and not after_commit(conn, lambda: self._start(calls)):
-            raise ConfigurationError(
-                f"{wanted[0][0].function.__qualname__} is a reaction to {wanted[0][1].type}, and a "
-                f"{type(conn).__name__} cannot say when it commits; publish through an SQLAlchemy session or Django, "
-                "or make the reaction a consumer (change @hf.reaction to @hf.consumer)"
-            )
+        told = conn is not None and after_commit(conn, lambda: self._start(calls))
 
         def written(published: Sequence[Published]) -> None:
             new = {one.id for one in published if one.created}
             calls.extend((reaction, message) for reaction, message in wanted if message.id in new)
             if conn is None:
                 self._start(calls)
+            elif not told:
+                # One message at a time: a savepoint may take some of them back.
+                for id in dict.fromkeys(message.id for _, message in calls):
+                    self._commits.add(id, partial(self._start, [call for call in calls if call[1].id == id]))
 
         return written
+
+    async def finish(self) -> None:
+        """Starts what was committed by now and was not noticed yet; for when the store is closed."""
+        if self._commits:
+            await Threads.run_once("holdfast-reactions", self._commits.finish)
 
     def _start(self, calls: list[tuple[Reaction, NewMessage]]) -> None:
         if not calls:
