@@ -25,7 +25,7 @@ from holdfast import (
     upcast,
     with_retry,
 )
-from holdfast.brokers import redis
+from holdfast.brokers import kafka, nats, rabbitmq, redis
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import Schedule
 from tests.engine.conftest import MakeApp
@@ -88,7 +88,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     (r"must take \(payload\)", lambda hf: hf.consumer("a")(no_parameters)),
     ("cannot be stored by name", lambda hf: hf.job()(many)),
     ("names no event", lambda hf: hf.consumer()(handle)),
-    ("neither an event class nor a name", lambda hf: hf.consumer(7)(handle)),
+    ("neither an event class nor a name", lambda hf: hf.consumer(7)(handle)),  # type: ignore[arg-type]
     ("one event class at a time", lambda hf: hf.consumer(OrderPlaced, OrderPaid)(handle)),
     ("'beginning' or 'now'", lambda hf: hf.consumer("a", start="later")(handle)),
     ("key 'fixed' names nothing", lambda hf: hf.command(key="fixed")(pay)),
@@ -113,9 +113,9 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("no option 'colour'; leave it out. It takes block_on, classify", lambda hf: hf.job(colour="red")),  # type: ignore[call-arg]
     ("no option 'delay'; say it for each call", lambda hf: hf.job(delay=5)),  # type: ignore[call-arg]
     # Decorators without parentheses.
-    (r"@hf.consumer on handle lacks its parentheses", lambda hf: hf.consumer(handle)),
-    (r"@hf.projector on handle lacks its parentheses", lambda hf: hf.projector(handle)),
-    (r"@hf.reaction on handle lacks its parentheses", lambda hf: hf.reaction(handle)),
+    (r"@hf.consumer on handle lacks its parentheses", lambda hf: hf.consumer(handle)),  # type: ignore[arg-type]
+    (r"@hf.projector on handle lacks its parentheses", lambda hf: hf.projector(handle)),  # type: ignore[arg-type]
+    (r"@hf.reaction on handle lacks its parentheses", lambda hf: hf.reaction(handle)),  # type: ignore[arg-type]
     (r"@hf.job on pay lacks its parentheses .* write @hf.job\(\)", lambda hf: hf.job(pay)),  # type: ignore[arg-type]
     (r"@hf.cron on no_parameters lacks", lambda hf: hf.cron(no_parameters)),  # type: ignore[arg-type]
     (r"@hf.command on pay lacks", lambda hf: hf.command(pay, key="pay:{order_id}")),  # type: ignore[arg-type]
@@ -296,6 +296,15 @@ MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
     ("job f is a method", lambda hf: hf.job(name="f")(lambda self, a: None)),
     (r"'delay'; write job.using\(delay=...\).enqueue", lambda hf: hf.job()(pay).sync.enqueue(1, delay=5)),
     ("has no group=", lambda hf: hf.consumer("a", source=redis.stream("payments"))(handle)),
+    ("redis.stream: name is 7; give text", lambda hf: redis.stream(wrong(7))),
+    ("redis stream a: maxlen is 'x'; give a number", lambda hf: redis.stream("a", maxlen=wrong("x"))),
+    ("kafka.topic: group is 5; give text", lambda hf: kafka.topic("a", group=wrong(5))),
+    (r"kafka.topic\('a'\): options is a str; give a dict", lambda hf: kafka.topic("a", options=wrong("x"))),
+    ("nats.stream: name is 7; give text", lambda hf: nats.stream(wrong(7))),
+    ("nats.subject: group is 5; give text", lambda hf: nats.subject("a", group=wrong(5))),
+    ("rabbitmq.queue: name is ''; give text", lambda hf: rabbitmq.queue("")),
+    ("rabbitmq.exchange: name is 7; give text", lambda hf: rabbitmq.exchange(wrong(7))),
+    ("rabbitmq queue a: .* prefetch many; give", lambda hf: rabbitmq.queue("a", prefetch=wrong("many"))),
     ("stop is True", lambda hf: asyncio.run(hf.work(stop=True))),
     (r"workers is True; give WorkerOptions\(...\)", lambda hf: asyncio.run(hf.lifespan(workers=True).__aenter__())),
     ("write it as postgresql://", lambda hf: Holdfast("host=localhost dbname=shop")),

@@ -62,6 +62,7 @@ from holdfast.console import Role, Visitor, console
 
 hf = Holdfast("sqlite:///shop.db", source="shop", generation=2, keep="7d", dead_on=(LookupError,))
 Holdfast()
+Holdfast("sqlite:///shop.db", validate=False)
 Holdfast(dsn=7)  # type: ignore[arg-type]
 Holdfast("sqlite:///shop.db", "shop")  # type: ignore[call-arg]
 Holdfast("sqlite:///shop.db", dead_on=LookupError)  # type: ignore[arg-type]
@@ -152,6 +153,10 @@ def with_copies(order: OrderPlaced) -> None: ...
 def from_a_name(order: OrderPlaced) -> None: ...
 
 
+@hf.consumer(OrderLost)
+def lost(order: OrderLost) -> None: ...
+
+
 @hf.consumer(OrderPlaced, retries=3)  # type: ignore[call-arg]
 def unknown_option(order: OrderPlaced) -> None: ...
 
@@ -189,6 +194,12 @@ async def report() -> None: ...
 
 
 hf.command()  # type: ignore[call-arg]
+# Decorators without their parentheses.
+hf.consumer(wrong_option)  # type: ignore[arg-type]
+hf.reaction(wrong_option)  # type: ignore[arg-type]
+hf.job(wrong_option)  # type: ignore[arg-type]
+hf.cron(wrong_option)  # type: ignore[arg-type]
+hf.command(wrong_option, key="{order}")  # type: ignore[arg-type]
 
 
 def unit_test(ctx: Context) -> None:
@@ -202,6 +213,9 @@ def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection)
     hf.sync.publish("order.placed", {"order_id": 1}, conn=session, key="order:1:placed:v1", headers={"tenant": "acme"})
     hf.sync.publish(OrderLost, OrderLost(order_id=1), conn=pg, occurred_at=datetime.now(UTC))
     hf.sync.publish(OrderPlaced(1, "a"), conn=None)
+    hf.sync.publish(OrderPlaced(1, "a"), conn=None, retry=RetryPolicy.none(), validate=False)
+    hf.sync.publish_many([OrderPlaced(1, "a")], conn=None, retry=RetryPolicy.none(), validate=False)
+    hf.sync.publish(OrderPlaced(1, "a"), conn=None, retry=3)  # type: ignore[arg-type]
     hf.sync.publish(OrderPlaced(1, "a"), conn="default")
     assert_type(hf.sync.publish_many([OrderPlaced(1, "a"), ("order.placed", {})], conn=conn), list[Published])
     hf.sync.publish(OrderPlaced(1, "a"))  # type: ignore[call-arg]

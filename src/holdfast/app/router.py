@@ -104,7 +104,7 @@ class Router:
 
     def consumer(
         self,
-        *events: object,
+        *events: str | type,
         start: str = "beginning",
         source: Source | None = None,
         direct: bool = False,
@@ -169,7 +169,7 @@ class Router:
 
     def projector(
         self,
-        *events: object,
+        *events: str | type,
         reset: Callable[[Any], object] | None = None,
         swap: Callable[[Any], object] | None = None,
         **options: Unpack[Options],
@@ -203,7 +203,7 @@ class Router:
 
         return decorate
 
-    def reaction(self, *events: object) -> Callable[[F], F]:
+    def reaction(self, *events: str | type) -> Callable[[F], F]:
         """Runs the function in this process right after an event's commit: quick, and lost if the process dies.
 
         Same signature as a consumer: change the word to make it durable.

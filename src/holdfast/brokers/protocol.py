@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.core.errors import ConfigurationError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -126,3 +128,10 @@ class Target(Protocol):
     async def doubts(self) -> list[str]:
         """As a source's."""
         ...
+
+
+def check_texts(place: str, name: object, **optional: object) -> None:
+    """Raises `ConfigurationError` for a name or an option of a place that is no text: it would fail once it is opened."""
+    for option, value in {"name": "" if name is None else name, **optional}.items():
+        if value is not None and (not isinstance(value, str) or not value):
+            raise ConfigurationError(f"{place}: {option} is {value!r}; give text")

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.brokers.protocol import Lag, Outgoing, Record
+from holdfast.brokers.protocol import Lag, Outgoing, Record, check_texts
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
@@ -69,6 +69,9 @@ def stream(
     from a consumer that must be dead. A new group starts with the first record, or with `start="now"`. `maxlen` trims
     the stream about there when sending: what a slow group has not read by then is lost to it.
     """
+    check_texts("redis.stream", name, group=group, url=url)
+    if maxlen is not None and (isinstance(maxlen, bool) or not isinstance(maxlen, int) or maxlen < 1):
+        raise ConfigurationError(f"redis stream {name}: maxlen is {maxlen!r}; give a number of records")
     if start not in ("beginning", "now"):
         raise ConfigurationError(f"redis stream {name}: start is {start!r}; use 'beginning' or 'now'")
     seconds = to_timedelta(patience, name="patience").total_seconds()

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
-from holdfast.brokers.protocol import Sender, Subscription
+from holdfast.brokers.protocol import Sender, Subscription, check_texts
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
 _T = TypeVar("_T")
@@ -154,6 +154,9 @@ def topic(
     first record, or with `start="now"`. `options` go to librdkafka as they are (`security.protocol`, `sasl.password` …) and are
     shown nowhere; those that would break a promise, such as `enable.auto.commit`, are refused. `timeout` is in seconds.
     """
+    check_texts("kafka.topic", name, group=group, servers=servers)
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigurationError(f"kafka.topic({name!r}): options is a {type(options).__name__}; give a dict")
     if start not in ("beginning", "now"):
         raise ConfigurationError(f"kafka topic {name}: start is {start!r}; use 'beginning' or 'now'")
     if refused := sorted(_OURS & (options or {}).keys()):

@@ -13,7 +13,7 @@ from holdfast.brokers.nats.doubts import consumer_doubts, stream_doubts
 from holdfast.brokers.nats.line import Line, connected, reported
 from holdfast.brokers.nats.sending import NatsSender
 from holdfast.brokers.nats.taking import NatsSubscription
-from holdfast.brokers.protocol import Lag
+from holdfast.brokers.protocol import Lag, check_texts
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, InvalidName
 
@@ -43,6 +43,7 @@ def stream(
     another. A new group starts with the first record, or with `start="now"`. `{type}` in a subject stands for the
     event's type.
     """
+    check_texts("nats.stream", name)
     return _place(_checked("stream", name), subject, group, servers, patience, start, options)
 
 
@@ -69,6 +70,9 @@ def _place(
     options: Mapping[str, Any] | None,
 ) -> "NatsPlace":
     place = f"nats {stream or subject}"
+    check_texts(
+        "nats.stream" if stream is not None else "nats.subject", stream or subject, subject=subject, group=group
+    )
     if start not in ("beginning", "now"):
         raise ConfigurationError(f"{place}: start is {start!r}; use 'beginning' or 'now'")
     seconds = to_timedelta(patience, name="patience").total_seconds()

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from holdfast.brokers.protocol import Sender, Subscription
+from holdfast.brokers.protocol import Sender, Subscription, check_texts
 from holdfast.brokers.rabbitmq.doubts import doubts
 from holdfast.brokers.rabbitmq.line import Line, opened
 from holdfast.core.duration import Duration, to_timedelta
@@ -108,8 +108,9 @@ def queue(
     is handed over and not acknowledged. `patience` is how long RabbitMQ shall wait for an acknowledgement; before
     3.12 it does not listen and waits for its `consumer_timeout`, 30 minutes. `timeout` bounds each answer.
     """
+    check_texts("rabbitmq.queue", name, url=url)
     seconds = to_timedelta(patience, name="patience").total_seconds()
-    if seconds < 1 or not 1 <= prefetch <= 65_535:
+    if seconds < 1 or not isinstance(prefetch, int) or not 1 <= prefetch <= 65_535:
         raise ConfigurationError(
             f"rabbitmq queue {name}: patience is {patience!r} and prefetch {prefetch}; give 1s or more, and 1 to 65535"
         )
@@ -118,6 +119,8 @@ def queue(
 
 def exchange(name: str, *, url: str | None = None, timeout: Duration = "10s") -> Exchange:
     """A RabbitMQ exchange as a target; the routing key is the message's type. `url` and `timeout` as of `queue`."""
+    # The exchange without a name is RabbitMQ's own, which routes to the queue that the routing key names.
+    check_texts("rabbitmq.exchange", name if name != "" else "default", url=url)
     return Exchange(exchange=name, url=url, timeout=_seconds(timeout))
 
 
