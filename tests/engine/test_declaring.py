@@ -305,6 +305,10 @@ MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
     ("rabbitmq.queue: name is ''; give text", lambda hf: rabbitmq.queue("")),
     ("rabbitmq.exchange: name is 7; give text", lambda hf: rabbitmq.exchange(wrong(7))),
     ("rabbitmq queue a: .* prefetch many; give", lambda hf: rabbitmq.queue("a", prefetch=wrong("many"))),
+    (
+        "relay out: key is 'id'; give a function",
+        lambda hf: hf.relay("a", to=redis.stream("b"), name="out", key=wrong("id")),
+    ),
     ("stop is True", lambda hf: asyncio.run(hf.work(stop=True))),
     (r"workers is True; give WorkerOptions\(...\)", lambda hf: asyncio.run(hf.lifespan(workers=True).__aenter__())),
     ("write it as postgresql://", lambda hf: Holdfast("host=localhost dbname=shop")),

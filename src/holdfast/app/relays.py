@@ -48,6 +48,10 @@ def declare(
         raise ConfigurationError(
             f"relay {name}: to= is {to!r}; give a place at a broker, such as kafka.topic('orders')"
         )
+    if key is not None and not callable(key):
+        raise ConfigurationError(
+            f"relay {name}: key is {key!r}; give a function of an event, such as lambda event: event.key"
+        )
     patterns = [event_type(event).name if isinstance(event, type) else event for event in events]
     if wrong := [one for one in patterns if not isinstance(one, str)]:
         raise ConfigurationError(f"relay {name}: {wrong[0]!r} is neither an event class nor a name")
