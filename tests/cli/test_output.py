@@ -294,3 +294,12 @@ def test_a_headers_name_can_neither_command_the_terminal_nor_forge_a_line(shop: 
     assert "\x1b" not in shown
     assert "\u202e" not in shown
     assert not [line for line in shown.splitlines() if line.startswith(("status", "by ada"))]
+
+
+def test_times_keep_their_titles_where_a_table_does_not_fit() -> None:
+    columns: list[Column[tuple[str, str]]] = [
+        Column("NAME", lambda one: one[0]),
+        Column("SINCE", lambda one: one[1], titled=True),
+    ]
+    items = [("a-name-that-is-long", "1h 2m ago")]
+    assert [line.plain for line in lines_of(items, columns, 20)] == ["a-name-that-is-long", "  since 1h 2m ago"]

@@ -83,10 +83,10 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
         Column("GROUP", lambda one: one.fingerprint or ""),
         Column("COUNT", lambda one: f"{one.count:,}", right=True),
         Column("CONSUMER", lambda one: one.consumer),
-        Column("SINCE", lambda one: "" if one.first_failed_at is None else ago(one.first_failed_at, now)),
-        Column("LAST", lambda one: "" if one.last_failed_at is None else ago(one.last_failed_at, now)),
+        Column("SINCE", lambda one: "" if one.first_failed_at is None else ago(one.first_failed_at, now), titled=True),
+        Column("LAST", lambda one: "" if one.last_failed_at is None else ago(one.last_failed_at, now), titled=True),
         Column("GENERATION", _generations, right=True),
-        Column("AT", lambda one: short_frame(one.frame)),
+        Column("AT", lambda one: short_frame(one.frame), titled=True),
         Column("ERROR", lambda one: one_line(f"{one.error_type}: {one.last_error}"), loose=True),
     ]
     show_list(settings(), found, columns, "no dead letters")

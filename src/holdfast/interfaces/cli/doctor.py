@@ -1,5 +1,6 @@
 """`holdfast doctor`: is everything as it should be, and what to do if not."""
 
+import textwrap
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,8 @@ from holdfast.ops.findings import Finding, Level
 
 if TYPE_CHECKING:
     from holdfast.ops.brokers import Place
+
+_LEAST = 30
 
 
 @make(name="doctor")
@@ -40,6 +43,10 @@ def _places() -> "list[Place]":
     return places(settings().load_app())
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
 def _show(found: list[Finding]) -> None:
     from rich.text import Text
 
@@ -49,10 +56,13 @@ def _show(found: list[Finding]) -> None:
         line = Text()
         line.append(f"{finding.level.value:<4}  ", style=f"bold {status_style(finding.level.value)}")
         line.append(f"{finding.check:<{width}}  ", style="bold")
-        line.append(printable(finding.message))
-        out.print(line, soft_wrap=True)
-        if finding.remedy:
-            out.print(Text(f"{'':<{width + 8}}→ {printable(finding.remedy)}", style="dim"), soft_wrap=True)
+        room = max(_LEAST, out.width - width - 8)
+        first, *rest = _wrapped(printable(finding.message), room)
+        out.print(line.append(first), soft_wrap=True)
+        for part in rest:
+            out.print(f"{'':<{width + 8}}{part}", soft_wrap=True)
+        for n, part in enumerate(_wrapped(printable(finding.remedy), room - 2) if finding.remedy else ()):
+            out.print(Text(f"{'':<{width + 8}}{' ' if n else '→'} {part}", style="dim"), soft_wrap=True)
     failed = sum(finding.level is Level.FAIL for finding in found)
     warned = sum(finding.level is Level.WARN for finding in found)
     out.print()

@@ -19,7 +19,8 @@ _LEAST = 24
 class Column(Generic[T]):
     """A column of a table.
 
-    A `loose` one is shortened where space is short. `longer` says more where there is room for it.
+    A `loose` one is shortened where space is short. `longer` says more where there is room for it. A `titled` one keeps
+    its title where the cells flow, as a number does: two times alone do not say which is which.
     """
 
     title: str
@@ -28,6 +29,7 @@ class Column(Generic[T]):
     loose: bool = False
     longer: Callable[[T], object] | None = None
     style: Callable[[T], str] | None = None
+    titled: bool = False
 
 
 def lines_of(items: Iterable[T], columns: Sequence[Column[T]], width: int) -> "list[Text]":
@@ -91,7 +93,7 @@ def _flow(columns: Sequence[Column[T]], cells: Sequence["Text"], width: int) -> 
     for column, cell in zip(columns, cells, strict=True):
         if not cell.plain:
             continue
-        part = Text.assemble((f"{column.title.lower()} ", "dim"), cell) if column.right else cell
+        part = Text.assemble((f"{column.title.lower()} ", "dim"), cell) if column.right or column.titled else cell
         if column.loose:
             part.truncate(max(_LEAST, width - 2), overflow="ellipsis")
         if line.plain.strip() and line.cell_len + _GAP + part.cell_len > width:
