@@ -54,6 +54,8 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
         yield task.__name__.removesuffix("_list"), task
     yield "stats, exact", lambda: ops.stats(exact=True)
     yield "trend", ops.trend
+    yield "doctor", ops.doctor
+    yield "metrics", ops.metrics
     yield "retrying", ops.retrying
     yield "search that finds nothing", lambda: ops.search("nothing such")
     yield "search for an error", lambda: ops.search("RareError")

@@ -1,5 +1,6 @@
 """The overview: what is broken now, since when, since which deploy, how many alike; then how much flows."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -47,15 +48,20 @@ class Trouble:
 
 async def overview(visit: Visit) -> Page:
     watch = visit.watch
-    stats = await watch.stats()
-    groups = await failure_groups(visit)
+    # Side by side: PostgreSQL answers them on several connections.
+    stats, groups, minutes, breakers, workers = await asyncio.gather(
+        watch.stats(),
+        failure_groups(visit),
+        watch.read("trend", lambda ops: ops.trend()),
+        watch.read("breakers", lambda ops: ops.breakers()),
+        watch.read("workers", lambda ops: ops.workers()),
+    )
     # Counted once for the whole page.
-    consumers = await watch.read("consumers", lambda ops: ops.consumers(held=stats.loads))
-    queues = await watch.read("queues", lambda ops: ops.queues(held=stats.loads))
-    breakers = await watch.read("breakers", lambda ops: ops.breakers())
-    workers = await watch.read("workers", lambda ops: ops.workers())
-    minutes = await watch.read("trend", lambda ops: ops.trend())
-    retrying = await watch.read("retrying", lambda ops: ops.retrying(held=stats.loads))
+    consumers, queues, retrying = await asyncio.gather(
+        watch.read("consumers", lambda ops: ops.consumers(held=stats.loads)),
+        watch.read("queues", lambda ops: ops.queues(held=stats.loads)),
+        watch.read("retrying", lambda ops: ops.retrying(held=stats.loads)),
+    )
     suspects = suspected(groups, workers, stats.now)
     return Page(
         "overview.html",
