@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+import holdfast
 from holdfast import Holdfast, RetryPolicy, correlate
 from holdfast._log import Background, get_logger
 from holdfast.engine.repeats import MOST_KINDS, SHOWN, Repeats
@@ -79,7 +80,7 @@ def test_an_embedded_worker_logs_to_stderr_and_never_to_stdout(tmp_path: Path) -
     program.write_text(text)
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "")
-    retry, dead = (f"will retry: charge (job.charge) attempt 1/3: Error1: {'x' * 299}", "dead letter: charge")
+    retry, dead = (f"will retry: charge attempt 1/3: Error1: {'x' * 299}", "dead letter: charge")
     assert retry in ran.stderr
     assert dead in ran.stderr
     assert ran.stderr.count("Traceback (most recent call last)") == 2
@@ -107,7 +108,7 @@ async def test_without_a_configuration_lines_are_records_of_logging_and_hide_sec
     known: Any = dead
     assert (known.event, known.consumer, known.attempt, known.error_type) == ("dead letter", "charge", 1, "ValueError")
     assert (known.header_message, vars(dead)["x-note"]) == ("hello", "\\x1b[2Jgone")
-    assert dead.getMessage().startswith("dead letter: charge (job.charge) attempt 1/1: ValueError: no such card")
+    assert dead.getMessage().startswith("dead letter: charge attempt 1/1: ValueError: no such card")
     assert f"holdfast dlq show {known.dlq_id}" in dead.getMessage()
     assert "in charge\n" in caplog.text
     assert "4111" not in caplog.text
@@ -208,3 +209,10 @@ def _wait_for(path: Path, worker: "subprocess.Popen[bytes]") -> None:
         assert worker.poll() is None, "the worker ended too early"
         assert time.monotonic() < deadline, "the worker stopped working"
         time.sleep(0.05)
+
+
+def test_every_line_comes_from_our_own_logger() -> None:
+    """structlog's default writes to stdout, in the event loop."""
+    source = Path(holdfast.__file__).parent
+    found = [path.name for path in source.rglob("*.py") if "structlog.get_logger(" in path.read_text()]
+    assert found == ["_log.py"]

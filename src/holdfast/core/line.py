@@ -42,7 +42,7 @@ def one_line(event: str, fields: Mapping[str, object]) -> str:
     said = [printable(event)]
     if consumer := fields.get("consumer"):
         type = fields.get("event_type")
-        said.append(f": {_shown(consumer)}" + (f" ({_shown(type)})" if type else ""))
+        said.append(f": {_shown(consumer)}" + (f" ({_shown(type)})" if type and type != f"job.{consumer}" else ""))
     if (folded := fields.get("folded")) is not None:
         said.append(f" {_shown(folded)} more like it in {_shown(fields.get('folded_seconds'))} s, the last at")
     if (attempt := fields.get("attempt")) is not None:
@@ -68,7 +68,8 @@ def _command(event: str, fields: Mapping[str, object]) -> str | None:
         return f"holdfast dlq groups --consumer {_shown(fields.get('consumer'))}" if event == "dead letter" else None
     if id := fields.get("dlq_id"):
         return f"holdfast dlq show {_shown(id)}"
-    if id := fields.get("delivery_id"):
+    if (id := fields.get("delivery_id")) and "where" not in fields:
+        # A repeated line, which has no stack trace but its place, says no more than the first did.
         return f"holdfast deliveries show {_shown(id)}"
     return None
 

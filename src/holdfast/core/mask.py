@@ -20,7 +20,8 @@ _PORT = re.compile(r"""\d{1,5}(?:[/?#,;)\]'"]|\Z)""")
 _SPACE = re.compile(r"\s")
 # In these addresses a name without a password is a token.
 _TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
-_VALUE = r"""(?:[bru]{0,2}"(?:[^"\\]|\\.)*"?|[bru]{0,2}'(?:[^'\\]|\\.)*'?|[^\s&,;'")}\]]+)"""
+# The mark comes first: a text may pass here twice.
+_VALUE = r"""(?:\[redacted\]|[bru]{0,2}"(?:[^"\\]|\\.)*"?|[bru]{0,2}'(?:[^'\\]|\\.)*'?|[^\s&,;'")}\]]+)"""
 _ASSIGNED = re.compile(
     r"""(\b[\w\-.]{0,60}?(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credential|signature)
     ["']?(?:\s*=\s*|["']\s*:\s*))("""
