@@ -247,3 +247,13 @@ async def test_a_messages_own_policy_overrides_that_of_every_consumer_also_from_
 async def test_published_messages_are_due_at_once(store: Store, many: int) -> None:
     await put(store, *[job() for _ in range(many)])
     assert len(await claim_all(store, limit=many, consumers=["mail"])) == many
+
+
+async def test_the_failure_history_is_an_empty_list_from_the_start(store: Store) -> None:
+    await register_consumers(store, {"billing": ["order.placed"]})
+    keyed, unique = job("mail", key="k"), job("mail", unique="u")
+    await put(store, message("order.placed"), message("order.placed"), keyed, unique)
+    await put(store, message("order.placed"))
+    await store.run(publish([message("order.placed") for _ in range(120)], Fanout(), own=True))
+    for relation in ("delivery", "delivery_view"):
+        assert sql(store, f"select distinct cast(failure_history as text) from {{hf}}{relation}") == [("[]",)]

@@ -40,7 +40,7 @@ and d.status = 'failed' and d.discarded_at is not null
 -- fragment: where_not_discarded
 and d.discarded_at is null
 -- fragment: where_replayed
-and d.failure_history is not null
+and d.failure_history <> '[]'::jsonb
 -- fragment: where_consumers
 and d.consumer = any (:consumers::text[])
 -- fragment: where_consumer

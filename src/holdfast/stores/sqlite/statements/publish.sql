@@ -11,9 +11,10 @@ left join {hf}endpoint e on e.consumer = s.consumer
 insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
 values (:id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch);
 -- each: deliveries
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry,
+  failure_history)
 values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
-        coalesce(:run_at, {now} + :delay, {now}), :retry);
+        coalesce(:run_at, {now} + :delay, {now}), :retry, '[]');
 -- once
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
@@ -25,9 +26,10 @@ insert into {hf}message (id, type, source, payload, headers, generation, occurre
 select :id, :type, :source, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch
 where (select coalesce(max(s.epoch), 0) from {hf}subscription s) <= :sub_epoch;
 -- once
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry,
+  failure_history)
 select :delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
-       coalesce(:run_at, {now} + :delay, {now}), :retry
+       coalesce(:run_at, {now} + :delay, {now}), :retry, '[]'
 where exists (select 1 from {hf}message m where m.id = :message_id);
 -- once
 select coalesce(max(s.epoch), 0) from {hf}subscription s
@@ -39,8 +41,8 @@ values (?, ?, ?, ?, ?, ?, ?, {now})
 
 -- name: load_deliveries
 -- Takes in deliveries that are due now.
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, run_at)
-values (?, ?, ?, ?, ?, ?, {now})
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, run_at, failure_history)
+values (?, ?, ?, ?, ?, ?, {now}, '[]')
 
 -- name: newest_epoch
 -- The newest subscription epoch.
@@ -55,18 +57,19 @@ values (:id, :type, :source, :key, :key_scope, :payload, :headers, :generation, 
 on conflict do nothing
 returning id, (select coalesce(max(e.epoch), 0) from {hf}subscription e);
 -- each: deliveries
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry)
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry,
+  failure_history)
 select :delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
-       coalesce(:run_at, {now} + :delay, {now}), :retry
+       coalesce(:run_at, {now} + :delay, {now}), :retry, '[]'
 where exists (select 1 from {hf}message m where m.id = :message_id)
 
 -- name: publish_unique
 -- Stores one job unless another with its unique key is pending or in flight; returns the id that was stored.
 -- once
 insert into {hf}delivery
-  (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry, unique_key)
+  (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry, unique_key, failure_history)
 values (:delivery_id, :message_id, :consumer, :queue, :priority, :generation, :max_attempts,
-        coalesce(:run_at, {now} + :delay, {now}), :retry, :unique_key)
+        coalesce(:run_at, {now} + :delay, {now}), :retry, :unique_key, '[]')
 on conflict (consumer, unique_key) where unique_key is not null and status in ('pending', 'in_flight') do nothing
 returning message_id;
 -- each: returned
@@ -95,7 +98,7 @@ delete from {hf}delivery where id in (select value from json_each(:ids))
 -- name: insert_deliveries
 -- Adds deliveries that are absent; one per message and consumer however often it runs.
 -- each: deliveries
-insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, retry)
-values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts, :retry)
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, retry, failure_history)
+values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts, :retry, '[]')
 on conflict (id) do nothing
 returning id
