@@ -77,7 +77,7 @@ async def test_a_count_that_the_budget_ended_says_so(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("low")
-async def test_a_group_beyond_the_budget_shows_its_first_and_its_last(store: Store) -> None:
+async def test_a_group_beyond_the_budget_is_a_lower_bound(store: Store) -> None:
     # Several are made in one millisecond: which of them is the first, their ids say.
     mails = sorted([job("mail") for _ in range(30)], key=lambda one: delivery_id(one.id, "mail"))
     mails = [one._replace(generation=n) for n, one in enumerate(mails)]
@@ -86,7 +86,6 @@ async def test_a_group_beyond_the_budget_shows_its_first_and_its_last(store: Sto
         await finish(store, claimed, DeadLetter(), error=failure())
     mail, export = await store.run(failure_groups())
     assert (f"{mail.count}", f"{export.count}") == ("19+", "5")
-    assert (mail.first_generation, mail.last_generation) == (0, 29)
     assert mail.fingerprint is not None
     assert (await store.run(group_size("mail", mail.fingerprint))).or_more
     assert [one.consumer for one in await store.run(failure_groups(consumers=["export"]))] == ["export"]

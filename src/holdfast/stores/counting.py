@@ -108,17 +108,19 @@ def _count(row: Row, size: Tally) -> Count:
 
 
 def _group(kind: Kind, counted: tuple[Tally, Row], example: Row) -> FailureGroup:
-    size, (first, first_generation, last_generation) = counted
-    _, id, error_type, error, completed, generation = example
+    size, (first,) = counted
+    _, id, error_type, error, completed = example
+    fingerprint, consumer = kind
+    # Which deploys ran them, their runs say.
     return FailureGroup(
-        kind[0],
-        kind[1],
+        fingerprint,
+        consumer,
         error_type,
         size,
         optional_time(first),
         optional_time(completed),
-        first_generation if first_generation is not None else generation,
-        max(generation, last_generation if last_generation is not None else generation),
+        None,
+        None,
         as_uuid(id),
         error,
     )

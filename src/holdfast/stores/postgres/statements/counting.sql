@@ -105,32 +105,31 @@ where r.discarded_at is null
 
 -- name: failure_sizes
 -- How many dead letters failed alike, counted up to a bound from the oldest on, and what those show.
-select k.n, s.size, s.first_failed_at, s.first_generation, s.last_generation
+select k.n, s.size, s.first_failed_at
 from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
 cross join lateral (
-  select count(*) as size, min(c.first_failed_at) as first_failed_at, min(c.generation) as first_generation,
-         max(c.generation) as last_generation
+  select count(*) as size, min(c.first_failed_at) as first_failed_at
   from (
-    (select d.first_failed_at, d.generation from {hf}delivery d
+    (select d.first_failed_at from {hf}delivery d
      where d.status = 'failed' and d.discarded_at is null and d.fingerprint = k.fingerprint and d.consumer = k.consumer
      order by d.fingerprint, d.consumer, d.completed_at limit :bound::bigint)
     union all
-    (select d.first_failed_at, d.generation from {hf}delivery d
+    (select d.first_failed_at from {hf}delivery d
      where d.status = 'failed' and d.discarded_at is null and k.fingerprint is null and d.fingerprint is null
        and d.consumer = k.consumer
      order by d.fingerprint, d.consumer, d.completed_at limit :bound::bigint)) c) s
 
 -- name: failure_examples
 -- The newest dead letter of each group; of several of one moment, only the first few are compared.
-select k.n, e.id, e.error_type, e.last_error, e.completed_at, e.generation
+select k.n, e.id, e.error_type, e.last_error, e.completed_at
 from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
 cross join lateral (
   select c.* from (
-    (select d.id, d.error_type, d.last_error, d.completed_at, d.generation from {hf}delivery d
+    (select d.id, d.error_type, d.last_error, d.completed_at from {hf}delivery d
      where d.status = 'failed' and d.discarded_at is null and d.fingerprint = k.fingerprint and d.consumer = k.consumer
      order by d.fingerprint desc, d.consumer desc, d.completed_at desc limit 10)
     union all
-    (select d.id, d.error_type, d.last_error, d.completed_at, d.generation from {hf}delivery d
+    (select d.id, d.error_type, d.last_error, d.completed_at from {hf}delivery d
      where d.status = 'failed' and d.discarded_at is null and k.fingerprint is null and d.fingerprint is null
        and d.consumer = k.consumer
      order by d.fingerprint desc, d.consumer desc, d.completed_at desc limit 10)) c

@@ -121,16 +121,16 @@ where r.discarded_at is null
 -- name: failure_sizes
 -- How many dead letters failed alike, counted up to a bound from the oldest on, and what those show.
 -- each: kinds
-select :n, count(*), min(c.first_failed_at), min(c.generation), max(c.generation)
-from (select d.first_failed_at, d.generation from {hf}delivery d
+select :n, count(*), min(c.first_failed_at)
+from (select d.first_failed_at from {hf}delivery d
       where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
       order by d.completed_at limit :bound) c
 
 -- name: failure_examples
 -- The newest dead letter of each group; of several of one moment, only the first few are compared.
 -- each: kinds
-select :n, c.id, c.error_type, c.last_error, c.completed_at, c.generation
-from (select d.id, d.error_type, d.last_error, d.completed_at, d.generation from {hf}delivery d
+select :n, c.id, c.error_type, c.last_error, c.completed_at
+from (select d.id, d.error_type, d.last_error, d.completed_at from {hf}delivery d
       where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
       order by d.completed_at desc limit 10) c
 order by c.completed_at desc, c.id desc limit 1
