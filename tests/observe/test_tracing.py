@@ -268,7 +268,7 @@ async def test_metrics_reach_opentelemetry(make_app: MakeApp) -> None:
         for metric in scope.metrics
     }
     provider.shutdown()
-    runs = {point.attributes["operation"]: point.value for point in found["holdfast.runs"]}
+    runs = {point.attributes["operation"]: point.value for point in found["holdfast.runs"] if point.value}
     assert runs == {"deliver": 1, "dead_letter": 1}
     assert [point.count for point in found["holdfast.run"]] == [2]
     assert [point.value for point in found["holdfast.deliveries_all"]] == [0, 0, 0, 1, 0]
