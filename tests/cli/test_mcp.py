@@ -52,7 +52,7 @@ async def test_an_agent_lists_reads_and_replays_a_dead_letter_in_its_own_name(sh
         again = await client.call_tool("replay_dlq_event", {"id": events[0]["id"], "reason": "once more"})
         assert again.is_error
         assert "pending" in again.content[0].text
-    entries = json.loads(shop.run("audit", "list", "--format", "json").stdout)
+    entries = json.loads(shop.run("audit", "list", "--target", events[0]["id"], "--format", "json").stdout)
     (entry,) = [one for one in entries if one["target"] == events[0]["id"]]
     assert (entry["actor"], entry["action"], entry["reason"]) == ("ada via mcp", "replay", "card service is back")
 
