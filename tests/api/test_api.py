@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast.interfaces.api.app import ENDPOINTS, api
-from holdfast.interfaces.api.door import is_loopback
+from holdfast.interfaces.api.auth import is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from holdfast.core.mask import REDACTED, mask
-from holdfast.interfaces.cli import words
-from holdfast.interfaces.cli.story import last_frames
+from holdfast.interfaces.cli import formatting
+from holdfast.interfaces.cli.delivery_report import last_frames
+from holdfast.interfaces.cli.formatting import ago, moment, printable, rough
 from holdfast.interfaces.cli.table import Column, lines_of
-from holdfast.interfaces.cli.words import ago, moment, printable, rough
 from holdfast.stores import counting
 from tests.cli.build import ORDERS, WORKER
 from tests.cli.conftest import Shop
@@ -259,8 +259,8 @@ def test_passwords_are_not_printed(text: str) -> None:
     assert REDACTED in mask(text)
 
 
-def test_the_examples_in_the_words_hold() -> None:
-    assert doctest.testmod(words).failed == 0
+def test_the_formatting_examples_hold() -> None:
+    assert doctest.testmod(formatting).failed == 0
 
 
 @pytest.mark.parametrize("format", ["console", "json"])

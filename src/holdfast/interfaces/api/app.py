@@ -23,10 +23,10 @@ from holdfast.core.text import storable
 from holdfast.engine.fields import raised
 from holdfast.engine.periodic import every
 from holdfast.idempotency.asgi import IdempotencyMiddleware
-from holdfast.interfaces.api import acting, planning, reading
-from holdfast.interfaces.api.door import CALLER, Door
+from holdfast.interfaces.api import commands, plans, queries
+from holdfast.interfaces.api.auth import CALLER, AuthMiddleware
 from holdfast.interfaces.api.endpoint import Call, Caller, Endpoint
-from holdfast.interfaces.api.fields import Asked
+from holdfast.interfaces.api.fields import RequestModel
 from holdfast.interfaces.api.health import health_routes
 from holdfast.interfaces.api.openapi import document
 from holdfast.interfaces.api.problem import Problem, invalid, problem_of, respond
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.api")
 
 PREFIX = "/api/v1"
-ENDPOINTS: tuple[Endpoint, ...] = (*reading.ENDPOINTS, *planning.ENDPOINTS, *acting.ENDPOINTS)
+ENDPOINTS: tuple[Endpoint, ...] = (*queries.ENDPOINTS, *plans.ENDPOINTS, *commands.ENDPOINTS)
 _LARGEST = 1024 * 1024
 
 
@@ -73,11 +73,11 @@ class _Api:
             scope=lambda request: f"api:{request.raw['state'][CALLER].id}",
             max_body=_LARGEST,
         )
-        self._door = Door(guarded, lambda: self.ops, anonymous, read_only=read_only)
+        self._auth = AuthMiddleware(guarded, lambda: self.ops, anonymous, read_only=read_only)
         routes: list[BaseRoute] = [
             *health_routes(lambda: self.ops),
             Route(f"{PREFIX}/openapi.json", self._openapi),
-            Mount(PREFIX, self._door),
+            Mount(PREFIX, self._auth),
         ]
         if metrics is not None:
             routes.append(Mount("/metrics", metrics))
@@ -90,7 +90,7 @@ class _Api:
 
     @property
     def ops(self) -> Operations:
-        # Asked anew each time: importing an application must not need its store.
+        # Read on each request: importing an application must not open its store.
         return self._hf if isinstance(self._hf, Operations) else self._hf.ops
 
     @asynccontextmanager
@@ -149,7 +149,7 @@ class _Api:
         if not caller.scope.covers(needed):
             only = " here, where nothing can be changed" if self._read_only else ""
             why = f"needs the scope {needed}, and {caller.name} has {caller.scope}{only}"
-            await self._door.refuse(request, caller.name, why)
+            await self._auth.refuse(request, caller.name, why)
             raise Problem(403, "forbidden", f"this {why}")
 
 
@@ -159,7 +159,7 @@ def _check_path(request: Request) -> None:
             raise Problem(404, "not_found", "a name in the path holds a character that no name can hold")
 
 
-def _query(request: Request, model: type[Asked]) -> Asked:
+def _query(request: Request, model: type[RequestModel]) -> RequestModel:
     given: dict[str, str | list[str]] = {}
     for name in request.query_params:
         values: Sequence[str] = request.query_params.getlist(name)
@@ -173,7 +173,7 @@ def _query(request: Request, model: type[Asked]) -> Asked:
         raise invalid(400, "invalid_parameters", "query", error) from None
 
 
-async def _body(request: Request, model: type[Asked]) -> Asked:
+async def _body(request: Request, model: type[RequestModel]) -> RequestModel:
     # Anything but JSON is refused: a form on a foreign page can send the rest without asking.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "not_json", "send the body as application/json")

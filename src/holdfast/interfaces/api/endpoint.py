@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.api.fields import Asked, Nothing
+from holdfast.interfaces.api.fields import NoParams, RequestModel
 from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope
@@ -74,8 +74,8 @@ class Endpoint:
     answer: Any
     handle: Callable[[Call], Awaitable[object]]
     scope: Scope = Scope.READ
-    query: type[Asked] = Nothing
-    body: type[Asked] | None = None
+    query: type[RequestModel] = NoParams
+    body: type[RequestModel] | None = None
     status: int = 200
     ids: frozenset[str] = field(default=frozenset())
     """The names in the path that are UUIDs."""

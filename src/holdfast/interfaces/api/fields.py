@@ -55,29 +55,29 @@ StepLimit = Annotated[int, Field(ge=1, le=MOST_STEPS), BeforeValidator(_whole)]
 PlanLimit = Annotated[int, Field(ge=1, le=MAX_PLAN)]
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """What every request model has in common: what it does not know it refuses."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Nothing(Asked):
+class NoParams(RequestModel):
     """A request without parameters."""
 
 
-class Limited(Asked):
+class LimitParams(RequestModel):
     """A list that is not paged."""
 
     limit: PageLimit = 50
 
 
-class Paged(Limited):
+class PageParams(LimitParams):
     """A list by pages: give the `next` of one page as `cursor` for the following."""
 
     cursor: Text | None = None
 
 
-class Told(Asked):
+class WithReason(RequestModel):
     """A change, and why it is made; the audit keeps it."""
 
     reason: Reason

@@ -7,7 +7,7 @@ from pydantic.json_schema import models_json_schema
 
 from holdfast._version import __version__
 from holdfast.interfaces.api.endpoint import Endpoint
-from holdfast.interfaces.api.fields import Asked
+from holdfast.interfaces.api.fields import RequestModel
 from holdfast.interfaces.api.schema import Schema, Schemas
 
 _REFERENCE = "#/components/schemas/{model}"
@@ -19,7 +19,7 @@ _PROBLEM: Schema = {
         "status": {"type": "integer"},
         "detail": {"type": "string"},
         "code": {"type": "string", "description": "what went wrong, for programs; it stays the same"},
-        "faults": {
+        "errors": {
             "type": "array",
             "items": {
                 "type": "object",
@@ -112,7 +112,7 @@ def _in_path(one: Endpoint, name: str) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": kind}
 
 
-def _in_query(query: type[Asked]) -> list[Schema]:
+def _in_query(query: type[RequestModel]) -> list[Schema]:
     found = []
     for name, schema in query.model_json_schema().get("properties", {}).items():
         options = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]

@@ -41,7 +41,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Problem(Exception):
-    """A request that cannot be answered as asked. `faults` name each part at fault."""
+    """An error response. `field_errors` name each invalid field."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Problem(Exception):
         code: str,
         detail: str,
         *,
-        faults: Sequence[Mapping[str, str]] = (),
+        field_errors: Sequence[Mapping[str, str]] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.code, self.detail, self.faults = status, code, detail, tuple(faults)
+        self.status, self.code, self.detail, self.field_errors = status, code, detail, tuple(field_errors)
         self.headers = dict(headers or {})
 
 
@@ -67,12 +67,12 @@ def problem_of(error: errors.HoldfastError) -> Problem:
 
 def invalid(status: int, code: str, where: str, error: ValidationError) -> Problem:
     """A model that does not fit, with every field at fault by its name."""
-    faults = [
+    field_errors = [
         {"field": ".".join(str(part) for part in one["loc"]) or where, "problem": _meaning(one["type"], one["msg"])}
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-    named = ", ".join(f"{one['field']} ({one['problem']})" for one in faults[:5])
-    return Problem(status, code, f"the {where} is refused: {named}", faults=faults)
+    named = ", ".join(f"{one['field']} ({one['problem']})" for one in field_errors[:5])
+    return Problem(status, code, f"the {where} is refused: {named}", field_errors=field_errors)
 
 
 def respond(problem: Problem) -> Response:
@@ -84,8 +84,8 @@ def respond(problem: Problem) -> Response:
         "detail": problem.detail,
         "code": problem.code,
     }
-    if problem.faults:
-        body["faults"] = problem.faults
+    if problem.field_errors:
+        body["errors"] = problem.field_errors
     headers = {"cache-control": "no-store", **problem.headers}
     return Response(orjson.dumps(body), problem.status, headers, media_type="application/problem+json")
 

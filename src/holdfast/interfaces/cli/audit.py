@@ -5,12 +5,11 @@ from datetime import datetime
 
 import click
 
-from holdfast.interfaces.cli.choose import MOMENT, PAGE
+from holdfast.interfaces.cli.filters import MOMENT, PAGE
+from holdfast.interfaces.cli.formatting import ago, moment, one_line
 from holdfast.interfaces.cli.output import show_list
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, moment, one_line
 from holdfast.stores.operate import AuditEntry
 
 _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -18,12 +17,12 @@ _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _ENDED = (("delivered", "delivered"), ("dead", "dead again"), ("discarded", "discarded"))
 
 
-@noun("audit")
-def command() -> None:
+@group("audit")
+def cli() -> None:
     """Look at what operators did."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @click.option("--target", metavar="KIND:NAME", help="Of this item: a delivery's id, queue:mail, plan:01a1…")
 @click.option("--by", metavar="NAME", help="Done by this person or token.")
 @click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")

@@ -2,23 +2,22 @@
 
 import click
 
+from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import note, show_list
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, moment
 from holdfast.ops.breakers import BreakerState
 
 _STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}
 
 
-@noun("breakers")
-def command() -> None:
+@group("breakers")
+def cli() -> None:
     """Look at circuit breakers, close one, open one. Those that are kept in Redis are not seen here."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List the circuits that are kept in the store and had a failure."""
     ops = settings().operations()
@@ -42,7 +41,7 @@ def list_() -> None:
     show_list(settings(), found, columns, "no circuit has had a failure yet")
 
 
-@make(command, name="reset", acts=True)
+@command(cli, name="reset", acts=True)
 @click.argument("name")
 @REASON
 def reset(name: str, reason: str | None) -> None:
@@ -51,7 +50,7 @@ def reset(name: str, reason: str | None) -> None:
     note(f"circuit {name} is closed" if changed else f"circuit {name} was closed and had no failures")
 
 
-@make(command, name="trip", acts=True)
+@command(cli, name="trip", acts=True)
 @click.argument("name")
 @click.option("--for", "duration", default="1h", show_default=True, help="How long it stays open, such as 10m.")
 @REASON

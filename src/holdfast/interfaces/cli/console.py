@@ -6,15 +6,14 @@ import importlib.util
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import note
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import command, settings
 
 _NEEDED = ("starlette", "jinja2", "uvicorn")
 
 
-@make(name="console", acts=True, logs=True)
+@command(name="console", acts=True, logs=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8470, show_default=True, help="0 takes one that is free."
@@ -27,7 +26,7 @@ _NEEDED = ("starlette", "jinja2", "uvicorn")
     show_default=True,
     help="Who may come in: everybody on this machine, or whoever has a token of `holdfast tokens create`.",
 )
-def command(host: str, port: int, read_only: bool, auth: str) -> Code:
+def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
     """Serve the web console until interrupted; it carries stored plans on while it runs.
 
     On another address than this machine's own it does not start without --auth token. Put a proxy that speaks TLS before it there.
@@ -56,4 +55,4 @@ def command(host: str, port: int, read_only: bool, auth: str) -> Code:
         await store.close()
 
     asyncio.run(run())
-    return Code.DONE
+    return ExitCode.DONE

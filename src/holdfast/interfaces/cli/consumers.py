@@ -4,22 +4,21 @@ from datetime import datetime
 
 import click
 
-from holdfast.interfaces.cli.choose import MOMENT
-from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
+from holdfast.interfaces.cli.filters import MOMENT
+from holdfast.interfaces.cli.formatting import ago, many_deliveries, rough
+from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, many_deliveries, rough
 from holdfast.ops.consumers import ConsumerState
 
 
-@noun("consumers")
-def command() -> None:
+@group("consumers")
+def cli() -> None:
     """Look at consumers, pause and resume them."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List consumers and jobs."""
     ops = settings().operations()
@@ -52,7 +51,7 @@ def _gets(one: ConsumerState) -> str:
     return patterns if one.relays_to is None else f"{patterns} → {one.relays_to}"
 
 
-@make(command, name="pause", acts=True)
+@command(cli, name="pause", acts=True)
 @click.argument("name")
 @REASON
 def pause(name: str, reason: str | None) -> None:
@@ -61,7 +60,7 @@ def pause(name: str, reason: str | None) -> None:
     note(f"consumer {name} is paused; `holdfast consumers resume {name}` lets it go on")
 
 
-@make(command, name="resume", acts=True)
+@command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
 def resume(name: str, reason: str | None) -> None:
@@ -72,7 +71,7 @@ def resume(name: str, reason: str | None) -> None:
     note(f"consumer {name} goes on" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
 
 
-@make(command, name="retire", acts=True)
+@command(cli, name="retire", acts=True)
 @click.argument("name")
 @click.option("--pattern", metavar="PATTERN", help="End only this subscription.  [default: all of them]")
 @REASON
@@ -87,7 +86,7 @@ def retire(name: str, pattern: str | None, reason: str | None) -> None:
         show_json(settings(), {"consumer": name, "ended": ended})
 
 
-@make(command, name="catch-up", acts=True)
+@command(cli, name="catch-up", acts=True)
 @click.argument("name", required=False)
 @click.option("--from", "since", type=MOMENT, metavar="TIME", help="Only events since: 2h, 3d, 2026-11-15T09:00Z.")
 def catch_up(name: str | None, since: datetime | None) -> None:
@@ -98,7 +97,7 @@ def catch_up(name: str | None, since: datetime | None) -> None:
     """
     if since is not None and name is None:
         raise click.UsageError("--from needs the NAME of a consumer")
-    with Progress("added") as progress:
+    with ProgressLine("added") as progress:
         added = settings().operations().catch_up(name, since=since, actor=settings().who(), progress=progress)
     if settings().tabular:
         note(f"added {many_deliveries(added)}" + (f" of {name}" if name else ""))

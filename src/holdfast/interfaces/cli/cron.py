@@ -2,22 +2,21 @@
 
 import click
 
+from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import note, show_list
-from holdfast.interfaces.cli.publish import tell_published
+from holdfast.interfaces.cli.publish import print_published
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, moment
 from holdfast.ops.schedules import ScheduleState
 
 
-@noun("cron")
-def command() -> None:
+@group("cron")
+def cli() -> None:
     """Look at schedules, pause and resume them, run one now."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List schedules."""
     ops = settings().operations()
@@ -42,16 +41,16 @@ def list_() -> None:
     show_list(settings(), found, columns, "no schedule yet: a worker whose app has @hf.cron makes one")
 
 
-@make(command, name="run", acts=True)
+@command(cli, name="run", acts=True)
 @click.argument("name")
 @REASON
 def run(name: str, reason: str | None) -> None:
     """Enqueue one run of a schedule now, beside those that are due."""
     published = settings().operations().run_schedule(name, actor=settings().who(), reason=reason)
-    tell_published(published, "enqueued")
+    print_published(published, "enqueued")
 
 
-@make(command, name="pause", acts=True)
+@command(cli, name="pause", acts=True)
 @click.argument("name")
 @REASON
 def pause(name: str, reason: str | None) -> None:
@@ -60,7 +59,7 @@ def pause(name: str, reason: str | None) -> None:
     note(f"schedule {name} is paused; `holdfast cron resume {name}` lets it go on")
 
 
-@make(command, name="resume", acts=True)
+@command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
 def resume(name: str, reason: str | None) -> None:

@@ -7,24 +7,23 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import Refused
-from holdfast.interfaces.cli.acting import act, read_plan, save_plan
-from holdfast.interfaces.cli.choose import ID, STATUS, filter_options, page_options, read_filter
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.bulk import act, read_plan, save_plan
+from holdfast.interfaces.cli.columns import delivery_columns
+from holdfast.interfaces.cli.delivery_report import print_report
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_options, read_filter
 from holdfast.interfaces.cli.output import show_json, show_list
-from holdfast.interfaces.cli.rows import delivery_columns
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
-from holdfast.interfaces.cli.story import tell
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.stores.planned import Action
 
 
-@noun("deliveries")
-def command() -> None:
+@group("deliveries")
+def cli() -> None:
     """Look at deliveries and cancel them."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @STATUS
 @filter_options
 @click.option("--event-id", type=ID, metavar="ID", help="Of this message.")
@@ -36,18 +35,18 @@ def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any)
     show_list(settings(), found, delivery_columns(ops.now()), "no delivery matches")
 
 
-@make(command, name="show")
+@command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
     """Tell everything about one delivery."""
     detail = settings().operations().delivery(id)
     if settings().tabular:
-        tell(detail)
+        print_report(detail)
     else:
         show_json(settings(), detail)
 
 
-@make(command, name="cancel", acts=True)
+@command(cli, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1)
 @filter_options
 @click.option(
@@ -68,7 +67,7 @@ def show(id: UUID) -> None:
 )
 def cancel(
     ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
-) -> Code:
+) -> ExitCode:
     """Cancel what is pending or in flight: a run under way cannot finish any more."""
     return act_on(Action.CANCEL, ids, limit, reason, dry_run, file, chosen)
 
@@ -81,7 +80,7 @@ def act_on(
     dry_run: bool,
     file: Path | None,
     chosen: dict[str, Any],
-) -> Code:
+) -> ExitCode:
     """Cancels or discards by ids, by filter, or by a plan that was kept; asks first."""
     filters = any(value not in (None, ()) for value in chosen.values())
     if ids and filters:

@@ -21,7 +21,7 @@ from holdfast.interfaces.demo.run import SHORTEST_SECONDS, run_demo
     help="Use this PostgreSQL database instead of a temporary SQLite file. The demo creates a temporary schema there "
     "and drops it at the end.",
 )
-def command(seconds: float | None, port: int | None, no_browser: bool, dsn: str | None) -> int:
+def cli(seconds: float | None, port: int | None, no_browser: bool, dsn: str | None) -> int:
     """Run a shop whose services and workers fail. Checks that nothing is lost; exits with 1 if a promise is broken.
 
     Needs no app, no configuration and no network.

@@ -9,16 +9,15 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.choose import ID, filter_options, page_options, read_filter
+from holdfast.interfaces.cli.columns import dead_letter_columns, state
 from holdfast.interfaces.cli.deliveries import act_on
-from holdfast.interfaces.cli.failure import Code
-from holdfast.interfaces.cli.output import Progress, note, show_json, show_list
-from holdfast.interfaces.cli.rows import dead_letter_columns, state
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
-from holdfast.interfaces.cli.story import tell
+from holdfast.interfaces.cli.delivery_report import print_report
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import ID, filter_options, page_options, read_filter
+from holdfast.interfaces.cli.formatting import ago, many, one_line, short_frame
+from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, many, one_line, short_frame
 from holdfast.ops.deliveries import Exported
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import SyncOperations
@@ -34,12 +33,12 @@ _STATES: dict[str, dict[str, Any]] = {
 }
 
 
-@noun("dlq")
-def command() -> None:
+@group("dlq")
+def cli() -> None:
     """Look at dead letters, set them aside, export them. `holdfast replay` runs them again."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @click.option(
     "--state",
     type=click.Choice(list(_STATES)),
@@ -58,7 +57,7 @@ def list_(limit: int, before: UUID | None, state: str, **chosen: Any) -> None:
         note(f"older ones: add --before {found[-1].delivery.id}")
 
 
-@make(command, name="show")
+@command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
     """Tell the story of a dead letter: what broke, how often, how many alike, and what to do."""
@@ -66,12 +65,12 @@ def show(id: UUID) -> None:
     if not detail.listed.delivery.dead:
         note(f"this is no dead letter, or not any more: it is {state(detail.listed).replace('_', ' ')}")
     if settings().tabular:
-        tell(detail)
+        print_report(detail)
     else:
         show_json(settings(), detail)
 
 
-@make(command, name="groups")
+@command(cli, name="groups")
 @click.option("--consumer", multiple=True, metavar="NAME", help="Of this consumer; may be repeated.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
 def groups(consumer: tuple[str, ...], limit: int) -> None:
@@ -95,7 +94,7 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
         note(f"run them again: holdfast replay --group {found[0].fingerprint} --dry-run")
 
 
-@make(command, name="discard", acts=True)
+@command(cli, name="discard", acts=True)
 @click.argument("ids", type=ID, nargs=-1)
 @filter_options
 @click.option(
@@ -116,12 +115,12 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
 )
 def discard(
     ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
-) -> Code:
+) -> ExitCode:
     """Set dead letters aside for good; they stay queryable, and cannot be replayed any more."""
     return act_on(Action.DISCARD, ids, limit, reason, dry_run, file, chosen)
 
 
-@make(command, name="export")
+@command(cli, name="export")
 @filter_options
 @click.option("--limit", type=click.IntRange(1), help="At most so many, newest first.  [default: all]")
 @click.option(
@@ -136,7 +135,7 @@ def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
     written = 0
     stream = _opened(output)
     try:
-        with Progress("exported") as progress:
+        with ProgressLine("exported") as progress:
             for one in _all(ops, wanted, limit):
                 stream.write(dumps(one) + "\n")
                 written += 1

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.formatting import many, printable
 from holdfast.interfaces.cli.output import console, show_json, status_style
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
-from holdfast.interfaces.cli.words import many, printable
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.findings import Finding, Level
 
 if TYPE_CHECKING:
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 _LEAST = 30
 
 
-@make(name="doctor")
+@command(name="doctor")
 @click.option("--strict", is_flag=True, help="Warnings count as failures.")
-def command(strict: bool) -> Code:
+def cli(strict: bool) -> ExitCode:
     """Examine the store: settings, workers, what nobody runs, what is stuck. Changes nothing.
 
     With --app the brokers that the app reads from and sends to are asked, too: whether they answer, and which of their
@@ -32,7 +31,7 @@ def command(strict: bool) -> Code:
     else:
         show_json(settings(), found)
     bad = {Level.FAIL, Level.WARN} if strict else {Level.FAIL}
-    return Code.PARTIAL if any(finding.level in bad for finding in found) else Code.DONE
+    return ExitCode.PARTIAL if any(finding.level in bad for finding in found) else ExitCode.DONE
 
 
 def _places() -> "list[Place]":

@@ -4,21 +4,20 @@ import asyncio
 
 import click
 
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import console, note, show_json, show_list
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.drill.drills import DRILLS
 from holdfast.interfaces.drill.report import Result, perform
 
 
-@noun("drill")
-def command() -> None:
+@group("drill")
+def cli() -> None:
     """Run failure drills in a temporary store and check that the promises hold."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List the drills and what each one shows."""
     columns: list[Column[dict[str, str]]] = [
@@ -29,9 +28,9 @@ def list_() -> None:
     show_list(settings(), rows, columns, "there are no drills")
 
 
-@make(command, name="run")
+@command(cli, name="run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-def run(names: tuple[str, ...]) -> Code:
+def run(names: tuple[str, ...]) -> ExitCode:
     """Run the given drills, or all of them. Exits with 1 if a promise was broken.
 
     Without --dsn each drill uses a temporary SQLite file; with a PostgreSQL DSN each creates a temporary schema there and
@@ -54,7 +53,7 @@ def run(names: tuple[str, ...]) -> Code:
         show_json(settings(), results)
     broken = [result.name for result in results if not result.kept]
     note(f"broken: {', '.join(broken)}" if broken else f"all promises of {len(results)} drills were kept")
-    return Code.PARTIAL if broken else Code.DONE
+    return ExitCode.PARTIAL if broken else ExitCode.DONE
 
 
 def _show(result: Result) -> None:

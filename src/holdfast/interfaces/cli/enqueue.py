@@ -6,14 +6,13 @@ import click
 
 from holdfast.core.errors import InvalidPayload
 from holdfast.interfaces.cli.arguments import read_headers, read_json
-from holdfast.interfaces.cli.choose import DURATION
-from holdfast.interfaces.cli.publish import tell_published
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.filters import DURATION
+from holdfast.interfaces.cli.publish import print_published
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.messages import OPERATOR
 
 
-@make(name="enqueue", acts=True)
+@command(name="enqueue", acts=True)
 @click.argument("job")
 @click.argument("arguments", metavar="JSON|-")
 @click.option("--delay", type=DURATION, metavar="DURATION", help="Run it so much later: 30s, 5m, 2h.")
@@ -24,7 +23,7 @@ from holdfast.ops.messages import OPERATOR
 @click.option("--source", metavar="NAME", default=OPERATOR, show_default=True, help="Keys are unique within a source.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--force", is_flag=True, help="Store it although no job of that name has registered.")
-def command(
+def cli(
     job: str,
     arguments: str,
     delay: timedelta | None,
@@ -62,4 +61,4 @@ def command(
             force=force,
         )
     )
-    tell_published(published, "enqueued")
+    print_published(published, "enqueued")

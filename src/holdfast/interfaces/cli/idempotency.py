@@ -2,25 +2,24 @@
 
 import click
 
-from holdfast.interfaces.cli.choose import PAGE
+from holdfast.interfaces.cli.filters import PAGE
+from holdfast.interfaces.cli.formatting import ago, moment, printable
 from holdfast.interfaces.cli.output import console, note, show_json, show_list, status_style
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, moment, printable
 from holdfast.ops.idempotency import KeyDetail
 from holdfast.stores.idempotency import Progress, Record
 
 _SHOWN = 2000
 
 
-@noun("idempotency")
-def command() -> None:
+@group("idempotency")
+def cli() -> None:
     """Look at idempotency keys, and let go of one. Keys that are kept in Redis are not seen here."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @click.option("--scope", metavar="SCOPE", help="Of this tenant or user.")
 @click.option("--status", type=click.Choice([one.value for one in Progress]), help="In this state.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="How many.")
@@ -41,7 +40,7 @@ def list_(scope: str | None, status: str | None, limit: int) -> None:
     show_list(settings(), found, columns, "no idempotency key matches")
 
 
-@make(command, name="show")
+@command(cli, name="show")
 @click.argument("scope")
 @click.argument("key")
 def show(scope: str, key: str) -> None:
@@ -82,7 +81,7 @@ def _answer(detail: KeyDetail) -> None:
         console().print(f"\n{printable(detail.body[:_SHOWN])}{more}", soft_wrap=True)
 
 
-@make(command, name="release", acts=True)
+@command(cli, name="release", acts=True)
 @click.argument("scope")
 @click.argument("key")
 @click.option("--force", is_flag=True, help="Also a key that was answered: its effect may then happen again.")

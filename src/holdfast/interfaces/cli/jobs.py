@@ -5,24 +5,23 @@ from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.acting import act
-from holdfast.interfaces.cli.choose import ID, STATUS, page_options, read_filter
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.bulk import act
+from holdfast.interfaces.cli.columns import delivery_columns
+from holdfast.interfaces.cli.delivery_report import print_report
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import ID, STATUS, page_options, read_filter
 from holdfast.interfaces.cli.output import show_json, show_list
-from holdfast.interfaces.cli.rows import delivery_columns
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
-from holdfast.interfaces.cli.story import tell
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.ops.deliveries import JOBS
 from holdfast.stores.query import Filter
 
 
-@noun("jobs")
-def command() -> None:
+@group("jobs")
+def cli() -> None:
     """Look at jobs and cancel them. A job is named by its delivery's id, or by the id that enqueueing returned."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @STATUS
 @click.option("--name", metavar="NAME", help="Of this job.")
 @click.option("--queue", metavar="NAME", help="In this queue.")
@@ -35,22 +34,22 @@ def list_(limit: int, before: UUID | None, name: str | None, **chosen: Any) -> N
     show_list(settings(), found, delivery_columns(ops.now()), "no job matches")
 
 
-@make(command, name="show")
+@command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
     """Tell everything about one job."""
     detail = settings().operations().job(id)
     if settings().tabular:
-        tell(detail)
+        print_report(detail)
     else:
         show_json(settings(), detail)
 
 
-@make(command, name="cancel", acts=True)
+@command(cli, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1, required=True)
 @click.option("--reason", metavar="TEXT", help="Why, for the audit.")
 @click.option("--dry-run", is_flag=True, help="Show what would be cancelled, and change nothing.")
-def cancel(ids: tuple[UUID, ...], reason: str | None, dry_run: bool) -> Code:
+def cancel(ids: tuple[UUID, ...], reason: str | None, dry_run: bool) -> ExitCode:
     """Cancel jobs that are pending or in flight: a run under way cannot finish any more."""
     ops = settings().operations()
     found = tuple(ops.job(id).listed.delivery.id for id in ids)

@@ -3,14 +3,13 @@
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import command, settings
 
 
-@make(name="mcp", acts=True)
+@command(name="mcp", acts=True)
 @click.option("--allow-actions", is_flag=True, help="Let the agent replay dead letters.  [default: read only]")
 @click.option("--read-only", is_flag=True, help="Offer only tools that read. This is the default.")
-def command(allow_actions: bool, read_only: bool) -> None:
+def cli(allow_actions: bool, read_only: bool) -> None:
     """Serve dead letters to an agent (Model Context Protocol on stdin and stdout).
 
     The agent can only read unless --allow-actions is given. Its actions are audited under the actor given here, followed by

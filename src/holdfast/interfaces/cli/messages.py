@@ -5,21 +5,20 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.cli.choose import ID, page_options
+from holdfast.interfaces.cli.columns import delivery_columns, message_columns, state
+from holdfast.interfaces.cli.filters import ID, page_options
+from holdfast.interfaces.cli.formatting import moment, one_line, printable
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
-from holdfast.interfaces.cli.rows import delivery_columns, message_columns, state
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
-from holdfast.interfaces.cli.words import moment, one_line, printable
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.ops.trail import MOST_STEPS
 
 
-@noun("messages")
-def command() -> None:
+@group("messages")
+def cli() -> None:
     """Look at messages: they never change."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @click.option("--type", metavar="TYPE", help="Of this type, or of all below it (order.*).")
 @click.option("--source", metavar="NAME", help="From this source.")
 @click.option("--key", metavar="KEY", help="With this key.")
@@ -31,7 +30,7 @@ def list_(type: str | None, source: str | None, key: str | None, limit: int, bef
     show_list(settings(), found, message_columns(ops.now()), "no message matches")
 
 
-@make(command, name="show")
+@command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
     """Show one message and how its deliveries are doing."""
@@ -62,7 +61,7 @@ def show(id: UUID) -> None:
         note("no delivery: nobody subscribed to it, or they were pruned")
 
 
-@make(command, name="follow")
+@command(cli, name="follow")
 @click.argument("request_id")
 @click.option("--limit", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="How many messages.")
 @click.option("--after", type=ID, metavar="ID", help="After this message: the last one of the page before.")

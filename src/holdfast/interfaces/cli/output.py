@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.interfaces.cli.formatting import printable
 from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column, lines_of
-from holdfast.interfaces.cli.words import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +85,7 @@ def note(text: str) -> None:
     click.echo(printable(text), err=True)
 
 
-class Progress:
+class ProgressLine:
     """Shows how far a long work has come: a line that changes on a terminal, a line now and then elsewhere."""
 
     def __init__(self, verb: str) -> None:
@@ -103,7 +103,7 @@ class Progress:
             self._said = done
             note(text)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,14 +6,13 @@ from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.acting import drive, read_plan
-from holdfast.interfaces.cli.failure import Code
-from holdfast.interfaces.cli.output import Progress, note, print_table, show_json, show_list
+from holdfast.interfaces.cli.bulk import drive, read_plan
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.formatting import ago, many_deliveries, moment
+from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, many_deliveries, moment
 from holdfast.ops.plans import REASONS
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.plan import PlanItem, PlanState, Result, StoredPlan
@@ -25,12 +24,12 @@ _LOOK = 0.5
 _FEW = 10
 
 
-@noun("plans")
-def command() -> None:
+@group("plans")
+def cli() -> None:
     """Look at stored bulk actions; start, pause, resume or abandon one."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @click.option("--state", type=click.Choice([one.value for one in PlanState]), help="Only those in this state.")
 @click.option("--limit", type=int, default=50, show_default=True, help="How many.")
 def list_(state: str | None, limit: int) -> None:
@@ -52,10 +51,10 @@ def list_(state: str | None, limit: int) -> None:
     show_list(settings(), found, columns, "no plan is stored; `holdfast plans save FILE` stores one")
 
 
-@make(command, name="show")
+@command(cli, name="show")
 @_ID
 @click.option("--wait", is_flag=True, help="Wait until every delivery it replayed has ended.")
-def show(id: UUID, wait: bool) -> Code:
+def show(id: UUID, wait: bool) -> ExitCode:
     """Show a plan: how far it is, what it skipped and why, how many were delivered and how many died again.
 
     With --wait it returns when every delivery has ended, with exit code 1 if one died again.
@@ -63,7 +62,7 @@ def show(id: UUID, wait: bool) -> Code:
     ops = settings().operations()
     plan = ops.plan(id)
     if wait:
-        with Progress("ended") as progress:
+        with ProgressLine("ended") as progress:
             while (plan := ops.plan(id)).unsettled or plan.state is PlanState.RUNNING:
                 progress(sum(plan.results.values()), plan.done)
                 ops.follow_plans()
@@ -71,10 +70,10 @@ def show(id: UUID, wait: bool) -> Code:
     _show(plan)
     if settings().tabular and plan.results.get(Result.DEAD):
         _show_dead(ops, plan)
-    return Code.PARTIAL if wait and plan.results.get(Result.DEAD) else Code.DONE
+    return ExitCode.PARTIAL if wait and plan.results.get(Result.DEAD) else ExitCode.DONE
 
 
-@make(command, name="save", acts=True)
+@command(cli, name="save", acts=True)
 @click.argument("file", type=click.Path(path_type=Path))
 @REASON
 def save(file: Path, reason: str | None) -> None:
@@ -83,19 +82,19 @@ def save(file: Path, reason: str | None) -> None:
     _show(ops.save_plan(ops.load_plan(read_plan(file)), actor=settings().who(), reason=reason))
 
 
-@make(command, name="start", acts=True)
+@command(cli, name="start", acts=True)
 @_ID
 @click.option("--generation", type=int, help="Give every replayed delivery this generation.")
 @_ELSEWHERE
 @REASON
-def start(id: UUID, generation: int | None, no_wait: bool, reason: str | None) -> Code:
+def start(id: UUID, generation: int | None, no_wait: bool, reason: str | None) -> ExitCode:
     """Start a plan and carry it out; interrupting is harmless, a worker goes on."""
     ops = settings().operations()
     ops.start_plan(id, actor=settings().who(), reason=reason, generation=generation)
-    return Code.DONE if no_wait else _carry_out(ops, id)
+    return ExitCode.DONE if no_wait else _carry_out(ops, id)
 
 
-@make(command, name="pause", acts=True)
+@command(cli, name="pause", acts=True)
 @_ID
 @REASON
 def pause(id: UUID, reason: str | None) -> None:
@@ -103,18 +102,18 @@ def pause(id: UUID, reason: str | None) -> None:
     _show(settings().operations().pause_plan(id, actor=settings().who(), reason=reason))
 
 
-@make(command, name="resume", acts=True)
+@command(cli, name="resume", acts=True)
 @_ID
 @_ELSEWHERE
 @REASON
-def resume(id: UUID, no_wait: bool, reason: str | None) -> Code:
+def resume(id: UUID, no_wait: bool, reason: str | None) -> ExitCode:
     """Let a paused plan go on from where it was."""
     ops = settings().operations()
     ops.resume_plan(id, actor=settings().who(), reason=reason)
-    return Code.DONE if no_wait else _carry_out(ops, id)
+    return ExitCode.DONE if no_wait else _carry_out(ops, id)
 
 
-@make(command, name="abandon", acts=True)
+@command(cli, name="abandon", acts=True)
 @_ID
 @REASON
 def abandon(id: UUID, reason: str | None) -> None:
@@ -122,11 +121,11 @@ def abandon(id: UUID, reason: str | None) -> None:
     _show(settings().operations().abandon_plan(id, actor=settings().who(), reason=reason))
 
 
-def _carry_out(ops: SyncOperations, id: UUID) -> Code:
+def _carry_out(ops: SyncOperations, id: UUID) -> ExitCode:
     """Executes the plan until it ends or is paused, or watches another process that does."""
     plan = drive(ops, id, "acted on")
     _show(plan)
-    return Code.PARTIAL if plan.skipped else Code.DONE
+    return ExitCode.PARTIAL if plan.skipped else ExitCode.DONE
 
 
 def _show(plan: StoredPlan) -> None:

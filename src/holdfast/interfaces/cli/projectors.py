@@ -9,25 +9,24 @@ from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.choose import ID
+from holdfast.interfaces.cli.filters import ID
+from holdfast.interfaces.cli.formatting import ago, many, many_deliveries, moment, one_line, rough
 from holdfast.interfaces.cli.output import note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, many, many_deliveries, moment, one_line, rough
 from holdfast.ops.projectors import ProjectorState
 
 if TYPE_CHECKING:
     from holdfast.projections.rebuild import Progress, Rebuilt
 
 
-@noun("projectors")
-def command() -> None:
+@group("projectors")
+def cli() -> None:
     """Look at projectors and rebuild them from the event store."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List projectors."""
     ops = settings().operations()
@@ -46,7 +45,7 @@ def list_() -> None:
     show_list(settings(), found, columns, "no projector yet: an app with @hf.projector makes one known when it starts")
 
 
-@make(command, name="rebuild", acts=True)
+@command(cli, name="rebuild", acts=True)
 @click.argument("names", nargs=-1, metavar="NAME...", required=True)
 @click.option("--resume", is_flag=True, help="Go on where the last one was cut off; the handler must be the same.")
 @click.option("--skip", type=ID, multiple=True, metavar="ID", help="Leave this event out; may be repeated.")

@@ -5,27 +5,26 @@ from datetime import timedelta
 import click
 
 from holdfast.core.duration import format_duration
-from holdfast.interfaces.cli.choose import DURATION
-from holdfast.interfaces.cli.output import Progress, note, show_json
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
-from holdfast.interfaces.cli.words import many
+from holdfast.interfaces.cli.filters import DURATION
+from holdfast.interfaces.cli.formatting import many
+from holdfast.interfaces.cli.output import ProgressLine, note, show_json
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.upkeep import Pruned
 
 
-@make(name="prune", acts=True)
+@command(name="prune", acts=True)
 @click.option("--older-than", type=DURATION, required=True, metavar="DURATION", help="Ended longer ago: 30d, 12h.")
 @click.option("--discarded", is_flag=True, help="Also what was discarded or cancelled.")
 @click.option("--messages", is_flag=True, help="Also messages that nothing needs any more: the event store shrinks.")
 @click.option("--dry-run", is_flag=True, help="Count, and change nothing.")
-def command(older_than: timedelta, discarded: bool, messages: bool, dry_run: bool) -> None:
+def cli(older_than: timedelta, discarded: bool, messages: bool, dry_run: bool) -> None:
     """Remove deliveries that are done and old, in small transactions. Dead letters stay."""
     ops = settings().operations()
     if dry_run:
         _show(ops.prunable(older_than, discarded=discarded, messages=messages), "would remove")
         return
     settings().confirm("prune", f"what ended more than {format_duration(older_than)} ago")
-    with Progress("removed") as progress:
+    with ProgressLine("removed") as progress:
         removed = ops.prune(
             older_than,
             actor=settings().who(),

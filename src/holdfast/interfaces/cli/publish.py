@@ -4,20 +4,19 @@ import click
 
 from holdfast.interfaces.cli.arguments import read_headers, read_json
 from holdfast.interfaces.cli.output import note, show_json
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.messages import OPERATOR
 from holdfast.stores.publish import Published
 
 
-@make(name="publish", acts=True)
+@command(name="publish", acts=True)
 @click.argument("type")
 @click.argument("payload", metavar="JSON|-")
 @click.option("--key", metavar="KEY", help="Store it once under this key.")
 @click.option("--source", metavar="NAME", default=OPERATOR, show_default=True, help="Keys are unique within a source.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--generation", type=click.IntRange(0), default=0, show_default=True, help="The publisher's generation.")
-def command(type: str, payload: str, key: str | None, source: str, headers: tuple[str, ...], generation: int) -> None:
+def cli(type: str, payload: str, key: str | None, source: str, headers: tuple[str, ...], generation: int) -> None:
     """Publish an event to everyone who subscribed.
 
     \b
@@ -30,10 +29,10 @@ def command(type: str, payload: str, key: str | None, source: str, headers: tupl
         .operations()
         .publish(type, body, actor=settings().who(), source=source, key=key, headers=carried, generation=generation)
     )
-    tell_published(published, "published")
+    print_published(published, "published")
 
 
-def tell_published(published: Published, verb: str) -> None:
+def print_published(published: Published, verb: str) -> None:
     """Prints the id of what was stored; says so when it had been before."""
     if not settings().tabular:
         show_json(settings(), published)

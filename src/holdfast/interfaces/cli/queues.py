@@ -2,22 +2,21 @@
 
 import click
 
+from holdfast.interfaces.cli.formatting import ago, rough
 from holdfast.interfaces.cli.output import note, show_list
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, rough
 from holdfast.ops.queues import Queue
 
 REASON = click.option("--reason", metavar="TEXT", help="Why, for the audit.")
 
 
-@noun("queues")
-def command() -> None:
+@group("queues")
+def cli() -> None:
     """Look at queues, pause and resume them."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List queues."""
     ops = settings().operations()
@@ -39,7 +38,7 @@ def list_() -> None:
     show_list(settings(), found, columns, "no queue yet: one appears with the first consumer or job")
 
 
-@make(command, name="pause", acts=True)
+@command(cli, name="pause", acts=True)
 @click.argument("name")
 @REASON
 @click.option("--force", is_flag=True, help="Pause it although nothing has named it yet.")
@@ -49,7 +48,7 @@ def pause(name: str, reason: str | None, force: bool) -> None:
     note(f"queue {name} is paused; `holdfast queues resume {name}` lets it go on")
 
 
-@make(command, name="resume", acts=True)
+@command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
 def resume(name: str, reason: str | None) -> None:

@@ -7,16 +7,15 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import Refused
-from holdfast.interfaces.cli.acting import act, read_plan, save_plan
-from holdfast.interfaces.cli.choose import ID, NAMES, STATUS, filter_options, read_filter
-from holdfast.interfaces.cli.failure import Code
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.bulk import act, read_plan, save_plan
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import ID, NAMES, STATUS, filter_options, read_filter
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.stores.planned import Action
 
 
-@make(name="replay", acts=True)
+@command(name="replay", acts=True)
 @click.option("--id", "ids", type=ID, multiple=True, metavar="ID", help="This delivery; may be repeated.")
 @click.option("--event-id", type=ID, metavar="ID", help="The deliveries of this message.")
 @click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="Of these consumers.")
@@ -40,7 +39,7 @@ from holdfast.stores.planned import Action
     metavar="FILE",
     help="Keep the plan here, or execute the one that is here.",
 )
-def command(
+def cli(
     ids: tuple[UUID, ...],
     event_id: UUID | None,
     consumers: tuple[str, ...],
@@ -51,7 +50,7 @@ def command(
     dry_run: bool,
     file: Path | None,
     **chosen: Any,
-) -> Code:
+) -> ExitCode:
     """Put dead letters back to work, in place.
 
     A bulk replay is a frozen plan: it acts on what was previewed, not on what came since, and can be resumed.

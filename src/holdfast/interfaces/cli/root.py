@@ -12,11 +12,11 @@ import click
 
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
-from holdfast.interfaces.cli.failure import Code, code_of, describe
+from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
+from holdfast.interfaces.cli.formatting import printable
 from holdfast.interfaces.cli.settings import Settings, shared_options
-from holdfast.interfaces.cli.words import printable
 
-# Command, and the module that holds it as `command`: a module is imported when its command is.
+# Command, and the module that defines it as `cli`: a module is imported when its command is.
 _COMMANDS = {
     "demo": "demo",
     "worker": "worker",
@@ -63,7 +63,7 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"{_PACKAGE}.{_COMMANDS[cmd_name]}").command
+        command: click.Command = import_module(f"{_PACKAGE}.{_COMMANDS[cmd_name]}").cli
         return command
 
     def main(
@@ -80,7 +80,7 @@ class Root(click.Group):
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except (click.Abort, KeyboardInterrupt):
             click.echo("interrupted", err=True)
-            code = Code.INTERRUPTED
+            code = ExitCode.INTERRUPTED
         except (HoldfastError, click.ClickException) as error:
             code = _help(error) if isinstance(error, _NO_ARGUMENTS) else _failed(error)
         except Exception as error:  # noqa: BLE001
@@ -90,15 +90,15 @@ class Root(click.Group):
         sys.exit(int(code or 0))
 
 
-def _help(error: Exception) -> Code:
+def _help(error: Exception) -> ExitCode:
     """A command that was named without what it needs: its help is the answer, and no failure."""
     context = getattr(error, "ctx", None)
     assert isinstance(context, click.Context)
     click.echo(context.get_help())
-    return Code.DONE
+    return ExitCode.DONE
 
 
-def _failed(error: Exception) -> Code:
+def _failed(error: Exception) -> ExitCode:
     label = click.style("error:", fg="red", bold=True)
     click.echo(f"{label} {printable(describe(error))}", err=True, color=False if os.environ.get("NO_COLOR") else None)
     return code_of(error)

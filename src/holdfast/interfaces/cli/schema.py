@@ -4,26 +4,25 @@ from datetime import timedelta
 
 import click
 
-from holdfast.interfaces.cli.choose import DURATION
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import DURATION
 from holdfast.interfaces.cli.output import note, show_json
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 
 
-@noun("schema")
-def command() -> None:
+@group("schema")
+def cli() -> None:
     """Make and check the tables."""
 
 
-@make(command, name="sql")
+@command(cli, name="sql")
 def sql() -> None:
     """Print the tables as SQL, for people who apply it themselves; nothing is connected."""
     click.echo(settings().operations(make=True, check=False).schema_sql())
 
 
-@make(command, name="status")
-def status() -> Code:
+@command(cli, name="status")
+def status() -> ExitCode:
     """Say which version the tables have; exit 1 unless it is the one this release needs."""
     found = settings().operations(check=False).schema_status()
     if not settings().tabular:
@@ -38,10 +37,10 @@ def status() -> Code:
         click.echo(f"schema {found.schema} {has}; this release needs version {found.expected}")
         newer = found.found is not None and found.found > found.expected
         note("upgrade holdfast here" if newer else "run `holdfast schema migrate`")
-    return Code.DONE if found.current else Code.PARTIAL
+    return ExitCode.DONE if found.current else ExitCode.PARTIAL
 
 
-@make(command, name="migrate")
+@command(cli, name="migrate")
 @click.option("--lock-timeout", type=DURATION, default="10s", show_default=True, help="How long to wait for the lock.")
 def migrate(lock_timeout: timedelta) -> None:
     """Bring the tables to the version this release needs. Safe to run twice, and while workers run."""

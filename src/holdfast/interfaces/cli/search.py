@@ -4,22 +4,21 @@ import shlex
 
 import click
 
-from holdfast.interfaces.cli.choose import PAGE
+from holdfast.interfaces.cli.columns import state, when
+from holdfast.interfaces.cli.filters import PAGE
+from holdfast.interfaces.cli.formatting import clock, one_line
 from holdfast.interfaces.cli.output import note, print_table, show_json, status_style
-from holdfast.interfaces.cli.rows import state, when
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import clock, one_line
 from holdfast.ops.search import Found, Match
 from holdfast.stores.query import FailureGroup
 
 
-@make(name="search")
+@command(name="search")
 @click.argument("text")
 @click.option("--limit", type=PAGE, default=20, show_default=True, help="How many deliveries.")
 @click.option("--after", metavar="MARK", help="Continue a search: the mark that it printed.")
-def command(text: str, limit: int, after: str | None) -> None:
+def cli(text: str, limit: int, after: str | None) -> None:
     """Find failure groups and deliveries by a part of an id, an error, a key, tenant, type, consumer or payload.
 
     \b

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.core.errors import ConfigurationError, HoldfastError, Refused, StoreUnavailable
-from holdfast.interfaces.cli.failure import AppFailed, Code
+from holdfast.interfaces.cli.exit_codes import AppFailed, ExitCode
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -123,7 +123,7 @@ class Settings:
             )
         if not click.confirm(f"{question} {item}?", err=True):
             click.echo("nothing was changed", err=True)
-            raise click.exceptions.Exit(Code.REFUSED)
+            raise click.exceptions.Exit(ExitCode.REFUSED)
 
 
 def settings() -> Settings:
@@ -168,7 +168,7 @@ def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         setattr(ctx.ensure_object(Settings), param.name, value)
 
 
-def noun(name: str) -> Callable[[Callable[[], None]], click.Group]:
+def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
     """Makes a function the group of commands about one thing; the shared options may stand after its name, too."""
 
     def decorate(function: Callable[[], None]) -> click.Group:
@@ -183,15 +183,15 @@ def noun(name: str) -> Callable[[Callable[[], None]], click.Group]:
 
 
 def command(
-    group: click.Group | None = None, *, acts: bool = False, logs: bool = False, **more: Any
+    parent: click.Group | None = None, *, acts: bool = False, logs: bool = False, **more: Any
 ) -> Callable[[C], click.Command]:
     """Makes a function a command that takes the shared options too; what it returns is its exit code."""
 
     def decorate(function: C) -> click.Command:
         made: click.Command = click.command(**more)(function)
         made.params.extend(shared_options(acts=acts, logs=logs))
-        if group is not None:
-            group.add_command(made)
+        if parent is not None:
+            parent.add_command(made)
         return made
 
     return decorate

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.interfaces.cli.choose import DURATION
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.filters import DURATION
+from holdfast.interfaces.cli.formatting import ago, clock, many, one_line, rough
 from holdfast.interfaces.cli.output import console, note, show_json
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column, lines_of
-from holdfast.interfaces.cli.words import ago, clock, many, one_line, rough
 from holdfast.ops.relays import RelayState
 from holdfast.ops.stats import Condition, Load, Stats, read_conditions
 from holdfast.stores.intake import IntakeReport
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from holdfast.ops.service import SyncOperations
 
 
-@make(name="stats")
+@command(name="stats")
 @click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option("--every", type=DURATION, default="2s", show_default=True, help="How often, with --watch.")
 @click.option("--exact", is_flag=True, help="Count to the end, however much there is.")
 @click.option("--fail-if", metavar="CONDITIONS", help="Exit 1 if one holds, such as failed>10,oldest>5m.")
-def command(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> Code:
+def cli(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> ExitCode:
     """Count what waits, runs and has failed, per queue and consumer.
 
     LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. Counts are exact up to
@@ -75,11 +74,11 @@ class _still:  # noqa: N801
     def update(self, _: object) -> None: ...
 
 
-def _judge(stats: Stats, conditions: list[Condition]) -> Code:
+def _judge(stats: Stats, conditions: list[Condition]) -> ExitCode:
     broken = [condition for condition in conditions if condition.holds(stats)]
     for condition in broken:
         note(f"check failed: {condition.describe(stats)}")
-    return Code.PARTIAL if broken else Code.DONE
+    return ExitCode.PARTIAL if broken else ExitCode.DONE
 
 
 def _show(stats: Stats) -> None:

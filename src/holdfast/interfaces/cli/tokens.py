@@ -2,21 +2,20 @@
 
 import click
 
+from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, moment
 from holdfast.stores.token import Scope, Token
 
 
-@noun("tokens")
-def command() -> None:
+@group("tokens")
+def cli() -> None:
     """Make, list and revoke the tokens of the HTTP API."""
 
 
-@make(command, name="create", acts=True)
+@command(cli, name="create", acts=True)
 @click.option("--name", required=True, help="Who will act with it: the audit says this name.")
 @click.option(
     "--scope",
@@ -36,7 +35,7 @@ def create(name: str, scope: str, expires: str | None) -> None:
         show_json(settings(), made)
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List the tokens, revoked ones too; their secrets are known to nobody."""
     ops = settings().operations()
@@ -62,7 +61,7 @@ def list_() -> None:
     show_list(settings(), found, columns, "no token yet; `holdfast tokens create --name ci --scope read` makes one")
 
 
-@make(command, name="revoke", acts=True)
+@command(cli, name="revoke", acts=True)
 @click.argument("token")
 @REASON
 def revoke(token: str, reason: str | None) -> None:

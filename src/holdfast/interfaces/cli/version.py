@@ -9,12 +9,11 @@ import click
 
 from holdfast._version import __version__
 from holdfast.interfaces.cli.output import show_json
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import command, settings
 
 
-@make(name="version")
-def command() -> None:
+@command(name="version")
+def cli() -> None:
     """Print the version, and those of what it stands on."""
     found = {"holdfast": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     try:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.interfaces.cli.arguments import read_headers
-from holdfast.interfaces.cli.failure import Code
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.formatting import ago, one_line, printable
 from holdfast.interfaces.cli.output import console, note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, one_line, printable
 from holdfast.ops.webhooks import Webhook
 
 if TYPE_CHECKING:
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Callable[..., Any])
 
 
-@noun("webhooks")
-def command() -> None:
+@group("webhooks")
+def cli() -> None:
     """Look at webhook endpoints, add, disable and test them, change their secret."""
 
 
@@ -51,7 +50,7 @@ def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
     return replace(found, allow_networks=found.allow_networks + networks, allow_http=found.allow_http or http)
 
 
-@make(command, name="list")
+@command(cli, name="list")
 @click.option("--tenant", metavar="NAME", help="Only this tenant's.")
 def list_(tenant: str | None) -> None:
     """List endpoints. Secrets are never shown again."""
@@ -79,7 +78,7 @@ def _state(one: Webhook) -> str:
     return "enabled" if one.disabled_at is None else f"disabled: {one_line(one.disabled_reason)}"
 
 
-@make(command, name="add", acts=True)
+@command(cli, name="add", acts=True)
 @click.argument("url")
 @click.option("--event", "events", multiple=True, required=True, metavar="TYPE", help="A type or pattern; repeatable.")
 @click.option("--tenant", metavar="NAME", help="Whose events: those published with the header tenant=NAME.")
@@ -117,10 +116,10 @@ def add(
     _show(added)
 
 
-@make(command, name="test", acts=True)
+@command(cli, name="test", acts=True)
 @click.argument("id")
 @_reach
-def test(id: str, networks: tuple[str, ...], http: bool) -> Code:
+def test(id: str, networks: tuple[str, ...], http: bool) -> ExitCode:
     """Post a signed event of type webhook.test from here and show the answer. Exit code 1 unless it was accepted."""
     tried = settings().operations().test_webhook(id, actor=settings().who(), options=_options(networks, http))
     if not settings().tabular:
@@ -132,10 +131,10 @@ def test(id: str, networks: tuple[str, ...], http: bool) -> Code:
         console().print(f"{word}: {tried.status} after {tried.latency.total_seconds() * 1000:.0f} ms")
         if tried.excerpt:
             console().print(printable(tried.excerpt))
-    return Code.DONE if tried.accepted else Code.PARTIAL
+    return ExitCode.DONE if tried.accepted else ExitCode.PARTIAL
 
 
-@make(command, name="disable", acts=True)
+@command(cli, name="disable", acts=True)
 @click.argument("id")
 @click.option("--reason", metavar="TEXT", required=True, help="Why, for the list and the audit.")
 def disable(id: str, reason: str) -> None:
@@ -147,7 +146,7 @@ def disable(id: str, reason: str) -> None:
         note(f"endpoint {id} was disabled before")
 
 
-@make(command, name="enable", acts=True)
+@command(cli, name="enable", acts=True)
 @click.argument("id")
 @REASON
 def enable(id: str, reason: str | None) -> None:
@@ -156,7 +155,7 @@ def enable(id: str, reason: str | None) -> None:
     note(f"endpoint {id} goes on" if enabled else f"endpoint {id} was not disabled")
 
 
-@make(command, name="rotate-secret", acts=True)
+@command(cli, name="rotate-secret", acts=True)
 @click.argument("id")
 @click.option(
     "--overlap", default="1d", show_default=True, metavar="DURATION", help="How long the old one signs as well."

@@ -9,17 +9,16 @@ import click
 
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.names import check_name
-from holdfast.interfaces.cli.choose import DURATION
-from holdfast.interfaces.cli.failure import AppFailed
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.exit_codes import AppFailed
+from holdfast.interfaces.cli.filters import DURATION
+from holdfast.interfaces.cli.settings import command, settings
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.engine.options import WorkerOptions
 
 
-@make(name="worker", logs=True)
+@command(name="worker", logs=True)
 @click.option("--queues", metavar="A:10,B", help="Only these queues, each with its slots.  [default: all]")
 @click.option(
     "--concurrency", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Slots, where none are said."
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to tell them at."
 )
 @click.option("--suspects", is_flag=True, hidden=True)
-def command(
+def cli(
     queues: str | None,
     concurrency: int,
     processes: int,

@@ -1,19 +1,18 @@
 """`holdfast workers`: who is at work."""
 
+from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import show_list, status_style
-from holdfast.interfaces.cli.settings import command as make
-from holdfast.interfaces.cli.settings import noun, settings
+from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, moment
 from holdfast.stores.worker import Worker
 
 
-@noun("workers")
-def command() -> None:
+@group("workers")
+def cli() -> None:
     """Look at workers."""
 
 
-@make(command, name="list")
+@command(cli, name="list")
 def list_() -> None:
     """List workers; one that is gone ended without a word."""
     ops = settings().operations()

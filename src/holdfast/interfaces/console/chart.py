@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup
 
-from holdfast.interfaces.cli.words import rough
+from holdfast.interfaces.cli.formatting import rough
 from holdfast.interfaces.console.watch import Sampled
 from holdfast.ops.trend import MINUTES, Minute
 

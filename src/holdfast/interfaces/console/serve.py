@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
 from holdfast.core.metric import exposition
 from holdfast.interfaces.api.app import PREFIX, api
-from holdfast.interfaces.api.door import forwarded_by, is_loopback
+from holdfast.interfaces.api.auth import forwarded_by, is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.console.app import Console
 from holdfast.interfaces.console.connection import bounded_server

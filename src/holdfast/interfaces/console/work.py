@@ -8,8 +8,8 @@ from uuid import UUID
 from starlette.responses import RedirectResponse
 
 from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.interfaces.cli.delivery_report import next_commands
 from holdfast.interfaces.cli.search import reach
-from holdfast.interfaces.cli.story import next_commands
 from holdfast.interfaces.console.choose import DECIDED, FIELDS, STATES, as_options, read_filter
 from holdfast.interfaces.console.overview import cut_off, failure_groups, suspected
 from holdfast.interfaces.console.visit import PAGE, Page, Visit, read_id

@@ -22,7 +22,7 @@ from holdfast.core.errors import (
 from holdfast.core.mask import mask
 
 
-class Code(IntEnum):
+class ExitCode(IntEnum):
     """The exit codes, as documented."""
 
     DONE = 0
@@ -39,27 +39,27 @@ class AppFailed(HoldfastError):
     """The app that was named could not be imported."""
 
 
-_CODES: tuple[tuple[type[BaseException], Code], ...] = (
-    (AppFailed, Code.APP),
-    (NotFound, Code.NOT_FOUND),
-    (Refused, Code.REFUSED),
-    (AddressRefused, Code.REFUSED),
-    (KeyConflict, Code.REFUSED),
-    (EngineRunning, Code.REFUSED),
-    (LockTimeout, Code.REFUSED),
-    (StoreBusy, Code.REFUSED),
-    (StoreError, Code.UNREACHABLE),
-    (ConfigurationError, Code.USAGE),
-    (InvalidName, Code.USAGE),
-    (InvalidPayload, Code.USAGE),
-    (InvalidKey, Code.USAGE),
-    (click.UsageError, Code.USAGE),
+_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (AppFailed, ExitCode.APP),
+    (NotFound, ExitCode.NOT_FOUND),
+    (Refused, ExitCode.REFUSED),
+    (AddressRefused, ExitCode.REFUSED),
+    (KeyConflict, ExitCode.REFUSED),
+    (EngineRunning, ExitCode.REFUSED),
+    (LockTimeout, ExitCode.REFUSED),
+    (StoreBusy, ExitCode.REFUSED),
+    (StoreError, ExitCode.UNREACHABLE),
+    (ConfigurationError, ExitCode.USAGE),
+    (InvalidName, ExitCode.USAGE),
+    (InvalidPayload, ExitCode.USAGE),
+    (InvalidKey, ExitCode.USAGE),
+    (click.UsageError, ExitCode.USAGE),
 )
 
 
-def code_of(error: BaseException) -> Code:
+def code_of(error: BaseException) -> ExitCode:
     """The exit code an error ends with."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), Code.PARTIAL)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.PARTIAL)
 
 
 def describe(error: BaseException) -> str:

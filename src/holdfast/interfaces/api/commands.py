@@ -6,7 +6,7 @@ from uuid import UUID
 from pydantic import Field
 
 from holdfast.interfaces.api.endpoint import Call, Changed, Endpoint
-from holdfast.interfaces.api.fields import Generation, Text, Told
+from holdfast.interfaces.api.fields import Generation, Text, WithReason
 from holdfast.ops.plans import Report
 from holdfast.stores.publish import Published
 from holdfast.stores.query import MAX_PAGE
@@ -15,13 +15,13 @@ from holdfast.stores.token import Scope
 Ids = Annotated[tuple[UUID, ...], Field(min_length=1, max_length=MAX_PAGE)]
 
 
-class Chosen(Told):
+class DeliveryIdsRequest(WithReason):
     """Which deliveries, by id."""
 
     ids: Ids
 
 
-class Replay(Chosen):
+class ReplayRequest(DeliveryIdsRequest):
     """Which dead letters to replay. Without a generation each gets the highest alive for its consumer.
 
     `rerun` runs again what is done, too; it takes the scope admin.
@@ -31,19 +31,19 @@ class Replay(Chosen):
     rerun: bool = False
 
 
-class Pause(Told):
+class PauseRequest(WithReason):
     """A queue that nobody has named yet is paused only with `force`."""
 
     force: bool = False
 
 
-class Trip(Told):
+class TripRequest(WithReason):
     """For how many seconds the circuit stays open."""
 
     seconds: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600
 
 
-class Release(Told):
+class ReleaseRequest(WithReason):
     """Which key to let go of; one that was answered only with `force`: its effect would happen again."""
 
     scope: Text
@@ -51,14 +51,14 @@ class Release(Told):
     force: bool = False
 
 
-class Retire(Told):
+class RetireRequest(WithReason):
     """Which subscription ends; every one without a pattern."""
 
     pattern: Text | None = None
 
 
 async def _replay(call: Call) -> Report:
-    body: Replay = call.body
+    body: ReplayRequest = call.body
     return await call.ops.replay(
         body.ids, actor=call.caller.name, reason=body.reason, generation=body.generation, rerun=body.rerun
     )
@@ -73,7 +73,7 @@ async def _cancel(call: Call) -> Report:
 
 
 async def _pause_queue(call: Call) -> Changed:
-    body: Pause = call.body
+    body: PauseRequest = call.body
     await call.ops.pause_queue(call.name, actor=call.caller.name, reason=body.reason, force=body.force)
     return Changed(True)
 
@@ -121,13 +121,13 @@ async def _reset_breaker(call: Call) -> Changed:
 
 
 async def _trip_breaker(call: Call) -> Changed:
-    body: Trip = call.body
+    body: TripRequest = call.body
     await call.ops.trip_breaker(call.name, actor=call.caller.name, duration=body.seconds, reason=body.reason)
     return Changed(True)
 
 
 async def _release_key(call: Call) -> Changed:
-    body: Release = call.body
+    body: ReleaseRequest = call.body
     await call.ops.release_idempotency_key(
         body.scope, body.key, actor=call.caller.name, reason=body.reason, force=body.force
     )
@@ -135,7 +135,7 @@ async def _release_key(call: Call) -> Changed:
 
 
 async def _retire_consumer(call: Call) -> list[str]:
-    body: Retire = call.body
+    body: RetireRequest = call.body
     ended = await call.ops.retire_consumer(call.name, actor=call.caller.name, reason=body.reason, pattern=body.pattern)
     return list(ended)
 
@@ -145,16 +145,16 @@ async def _revoke_token(call: Call) -> Changed:
     return Changed(True)
 
 
-def _post(path: str, summary: str, handle: Any, body: Any = Told, answer: Any = Changed, **more: Any) -> Endpoint:
+def _post(path: str, summary: str, handle: Any, body: Any = WithReason, answer: Any = Changed, **more: Any) -> Endpoint:
     chosen = {"scope": Scope.OPERATE, **more}
     return Endpoint(method="POST", path=path, summary=summary, answer=answer, handle=handle, body=body, **chosen)
 
 
 ENDPOINTS = (
-    _post("/replay", "Replay dead letters by id", _replay, Replay, Report),
-    _post("/discard", "Set dead letters aside for good, by id", _discard, Chosen, Report),
-    _post("/cancel", "Cancel pending or running deliveries, by id", _cancel, Chosen, Report),
-    _post("/queues/{name}/pause", "Claim nothing of a queue until it is resumed", _pause_queue, Pause),
+    _post("/replay", "Replay dead letters by id", _replay, ReplayRequest, Report),
+    _post("/discard", "Set dead letters aside for good, by id", _discard, DeliveryIdsRequest, Report),
+    _post("/cancel", "Cancel pending or running deliveries, by id", _cancel, DeliveryIdsRequest, Report),
+    _post("/queues/{name}/pause", "Claim nothing of a queue until it is resumed", _pause_queue, PauseRequest),
     _post("/queues/{name}/resume", "Claim from a queue again", _resume_queue),
     _post("/consumers/{name}/pause", "Claim nothing of a consumer until it is resumed", _pause_consumer),
     _post("/consumers/{name}/resume", "Claim for a consumer again", _resume_consumer),
@@ -163,7 +163,7 @@ ENDPOINTS = (
         "/consumers/{name}/retire",
         "End a consumer's subscriptions",
         _retire_consumer,
-        Retire,
+        RetireRequest,
         list[str],
         scope=Scope.ADMIN,
     ),
@@ -178,7 +178,7 @@ ENDPOINTS = (
     ),
     _post("/webhooks/{name}/enable", "Go on with an endpoint", _enable_webhook, scope=Scope.ADMIN),
     _post("/breakers/{name}/reset", "Close a circuit", _reset_breaker),
-    _post("/breakers/{name}/trip", "Open a circuit for a while", _trip_breaker, Trip),
-    _post("/idempotency-keys/release", "Let a key be used anew", _release_key, Release, scope=Scope.ADMIN),
+    _post("/breakers/{name}/trip", "Open a circuit for a while", _trip_breaker, TripRequest),
+    _post("/idempotency-keys/release", "Let a key be used anew", _release_key, ReleaseRequest, scope=Scope.ADMIN),
     _post("/tokens/{name}/revoke", "End a token at once, by its id or name", _revoke_token, scope=Scope.ADMIN),
 )

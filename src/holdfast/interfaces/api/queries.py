@@ -11,7 +11,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.message import Message
 from holdfast.core.text import storable
 from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor, write_cursor
-from holdfast.interfaces.api.fields import Flag, Limited, Moment, Nothing, Paged, StepLimit, Text
+from holdfast.interfaces.api.fields import Flag, LimitParams, Moment, NoParams, PageParams, StepLimit, Text
 from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
@@ -37,7 +37,7 @@ T = TypeVar("T")
 Many = Annotated[tuple[Text, ...], Field(max_length=50)]
 
 
-class DeadLetterQuery(Paged):
+class DeadLetterQuery(PageParams):
     """Which dead letters. Everything given must hold; `consumer` may be repeated."""
 
     consumer: Many = ()
@@ -57,7 +57,7 @@ class DeliveryQuery(DeadLetterQuery):
     discarded: Flag | None = None
 
 
-class MessageQuery(Paged):
+class MessageQuery(PageParams):
     """Which messages. `type` may be a prefix such as `order.*`."""
 
     type: Text | None = None
@@ -65,38 +65,38 @@ class MessageQuery(Paged):
     key: Text | None = None
 
 
-class SearchQuery(Paged):
+class SearchQuery(PageParams):
     """What to look for: a part of an id, an error, a key, tenant, type, consumer or payload."""
 
     q: Annotated[Text, Field(min_length=2, max_length=200)]
 
 
-class StatsQuery(Nothing):
+class StatsQuery(NoParams):
     """`exact` counts to the end, in a time that grows with what is not done."""
 
     exact: Flag = False
 
 
-class TrailQuery(Nothing):
+class RequestTraceQuery(NoParams):
     """How many messages of a request; give the `next` of one page as `after` for the following."""
 
     limit: StepLimit = 20
     after: UUID | None = None
 
 
-class GroupQuery(Limited):
+class GroupQuery(LimitParams):
     """Of which consumers; all without one."""
 
     consumer: Many = ()
 
 
-class WebhookQuery(Nothing):
+class WebhookQuery(NoParams):
     """Whose endpoints."""
 
     tenant: Text | None = None
 
 
-class KeyQuery(Paged):
+class KeyQuery(PageParams):
     """Which idempotency keys."""
 
     scope: Text | None = None
@@ -104,7 +104,7 @@ class KeyQuery(Paged):
     status: Literal["started", "completed", "failed"] | None = None
 
 
-class AuditQuery(Paged):
+class AuditQuery(PageParams):
     """Which entries. A plan is one entry; of the item that `kind` and `target` name, every entry is listed."""
 
     kind: Text | None = None
@@ -282,7 +282,7 @@ ENDPOINTS = (
     ),
     _get("/messages", "Messages, newest first", Page[Message], _messages, query=MessageQuery),
     _get("/messages/{id}", "A message with its deliveries", MessageDetail, _message, ids=_ID),
-    _get("/requests/{name}", "What one request left behind, by its id", Trail, _follow, query=TrailQuery),
+    _get("/requests/{name}", "What one request left behind, by its id", Trail, _follow, query=RequestTraceQuery),
     _get("/projectors", "Every projector and how far it has come", Page[ProjectorState], _projectors),
     _get("/relays", "Every relay and how far behind it is", Page[RelayState], _relays),
     _get("/schedules", "Every schedule", Page[ScheduleState], _schedules),

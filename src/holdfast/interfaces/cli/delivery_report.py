@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from holdfast.core.delivery import FailureCycle, Status
+from holdfast.interfaces.cli.columns import attempts, state
+from holdfast.interfaces.cli.formatting import ago, clock, many, moment, one_line, printable, rough
 from holdfast.interfaces.cli.output import console, status_style
-from holdfast.interfaces.cli.rows import attempts, state
-from holdfast.interfaces.cli.words import ago, clock, many, moment, one_line, printable, rough
 from holdfast.ops.deliveries import DeliveryDetail
 from holdfast.ops.shape import dumps
 from holdfast.stores.query import Run
@@ -21,7 +21,7 @@ Part = tuple[str, str]
 """Text, and the style it is shown in."""
 
 
-def tell(detail: DeliveryDetail) -> None:
+def print_report(detail: DeliveryDetail) -> None:
     """Prints the story of a delivery."""
     from rich.text import Text
 

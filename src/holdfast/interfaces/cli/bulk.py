@@ -10,11 +10,11 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.errors import ConfigurationError, NotFound, Refused
-from holdfast.interfaces.cli.failure import Code
-from holdfast.interfaces.cli.output import Progress, console, note, print_table, show_json
+from holdfast.interfaces.cli.exit_codes import ExitCode
+from holdfast.interfaces.cli.formatting import many_deliveries
+from holdfast.interfaces.cli.output import ProgressLine, console, note, print_table, show_json
 from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import many_deliveries
 from holdfast.ops.plans import Plan, Planned, Report, Skipped
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.file import private
@@ -36,16 +36,16 @@ def act(
     dry_run: bool = False,
     ask: bool = True,
     file: Path | None = None,
-) -> Code:
+) -> ExitCode:
     """Carries a plan out as the command line says, and returns the exit code."""
     if dry_run:
         show_plan(settings, plan, generation)
-        return Code.DONE
+        return ExitCode.DONE
     if not plan.items and plan.skipped:
         raise nothing_to_do(plan)
     if not plan.items:
         note(f"nothing to {plan.action}: no delivery matches")
-        return Code.DONE
+        return ExitCode.DONE
     if ask and not settings.yes:
         for line in preview(plan, generation):
             note(line)
@@ -61,7 +61,7 @@ def act(
 
 def _execute(settings: Settings, plan: Plan, reason: str | None, generation: int | None, file: Path | None) -> Report:
     """Executes a plan in this process alone. What it did is in the audit, so a file can be executed again."""
-    with Progress(_DONE[plan.action]) as progress:
+    with ProgressLine(_DONE[plan.action]) as progress:
         try:
             return plan.sync.execute(
                 actor=settings.who(),
@@ -93,7 +93,7 @@ def _execute_stored(settings: Settings, plan: Plan, reason: str | None, generati
 def drive(ops: SyncOperations, id: UUID, verb: str) -> StoredPlan:
     """Executes a stored plan until it ends or is paused, or watches another process that does."""
     runner = f"cli:{socket.gethostname()}:{os.getpid()}"
-    with Progress(verb) as progress:
+    with ProgressLine(verb) as progress:
         while (plan := ops.plan(id)).state is PlanState.RUNNING:
             if ops.advance_plan(id, runner=runner) is None:
                 time.sleep(_LOOK)
@@ -206,10 +206,10 @@ def _show_report(plan: Plan, report: Report, *, stored: bool) -> None:
         note(f"delivered or dead again: holdfast plans show {plan.id}")
 
 
-def _code(report: Report) -> Code:
+def _code(report: Report) -> ExitCode:
     if not report.skipped:
-        return Code.DONE
-    return Code.PARTIAL if report.done or report.earlier else Code.REFUSED
+        return ExitCode.DONE
+    return ExitCode.PARTIAL if report.done or report.earlier else ExitCode.REFUSED
 
 
 def save_plan(plan: Plan, file: Path) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from holdfast.core.message import Message
+from holdfast.interfaces.cli.formatting import ago, clock, moment, one_line, rough
 from holdfast.interfaces.cli.output import status_style
 from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.cli.words import ago, clock, moment, one_line, rough
 from holdfast.stores.query import Listed
 
 

@@ -7,14 +7,23 @@ from pydantic import Field
 
 from holdfast.core.delivery import Status
 from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor
-from holdfast.interfaces.api.fields import Asked, Flag, Generation, Moment, Paged, PlanLimit, Text, Told
+from holdfast.interfaces.api.fields import (
+    Flag,
+    Generation,
+    Moment,
+    PageParams,
+    PlanLimit,
+    RequestModel,
+    Text,
+    WithReason,
+)
 from holdfast.ops.plans import MAX_PLAN, Plan
 from holdfast.stores.plan import PlanItem, PlanState, StoredPlan
 from holdfast.stores.query import Filter
 from holdfast.stores.token import Scope
 
 
-class Wanted(Asked):
+class PlanFilter(RequestModel):
     """Which deliveries a plan is for. Everything given must hold; without ids and statuses, dead letters."""
 
     ids: Annotated[tuple[UUID, ...], Field(max_length=10_000)] | None = None
@@ -43,28 +52,28 @@ class Wanted(Asked):
         )
 
 
-class NewPlan(Told):
+class NewPlanRequest(WithReason):
     """A plan to be previewed and stored; nothing is done until it is started. `rerun` takes the scope admin."""
 
     action: Literal["replay", "discard", "cancel"]
-    filter: Wanted
+    filter: PlanFilter
     limit: PlanLimit = MAX_PLAN
     rerun: bool = False
 
 
-class Start(Told):
+class StartPlanRequest(WithReason):
     """`generation` overrides what the preview shows."""
 
     generation: Generation | None = None
 
 
-class PlansQuery(Paged):
+class PlansQuery(PageParams):
     """Which plans."""
 
     state: Literal["ready", "running", "paused", "done", "abandoned"] | None = None
 
 
-class ItemsQuery(Paged):
+class ItemsQuery(PageParams):
     """Which deliveries of a plan: all, those it left alone, or those that died again after it replayed them."""
 
     skipped: Flag = False
@@ -72,7 +81,7 @@ class ItemsQuery(Paged):
 
 
 async def _make(call: Call) -> StoredPlan:
-    body: NewPlan = call.body
+    body: NewPlanRequest = call.body
     plan: Plan
     match body.action:
         case "replay":
@@ -106,7 +115,7 @@ async def _items(call: Call) -> Page[PlanItem]:
 
 
 async def _start(call: Call) -> StoredPlan:
-    body: Start = call.body
+    body: StartPlanRequest = call.body
     return await call.ops.start_plan(
         call.id("plan"), actor=call.caller.name, reason=body.reason, generation=body.generation
     )
@@ -127,7 +136,7 @@ async def _abandon(call: Call) -> StoredPlan:
 _ID = frozenset({"id"})
 
 
-def _on(path: str, summary: str, handle: Any, body: Any = Told) -> Endpoint:
+def _on(path: str, summary: str, handle: Any, body: Any = WithReason) -> Endpoint:
     return Endpoint(
         method="POST",
         path=f"/plans/{{id}}/{path}",
@@ -155,7 +164,7 @@ ENDPOINTS = (
         summary="Preview a bulk action and store it, ready to be started",
         answer=StoredPlan,
         handle=_make,
-        body=NewPlan,
+        body=NewPlanRequest,
         scope=Scope.OPERATE,
         status=201,
     ),
@@ -169,7 +178,7 @@ ENDPOINTS = (
         query=ItemsQuery,
         ids=_ID,
     ),
-    _on("start", "Let a plan run, once", _start, Start),
+    _on("start", "Let a plan run, once", _start, StartPlanRequest),
     _on("pause", "Stop a plan after the batch under way", _pause),
     _on("resume", "Let a paused plan go on", _resume),
     _on("abandon", "End a plan where it is", _abandon),

@@ -42,7 +42,7 @@ def forwarded_by(headers: Mapping[str, str]) -> str | None:
     return next((name for name in headers if name.startswith("x-forwarded-") or name in _FORWARDED), None)
 
 
-class Door:
+class AuthMiddleware:
     """Lets requests with a valid token through and says whose they are; without tokens, those of this machine."""
 
     def __init__(
