@@ -19,7 +19,7 @@ _SECONDS = 60.0
 
 def make_source(name: str, group: str) -> NatsPlace:
     """A stream whose records are handed to others after two seconds."""
-    return stream(name, group=group, patience="2s", servers=os.environ["HOLDFAST_NATS"])
+    return stream(name, group=group, ack_timeout="2s", servers=os.environ["HOLDFAST_NATS"])
 
 
 class NatsBroker:

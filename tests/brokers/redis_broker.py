@@ -11,7 +11,7 @@ from tests.servers.redis import RedisServer
 
 def make_source(name: str, group: str) -> RedisStream:
     """A stream whose records are taken over after a second."""
-    return stream(name, group=group, patience="1s", url=os.environ.get("HOLDFAST_REDIS"))
+    return stream(name, group=group, ack_timeout="1s", url=os.environ.get("HOLDFAST_REDIS"))
 
 
 class RedisBroker:

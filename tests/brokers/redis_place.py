@@ -36,7 +36,7 @@ class Stream:
         self.url, self.name = url, name
 
     def source(self, group: str = "shop", **options: Any) -> RedisStream:
-        return place(self.name, group=group, url=self.url, **{"patience": "1s"} | options)
+        return place(self.name, group=group, url=self.url, **{"ack_timeout": "1s"} | options)
 
     def put(self, body: object, *, id: str = "*", **headers: str) -> str:
         """Adds a record; what is no bytes is written as JSON."""

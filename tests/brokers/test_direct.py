@@ -192,7 +192,7 @@ async def test_a_thread_that_goes_on_after_its_time_out_and_the_retry_do_it_once
 
 @SQLITE
 async def test_a_handler_longer_than_the_brokers_patience_keeps_its_record(hf: Holdfast, stream: Stream) -> None:
-    source, runs = stream.source(patience="1s"), []
+    source, runs = stream.source(ack_timeout="1s"), []
 
     # One at a time: while it runs, nothing is fetched that would show that it lives.
     @straight(hf, stream, source=source, concurrency=1)
@@ -213,7 +213,7 @@ async def test_a_handler_longer_than_the_brokers_patience_keeps_its_record(hf: H
 async def test_what_is_cut_off_at_the_end_is_given_back_at_once(hf: Holdfast, stream: Stream) -> None:
     started, ids = asyncio.Event(), []
 
-    @straight(hf, stream, source=stream.source(patience="1h"))
+    @straight(hf, stream, source=stream.source(ack_timeout="1h"))
     async def handle(ctx: Context, payment: dict[str, int]) -> None:
         ids.append(ctx.message_id)
         started.set()
@@ -234,7 +234,7 @@ async def test_what_is_cut_off_at_the_end_is_given_back_at_once(hf: Holdfast, st
 async def test_one_that_is_told_twice_to_stop_waits_for_no_handler(hf: Holdfast, stream: Stream) -> None:
     started = asyncio.Event()
 
-    @straight(hf, stream, source=stream.source(patience="1h"))
+    @straight(hf, stream, source=stream.source(ack_timeout="1h"))
     async def handle(payment: dict[str, int]) -> None:
         started.set()
         await asyncio.sleep(3600)

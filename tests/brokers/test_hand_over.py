@@ -21,7 +21,7 @@ def record(id: str | None, receipt: object = None) -> Record:
 class Scripted:
     """A source whose every connection hands over what its script says, then nothing."""
 
-    name, patience = "script:payments/shop", 0.3
+    name, ack_timeout = "script:payments/shop", 0.3
 
     def __init__(self, *scripts: Script, acks: Sequence[Exception | None] = ()) -> None:
         self._scripts, self._acks = list(scripts), list(acks)

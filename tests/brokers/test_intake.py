@@ -177,7 +177,7 @@ async def test_an_id_that_names_another_content_is_kept_raw_not_taken_for_the_sa
 
 @SQLITE
 async def test_a_record_that_lost_its_content_is_named_as_a_dead_letter(hf: Holdfast, stream: Stream, log: Log) -> None:
-    got = collect(hf, stream, source=stream.source(patience="200ms"))
+    got = collect(hf, stream, source=stream.source(ack_timeout="200ms"))
     lost = stream.put({"n": 1})
     stream.client.xgroup_create(stream.name, "shop", id="0")
     stream.client.xreadgroup("shop", "somebody", {stream.name: ">"})

@@ -193,7 +193,7 @@ async def test_a_handler_longer_than_the_groups_patience_keeps_its_partition(
     cluster: KafkaCluster, topic: Topic
 ) -> None:
     await send(topic, 20)
-    assert topic.patience == 2
+    assert topic.ack_timeout == 2
     async with topic.open("w1") as first:
         mine = await take(first, 5)
         async with topic.open("w2") as second:

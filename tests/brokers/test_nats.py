@@ -47,7 +47,7 @@ async def jetstream(server: NatsServer) -> AsyncIterator[JetStreamContext]:
 
 
 def pay(server: NatsServer, **given: Any) -> NatsPlace:
-    return nats.stream("PAY", **{"group": "shop", "servers": server.url, "patience": 30, **given})
+    return nats.stream("PAY", **{"group": "shop", "servers": server.url, "ack_timeout": 30, **given})
 
 
 async def make(jetstream: JetStreamContext, name: str, subject: str, **settings: Any) -> None:
@@ -133,7 +133,7 @@ async def test_what_a_dead_consumer_held_is_handed_to_another_under_the_same_id(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     await filled(jetstream, 2)
-    source = pay(server, patience="500ms")
+    source = pay(server, ack_timeout="500ms")
     async with source.open("a") as subscription:
         dead = await subscription.fetch(10, 5)
     again = await until_fetched(source, "b")
@@ -145,7 +145,7 @@ async def test_what_is_extended_stays_ours_and_what_is_released_comes_at_once(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     await filled(jetstream, 2)
-    source = pay(server, patience=3)
+    source = pay(server, ack_timeout=3)
     async with source.open("a") as ours, source.open("b") as theirs:
         kept, given = await ours.fetch(2, 5)
         expired: list[Record] = []
@@ -285,7 +285,7 @@ async def test_a_killed_server_is_noticed_and_hands_over_the_rest_once_it_is_bac
     jetstream: JetStreamContext, server: NatsServer
 ) -> None:
     await filled(jetstream, 4)
-    source = pay(server, patience=1)
+    source = pay(server, ack_timeout=1)
     async with source.open("a") as subscription:
         done = await subscription.fetch(2, 5)
         await subscription.ack(done)
@@ -334,7 +334,7 @@ async def test_a_handler_that_outlasts_the_servers_patience_keeps_its_record(
     server: NatsServer, jetstream: JetStreamContext, tmp_path: Path
 ) -> None:
     await filled(jetstream, 1)
-    app, source, stop = Holdfast(f"sqlite:///{tmp_path / 'a.db'}"), pay(server, patience=3), asyncio.Event()
+    app, source, stop = Holdfast(f"sqlite:///{tmp_path / 'a.db'}"), pay(server, ack_timeout=3), asyncio.Event()
     began, others = asyncio.Event(), []
 
     @app.consumer("payment.settled", name="till", source=source, direct=True)

@@ -27,7 +27,7 @@ def small_server() -> Iterator[RedisServer]:
 
 
 async def test_what_a_dead_consumer_held_is_taken_over_once_it_is_late(stream: Stream) -> None:
-    source = stream.source(patience="300ms")
+    source = stream.source(ack_timeout="300ms")
     ids = [stream.put({"n": n}) for n in range(3)]
     async with source.open("settle") as dead:
         assert [record.id for record in await dead.fetch(10, 0.1)] == ids
@@ -48,7 +48,7 @@ async def test_what_a_dead_consumer_held_is_taken_over_once_it_is_late(stream: S
 
 
 async def test_what_its_owner_acknowledges_in_mid_take_over_is_not_taken_for_lost(stream: Stream) -> None:
-    source = stream.source(patience="100ms")
+    source = stream.source(ack_timeout="100ms")
     ids = [stream.put({"n": n}) for n in range(2)]
     async with source.open("settle") as slow, source.open("settle") as other:
         held = await slow.fetch(10, 0.1)
@@ -198,6 +198,6 @@ async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="HOLDFAST_REDIS"):
         async with redis.stream("payments").open():
             pass
-    for options in ({"start": "later"}, {"patience": "1ms"}):
+    for options in ({"start": "later"}, {"ack_timeout": "1ms"}):
         with pytest.raises(ConfigurationError):
             redis.stream("payments", **options)  # type: ignore[arg-type]

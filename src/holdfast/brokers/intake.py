@@ -277,7 +277,7 @@ class Intake:
     async def _extend(self, subscription: Subscription) -> None:
         """Keeps the broker from giving away what is under way here."""
         while True:
-            await asyncio.sleep(self._source.patience / 3)
+            await asyncio.sleep(self._source.ack_timeout / 3)
             held = [held.record for held in self._under_way.values() if held.subscription is subscription]
             if held:
                 try:

@@ -62,7 +62,7 @@ class Subscription(Protocol):
         ...
 
     async def extend(self, records: Sequence[Record]) -> None:
-        """Tells the broker that these are still being worked on; called about every third of `patience`."""
+        """Tells the broker that these are still being worked on; called about every third of `ack_timeout`."""
         ...
 
     async def lag(self) -> Lag: ...
@@ -77,7 +77,7 @@ class Source(Protocol):
         ...
 
     @property
-    def patience(self) -> float:
+    def ack_timeout(self) -> float:
         """Seconds after which the broker hands an unacknowledged record to somebody else, unless extended."""
         ...
 

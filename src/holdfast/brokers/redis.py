@@ -59,13 +59,13 @@ def stream(
     *,
     group: str | None = None,
     url: str | None = None,
-    patience: Duration = "30s",
+    ack_timeout: Duration = "30s",
     start: str = "beginning",
     maxlen: int | None = None,
 ) -> "RedisStream":
     """A stream, to consume from (with a `group`) or to send to.
 
-    `url` is `redis://…`, from HOLDFAST_REDIS when left out. After `patience` a record that nobody acknowledges is taken
+    `url` is `redis://…`, from HOLDFAST_REDIS when left out. After `ack_timeout` a record that nobody acknowledges is taken
     from a consumer that must be dead. A new group starts with the first record, or with `start="now"`. `maxlen` trims
     the stream about there when sending: what a slow group has not read by then is lost to it.
     """
@@ -74,10 +74,10 @@ def stream(
         raise ConfigurationError(f"redis stream {name}: maxlen is {maxlen!r}; give a number of records")
     if start not in ("beginning", "now"):
         raise ConfigurationError(f"redis stream {name}: start is {start!r}; use 'beginning' or 'now'")
-    seconds = to_timedelta(patience, name="patience").total_seconds()
+    seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
     if seconds < 0.1:
-        raise ConfigurationError(f"redis stream {name}: patience is {patience!r}; give 100ms or more")
-    return RedisStream(stream=name, group=group, url=url, patience=seconds, start=start, maxlen=maxlen)
+        raise ConfigurationError(f"redis stream {name}: ack_timeout is {ack_timeout!r}; give 100ms or more")
+    return RedisStream(stream=name, group=group, url=url, ack_timeout=seconds, start=start, maxlen=maxlen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class RedisStream:
     stream: str
     group: str | None
     url: str | None
-    patience: float
+    ack_timeout: float
     start: str
     maxlen: int | None
     # Whether this process has read here: a group that is gone then was deleted, or its server forgot it.
@@ -221,7 +221,7 @@ class RedisSubscription:
 
     async def release(self, records: Sequence[Record]) -> None:
         """Makes them look as if nobody had worked on them for long enough."""
-        await self._hold(records, round(self._place.patience * 1000) + 1)
+        await self._hold(records, round(self._place.ack_timeout * 1000) + 1)
 
     async def extend(self, records: Sequence[Record]) -> None:
         await self._hold(records, 0)
@@ -242,9 +242,9 @@ class RedisSubscription:
         if time.monotonic() >= self._look_at:
             if taken := await self._take_over(limit):
                 return taken
-            self._look_at = time.monotonic() + self._place.patience / 4
+            self._look_at = time.monotonic() + self._place.ack_timeout / 4
         # Before it is time to look for dead consumers again; and a block of zero would last for ever.
-        block = min(wait, self._place.patience / 4, _ANSWER_SECONDS / 2)
+        block = min(wait, self._place.ack_timeout / 4, _ANSWER_SECONDS / 2)
         reply = await self._client.xreadgroup(
             self._place.group,
             self.instance,
@@ -257,7 +257,7 @@ class RedisSubscription:
     async def _take_over(self, limit: int) -> list[Record]:
         """What others have held for longer than is plausible, and what of it has lost its content."""
         place, cursor = self._place, "0-0"
-        idle = round(place.patience * 1000)
+        idle = round(place.ack_timeout * 1000)
         while True:
             reply = await self._client.execute_command(
                 *("XAUTOCLAIM", place.stream, place.group, self.instance, idle, cursor, "COUNT", limit, "JUSTID")

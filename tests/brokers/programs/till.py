@@ -57,8 +57,8 @@ class PointedSource:
         return self.inner.name
 
     @property
-    def patience(self) -> float:
-        return self.inner.patience
+    def ack_timeout(self) -> float:
+        return self.inner.ack_timeout
 
     def open(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
         return self._opened(consumer)

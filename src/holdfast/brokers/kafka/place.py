@@ -50,7 +50,7 @@ class Topic:
         return f"kafka:{self.topic}" if self.group is None else f"kafka:{self.topic}/{self.group}"
 
     @property
-    def patience(self) -> float:
+    def ack_timeout(self) -> float:
         """Seconds without a poll after which the group gives our partitions away. A subscription polls by itself."""
         return float(self.options.get(_POLL_INTERVAL, _POLL_INTERVAL_MS)) / 1000
 

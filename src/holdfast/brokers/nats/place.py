@@ -32,19 +32,19 @@ def stream(
     subject: str | None = None,
     group: str | None = None,
     servers: str | Sequence[str] | None = None,
-    patience: Duration = "30s",
+    ack_timeout: Duration = "30s",
     start: str = "beginning",
     options: Mapping[str, Any] | None = None,
 ) -> "NatsPlace":
     """A JetStream stream. What is sent goes to `subject`, or to the subject of the stream's name.
 
     `servers` is one address or several, from HOLDFAST_NATS (divided by commas) when left out; `options` go to the
-    client, such as `user_credentials` or `tls`. After `patience` the server hands a record that nobody acknowledged to
+    client, such as `user_credentials` or `tls`. After `ack_timeout` the server hands a record that nobody acknowledged to
     another. A new group starts with the first record, or with `start="now"`. `{type}` in a subject stands for the
     event's type.
     """
     check_texts("nats.stream", name)
-    return _place(_checked("stream", name), subject, group, servers, patience, start, options)
+    return _place(_checked("stream", name), subject, group, servers, ack_timeout, start, options)
 
 
 def subject(
@@ -52,12 +52,12 @@ def subject(
     *,
     group: str | None = None,
     servers: str | Sequence[str] | None = None,
-    patience: Duration = "30s",
+    ack_timeout: Duration = "30s",
     start: str = "beginning",
     options: Mapping[str, Any] | None = None,
 ) -> "NatsPlace":
     """A subject, in whichever stream holds it; otherwise as `stream`."""
-    return _place(None, subject, group, servers, patience, start, options)
+    return _place(None, subject, group, servers, ack_timeout, start, options)
 
 
 def _place(
@@ -65,7 +65,7 @@ def _place(
     subject: str | None,
     group: str | None,
     servers: str | Sequence[str] | None,
-    patience: Duration,
+    ack_timeout: Duration,
     start: str,
     options: Mapping[str, Any] | None,
 ) -> "NatsPlace":
@@ -75,15 +75,15 @@ def _place(
     )
     if start not in ("beginning", "now"):
         raise ConfigurationError(f"{place}: start is {start!r}; use 'beginning' or 'now'")
-    seconds = to_timedelta(patience, name="patience").total_seconds()
+    seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
     if seconds < 0.1:
-        raise ConfigurationError(f"{place}: patience is {patience!r}; give 100ms or more")
+        raise ConfigurationError(f"{place}: ack_timeout is {ack_timeout!r}; give 100ms or more")
     return NatsPlace(
         stream=stream,
         subject=None if subject is None else _subject(subject),
         group=None if group is None else _checked("group", group),
         servers=_addresses(servers),
-        patience=seconds,
+        ack_timeout=seconds,
         start=start,
         options=dict(options or {}),
     )
@@ -97,7 +97,7 @@ class NatsPlace:
     subject: str | None
     group: str | None
     servers: tuple[str, ...] = field(repr=False)
-    patience: float
+    ack_timeout: float
     start: str
     options: Mapping[str, Any] = field(repr=False, hash=False)
     # Per stream and its birth, up to where this process saw everything acknowledged.
@@ -199,7 +199,7 @@ class NatsPlace:
 
         stream = info.config.name or ""
         wanted: dict[str, Any] = {
-            "ack_wait": self.patience,
+            "ack_wait": self.ack_timeout,
             "max_deliver": -1,
             "max_ack_pending": _IN_FLIGHT,
             # Without a filter where there is nothing to leave out: then gaps in the sequence mean lost records.

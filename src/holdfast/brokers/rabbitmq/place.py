@@ -23,7 +23,7 @@ class Queue:
     queue: str
     url: str | None = field(repr=False)
     prefetch: int
-    patience: float
+    ack_timeout: float
     timeout: float
 
     @property
@@ -51,7 +51,7 @@ class Queue:
 
         async with self._line(consumer) as line:
             await line.ensure(self.queue)
-            reading = Reading(line, self.queue, prefetch=self.prefetch, patience=self.patience)
+            reading = Reading(line, self.queue, prefetch=self.prefetch, ack_timeout=self.ack_timeout)
             try:
                 await reading.start()
                 yield reading
@@ -99,22 +99,22 @@ def queue(
     *,
     url: str | None = None,
     prefetch: int = 200,
-    patience: Duration = "1d",
+    ack_timeout: Duration = "1d",
     timeout: Duration = "10s",
 ) -> Queue:
     """A RabbitMQ queue: a source, or a target.
 
     `url` is `amqp://user:password@host:5672/vhost` or `amqps://…`, else `HOLDFAST_RABBITMQ` holds it. `prefetch` bounds what
-    is handed over and not acknowledged. `patience` is how long RabbitMQ shall wait for an acknowledgement; before
+    is handed over and not acknowledged. `ack_timeout` is how long RabbitMQ shall wait for an acknowledgement; before
     3.12 it does not listen and waits for its `consumer_timeout`, 30 minutes. `timeout` bounds each answer.
     """
     check_texts("rabbitmq.queue", name, url=url)
-    seconds = to_timedelta(patience, name="patience").total_seconds()
+    seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
     if seconds < 1 or not isinstance(prefetch, int) or not 1 <= prefetch <= 65_535:
         raise ConfigurationError(
-            f"rabbitmq queue {name}: patience is {patience!r} and prefetch {prefetch}; give 1s or more, and 1 to 65535"
+            f"rabbitmq queue {name}: ack_timeout is {ack_timeout!r} and prefetch {prefetch}; give 1s or more, and 1 to 65535"
         )
-    return Queue(queue=name, url=url, prefetch=prefetch, patience=seconds, timeout=_seconds(timeout))
+    return Queue(queue=name, url=url, prefetch=prefetch, ack_timeout=seconds, timeout=_seconds(timeout))
 
 
 def exchange(name: str, *, url: str | None = None, timeout: Duration = "10s") -> Exchange:

@@ -28,9 +28,9 @@ class _Receipt:
 class Reading:
     """One consumer in one channel. Once either ends, every tag is void and the queue hands its records to others."""
 
-    def __init__(self, line: Line, queue: str, *, prefetch: int, patience: float) -> None:
+    def __init__(self, line: Line, queue: str, *, prefetch: int, ack_timeout: float) -> None:
         self._line, self._queue = line, queue
-        self._prefetch, self._patience = prefetch, patience
+        self._prefetch, self._ack_timeout = prefetch, ack_timeout
         self._arrived: deque[Record] = deque()
         self._held: set[int] = set()
         self._settling = asyncio.Lock()
@@ -46,7 +46,7 @@ class Reading:
             told = await self._channel.basic_consume(
                 self._queue,
                 self._arrive,
-                arguments={"x-consumer-timeout": round(self._patience * 1000)},
+                arguments={"x-consumer-timeout": round(self._ack_timeout * 1000)},
                 timeout=self._line.timeout,
             )
         self._consumer = told.consumer_tag
@@ -86,7 +86,7 @@ class Reading:
             await self._settle(tags, [self._open.basic_nack(tag, requeue=True, wait=False) for tag in tags])
 
     async def extend(self, records: Sequence[Record]) -> None:
-        """Nothing to do: RabbitMQ counts from the hand-over, and was told our patience with the subscription."""
+        """Does nothing: RabbitMQ counts from the delivery, and the subscription has already set `ack_timeout`."""
 
     async def lag(self) -> Lag:
         with self._line.told():
