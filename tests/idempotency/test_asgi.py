@@ -174,7 +174,7 @@ async def test_who_waits_for_a_request_that_failed_runs_it(place: RecordPlace) -
 )
 async def test_what_is_kept_depends_on_the_status(sql_place: RecordPlace, status: int, kept: Any, runs: int) -> None:
     shop = Shop(status=status)
-    client = guard(sql_place, shop, **({} if kept is None else {"kept": kept}))
+    client = guard(sql_place, shop, **({} if kept is None else {"cached_statuses": kept}))
     answers = [await post(client), await post(client)]
     assert [r.status_code for r in answers] == [status] * 2
     assert len(shop.runs) == runs
@@ -632,7 +632,7 @@ async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: Rec
         await shop.respond(send, b"done")
 
     shop = Shop(answer=long)
-    client = guard(place, shop, lease="200ms", longest="800ms")
+    client = guard(place, shop, lease="200ms", max_lock="800ms")
     first = asyncio.create_task(post(client))
     await begun.wait()
     await asyncio.sleep(0.5)
@@ -694,7 +694,7 @@ def _held(scope: str, key: str) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{"conflict": 400}, {"lease": "10ms"}, {"lease": "2d"}, {"lease": "soon"}, {"longest": "10m", "keep": "9m"}],
+    [{"conflict": 400}, {"lease": "10ms"}, {"lease": "2d"}, {"lease": "soon"}, {"max_lock": "10m", "retention": "9m"}],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:

@@ -336,7 +336,9 @@ begin_immediate(engine)
 begin_immediate(async_engine)
 begin_immediate(sessionmaker(engine))  # type: ignore[arg-type]
 
-IdempotencyMiddleware(application, hf=hf, scope=lambda request: "ada", lease="5s", kept=range(200, 500), required=True)
+IdempotencyMiddleware(
+    application, hf=hf, scope=lambda request: "ada", lease="5s", cached_statuses=range(200, 500), required=True
+)
 IdempotencyMiddleware(application, hf=hf)  # type: ignore[call-arg]
 IdempotencyMiddleware(application, hf=hf, scope="ada")  # type: ignore[arg-type]
 IdempotencyMiddleware(application, hf=hf, scope=str, lease=[])  # type: ignore[arg-type]

@@ -36,10 +36,10 @@ class Options:
     header: str = "idempotency-key"
     methods: frozenset[str] = frozenset({"POST", "PATCH"})
     lease: timedelta = timedelta(seconds=10)
-    longest: timedelta = timedelta(minutes=15)
-    keep: timedelta = timedelta(days=1)
+    max_lock: timedelta = timedelta(minutes=15)
+    retention: timedelta = timedelta(days=1)
     wait: timedelta = timedelta(0)
-    kept: Container[int] = range(200, 400)
+    cached_statuses: Container[int] = range(200, 400)
     conflict: int = 409
     max_body: int = MIB
     max_response: int = MIB
@@ -47,22 +47,22 @@ class Options:
 
 
 class Chosen(TypedDict, total=False):
-    """The options that every front takes.
+    """The options of every middleware and decorator.
 
-    `lease` is how long a crash locks a key, `longest` how long a request may hold one, `keep` how long an answer is
-    kept, `wait` how long a repetition waits for the first. `kept` are the statuses that are kept; a 5xx never is.
-    `conflict` is the answer to another request under the same key, 409 or 422. A key whose request failed or crashed
-    can be used again by the same request only, as long as its record is kept; with `reuse_after_failure` by any.
-    Sizes are bytes.
+    `lease`: how long a crash locks a key. `max_lock`: how long one request may lock a key. `retention`: how long a
+    response is stored. `wait`: how long a duplicate waits for the first request. `cached_statuses`: the statuses whose
+    response is stored; a 5xx never is. `conflict`: the status for a different request under the same key, 409 or 422.
+    After a failure or a crash only the same request can use the key again, until the record expires;
+    `reuse_after_failure` allows any request. Sizes are in bytes.
     """
 
     header: str
     methods: Iterable[str]
     lease: Duration
-    longest: Duration
-    keep: Duration
+    max_lock: Duration
+    retention: Duration
     wait: Duration
-    kept: Container[int]
+    cached_statuses: Container[int]
     conflict: int
     max_body: int
     max_response: int
@@ -72,7 +72,7 @@ class Chosen(TypedDict, total=False):
 def options(**chosen: Unpack[Chosen]) -> Options:
     """Checked options; what is left out has its default."""
     given: dict[str, Any] = {**chosen}
-    for name in ("lease", "longest", "keep", "wait"):
+    for name in ("lease", "max_lock", "retention", "wait"):
         if name in given:
             given[name] = to_timedelta(given[name], name=name)
     if "header" in given:
@@ -84,12 +84,14 @@ def options(**chosen: Unpack[Chosen]) -> Options:
         raise ConfigurationError(
             f"conflict is {made.conflict}; another request under the same key is answered 409 or 422"
         )
-    if not timedelta(milliseconds=100) <= made.lease <= made.keep:
-        raise ConfigurationError(f"lease is {made.lease}; give at least 100ms, and less than keep ({made.keep})")
-    if made.longest > made.keep:
+    if not timedelta(milliseconds=100) <= made.lease <= made.retention:
         raise ConfigurationError(
-            f"longest is {made.longest}; give no more than keep ({made.keep}): a request whose record expired while it "
-            "ran would be carried out again"
+            f"lease is {made.lease}; give at least 100ms, and less than retention ({made.retention})"
+        )
+    if made.max_lock > made.retention:
+        raise ConfigurationError(
+            f"max_lock is {made.max_lock}; give no more than retention ({made.retention}): a request whose record "
+            "expired while it ran would run again"
         )
     return made
 
@@ -99,7 +101,7 @@ class Gate:
 
     def __init__(self, records: Records, options: Options) -> None:
         self.records, self.options = records, options
-        self.renewal = Renewal(records, options.lease, options.longest)
+        self.renewal = Renewal(records, options.lease, options.max_lock)
 
     @property
     def _header(self) -> str:
@@ -180,7 +182,7 @@ class Gate:
         """
         self.renewal.end(held)
         try:
-            if response.status >= _SERVER_ERROR or response.status not in self.options.kept:
+            if response.status >= _SERVER_ERROR or response.status not in self.options.cached_statuses:
                 yield Release(held, self.options.reuse_after_failure)
                 return None
             if (yield Finish(held, response)):
@@ -217,7 +219,7 @@ class Gate:
             log.warning("a key stays locked until its lease ends", scope=held.scope, key=held.key, error=str(error))
 
     def _reserve(self, held: Held) -> Reserve:
-        return Reserve(held, self.options.lease, self.options.keep, self.options.reuse_after_failure)
+        return Reserve(held, self.options.lease, self.options.retention, self.options.reuse_after_failure)
 
     def _same(self, found: Found | None, held: Held) -> bool:
         if found is None or found.request_hash == held.request_hash:
