@@ -227,9 +227,11 @@ async def test_a_subscription_outlives_a_killed_node_and_moves_of_leader_and_coo
 ) -> None:
     topic = make(apache_cluster, 3, options)
     async with topic.open("w1") as subscription:
+        # Electing a leader after a kill takes the brokers nine seconds and more.
+        patient = kafka.topic(topic.topic, servers=apache_cluster.servers, timeout=60)
 
         async def passes(amount: int) -> None:
-            await send(topic, amount)
+            await send(patient, amount)
             await subscription.ack(await take(subscription, amount, 60))
             await commits(apache_cluster, topic)
 

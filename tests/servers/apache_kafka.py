@@ -73,6 +73,7 @@ class ApacheKafka:
     def __init__(self, directory: Path, ports: Mapping[str, Sequence[int]]) -> None:
         self._directory, self._ports = directory, ports
         self._admin: Any = None
+        self._former: list[Any] = []  # which may still wait for an answer
 
     @property
     def nodes(self) -> range:
@@ -110,20 +111,29 @@ class ApacheKafka:
     def coordinator(self, group: str) -> int:
         """The node that coordinates the group; waits until one does."""
         found: list[int] = []
+        refused: list[str] = []
 
         def answers() -> bool:
             # Before the first group the brokers make the topic of offsets, which can take longer than one request may.
-            with suppress(KafkaException, TimeoutError):
+            try:
+                # A new client, from here on for everything: one that asked before stays with the coordinator that it
+                # found, and crashes the process when it asks that one for offsets (librdkafka 2.16).
+                self._former.append(self._admin)
+                self._admin = None
                 group_state = self.admin.describe_consumer_groups([group])[group].result(_ANSWER_SECONDS)
                 found.append(int(group_state.coordinator.id))
+            except (KafkaException, TimeoutError) as error:
+                refused.append(repr(error))
             return bool(found)
 
-        _until(answers, f"no coordinator of {group}")
+        _until(answers, f"no coordinator of {group}", lambda: "\n".join(refused[-3:]))
         return found[0]
 
     def elect_preferred(self) -> None:
         """Gives every partition back to its preferred leader, so that leaders and coordinators move."""
-        self.admin.elect_leaders(ElectionType.PREFERRED, None).result(_ANSWER_SECONDS)
+        topics = self.admin.list_topics(timeout=_ANSWER_SECONDS).topics
+        partitions = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
+        self.admin.elect_leaders(ElectionType.PREFERRED, partitions).result(_ANSWER_SECONDS)
 
     def committed(self, topic: str, group: str) -> Mapping[int, int]:
         """The group's offset in each partition where it has one."""
@@ -203,7 +213,7 @@ def shared_kafka(nodes: int) -> ApacheKafka:
         if (directory / "node-1").exists():
             raise RuntimeError("Apache Kafka did not start for an earlier test, whose error says why")
         _fetch()
-        ports = {name: [free_port() for _ in range(nodes)] for name in ("CONTROLLER", *_LISTENERS)}
+        ports = _free_ports(nodes)
         _configure(directory, ports)
         kafka = ApacheKafka(directory, ports)
         kafka.start()
@@ -250,6 +260,16 @@ def _fetch() -> Path:
             _run(*_java(scratch), *tool)
             scratch.rename(cache)
     return cache
+
+
+def _free_ports(nodes: int) -> dict[str, list[int]]:
+    """A port for each listener of each node. None is bound yet, so the same one could be found twice."""
+    names = ("CONTROLLER", *_LISTENERS)
+    found: set[int] = set()
+    while len(found) < nodes * len(names):
+        found.add(free_port())
+    ports = iter(found)
+    return {name: [next(ports) for _ in range(nodes)] for name in names}
 
 
 def _configure(directory: Path, ports: Mapping[str, Sequence[int]]) -> None:
