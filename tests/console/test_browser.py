@@ -1,4 +1,4 @@
-"""The console in a real browser: an operator finds what broke and mends it, with scripts and without."""
+"""The console in a real browser: an operator finds failures and replays them, with scripts and without."""
 
 import asyncio
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from holdfast.interfaces.console.serve import served_beside
+from holdfast.interfaces.console.serve import serve_in_thread
 from holdfast.ops.service import Operations, SyncOperations
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.console.shop import BROKEN, furnish
@@ -61,7 +61,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     ops = SqliteStore(path)
     ops.migrate()
     _furnished(path)
-    with served_beside(Operations(SqliteStore(path)), port=0, actor="ada") as address:
+    with serve_in_thread(Operations(SqliteStore(path)), port=0, actor="ada") as address:
         opened = Shop(address, SyncOperations(ops))
         yield opened
     ops.close_sync()
@@ -100,15 +100,15 @@ def _find_the_broken_deploy(page: Page) -> None:
     page.locator(".timeline summary").click()
     expect(page.locator(".timeline pre")).to_contain_text("most recent call last")
     expect(page.locator(".timeline strong")).to_contain_text(
-        ["Request", "Published", "Accepted", "Run 1: failed", "Dead letter"]
+        ["Request", "Published", "Accepted", "Attempt 1: failed", "Dead letter"]
     )
 
 
 def _replay_them_all(page: Page, reload: Callable[[], object] | None = None) -> None:
     page.goto("/groups")
-    page.get_by_role("button", name=f"Preview a replay of {BROKEN}").click()
+    page.get_by_role("button", name=f"Preview replay of {BROKEN}").click()
     expect(page.locator(".big")).to_contain_text(f"{BROKEN} deliveries would be replayed")
-    page.get_by_label("Why").fill("shelf is back")
+    page.get_by_label("Reason").fill("shelf is back")
     page.get_by_role("button", name=f"Replay {BROKEN} deliveries").click()
     expect(page.locator("progress")).to_be_visible()
     if reload is not None:
@@ -123,7 +123,7 @@ def _discard_one(page: Page, reload: Callable[[], object] | None = None) -> None
     expect(page.locator("tbody tr")).to_have_count(4)
     page.locator("tbody tr a.main").first.click()
     page.get_by_role("button", name="Discard").click()
-    page.get_by_label("Why").fill("test order")
+    page.get_by_label("Reason").fill("test order")
     page.get_by_role("button", name="Discard 1 delivery").click()
     if reload is not None:
         reload()
@@ -136,7 +136,7 @@ def _pause_a_queue(page: Page) -> None:
     row.locator("summary").click()
     row.get_by_label("Reason").fill("counting the shelves")
     row.get_by_role("button", name="Pause").click()
-    expect(page.locator(".said")).to_contain_text("Queue warehouse is paused")
+    expect(page.locator(".said")).to_contain_text("Queue warehouse paused")
     expect(page.locator("tr", has_text="warehouse")).to_contain_text("paused")
 
 
@@ -146,10 +146,10 @@ def _check_the_store(shop: Shop) -> None:
     assert {one.actor for one in shop.ops.audit(limit=10)} == {"ada"}
 
 
-def test_an_operator_finds_what_broke_and_mends_it(browser: Browser, shop: Shop) -> None:
+def test_an_operator_finds_failures_and_replays_them(browser: Browser, shop: Shop) -> None:
     with _page(browser, shop) as page:
         _find_the_broken_deploy(page)
-        _replay_them_all(page)  # the page follows the plan by itself
+        _replay_them_all(page)  # the page updates automatically
         _discard_one(page)
         _pause_a_queue(page)
         assert page.evaluate("window.violations") == []
@@ -197,7 +197,7 @@ def test_the_keyboard_goes_everywhere(browser: Browser, shop: Shop) -> None:
     with _page(browser, shop) as page:
         page.goto("/")
         page.keyboard.press("?")
-        expect(page.get_by_role("dialog")).to_contain_text("Find by id")
+        expect(page.get_by_role("dialog")).to_contain_text("Keyboard shortcuts")
         page.keyboard.press("Escape")
         page.keyboard.press("g")
         page.keyboard.press("x")
@@ -212,7 +212,7 @@ def test_the_keyboard_goes_everywhere(browser: Browser, shop: Shop) -> None:
         expect(page.locator("#find")).to_be_focused()
         page.keyboard.type("req-unknown")
         page.keyboard.press("Enter")
-        expect(page.locator("main")).to_contain_text("No message carries this request id")
+        expect(page.locator("main")).to_contain_text("No results")
 
 
 def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> None:

@@ -30,7 +30,7 @@ async def test_a_viewer_changes_nothing(visiting: Visiting, ops: Operations, pat
         answer = await post(client, path, name="mail", action="replay")
     assert answer.status_code == 403
     needed = CHANGES[path].role
-    assert await refusals(ops) == [("ada", f"/ops{path}", f"this takes the role {needed}; ada is viewer")]
+    assert await refusals(ops) == [("ada", f"/ops{path}", f"This requires the {needed} role. ada has the viewer role.")]
 
 
 @pytest.mark.parametrize("path", [path for path, change in CHANGES.items() if change.role is Role.ADMIN])
@@ -47,7 +47,7 @@ async def test_a_console_that_is_read_only_changes_nothing_even_for_an_admin(
         assert (await post(client, "/queues/pause", name="payments")).status_code == 403
         page = (await client.get("/ops/queues")).text
     assert '<form method="post"' not in page
-    assert "read only" in page
+    assert "read-only" in page
     assert [queue.name for queue in await ops.queues() if queue.paused_at] == ["mail"]
 
 

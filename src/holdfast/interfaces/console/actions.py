@@ -1,4 +1,4 @@
-"""What can be changed from a screen, and which role it takes. Each is audited by the operation that does it."""
+"""Every change that a console page can make, with the role it requires. The operations write the audit log."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from holdfast.interfaces.console.visitor import Role
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that can be changed: who may, and how it is done."""
+    """A change: the role it requires and the function that makes it."""
 
     role: Role
     act: Callable[[Visit], Awaitable[Said]]
@@ -20,7 +20,7 @@ class Change:
 def _named(visit: Visit) -> str:
     name = visit.form.get("name", "")
     if not name:
-        raise ConfigurationError("the form names nothing to act on; load the page anew and try again")
+        raise ConfigurationError("the form has no target; reload the page and try again")
     return name
 
 
@@ -31,81 +31,77 @@ def _why(visit: Visit) -> str | None:
 async def _pause_queue(visit: Visit) -> Said:
     name = _named(visit)
     await visit.ops.pause_queue(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"Queue {name} is paused. What runs is finished; nothing new is taken.", visit.url("/queues"))
+    return Said(f"Queue {name} paused. Running deliveries finish.", visit.url("/queues"))
 
 
 async def _resume_queue(visit: Visit) -> Said:
     name = _named(visit)
     resumed = await visit.ops.resume_queue(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"Queue {name} goes on." if resumed else f"Queue {name} was not paused.", visit.url("/queues"))
+    return Said(f"Queue {name} resumed." if resumed else f"Queue {name} was not paused.", visit.url("/queues"))
 
 
 async def _pause_consumer(visit: Visit) -> Said:
     name = _named(visit)
     await visit.ops.pause_consumer(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"Consumer {name} is paused. What runs is finished.", visit.url("/consumers"))
+    return Said(f"Consumer {name} paused. Running deliveries finish.", visit.url("/consumers"))
 
 
 async def _resume_consumer(visit: Visit) -> Said:
     name = _named(visit)
     resumed = await visit.ops.resume_consumer(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"Consumer {name} goes on." if resumed else f"Consumer {name} was not paused.", visit.url("/consumers"))
+    return Said(f"Consumer {name} resumed." if resumed else f"Consumer {name} was not paused.", visit.url("/consumers"))
 
 
 async def _unblock_consumer(visit: Visit) -> Said:
     name = _named(visit)
     unblocked = await visit.ops.unblock_consumer(name, actor=visit.visitor.name, reason=_why(visit))
     return Said(
-        f"Consumer {name} tries again." if unblocked else f"Consumer {name} was not blocked.", visit.url("/consumers")
+        f"Consumer {name} unblocked." if unblocked else f"Consumer {name} was not blocked.", visit.url("/consumers")
     )
 
 
 async def _pause_schedule(visit: Visit) -> Said:
     name = _named(visit)
     await visit.ops.pause_schedule(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"Schedule {name} fires no more until it is resumed.", visit.url("/schedules"))
+    return Said(f"Schedule {name} paused.", visit.url("/schedules"))
 
 
 async def _resume_schedule(visit: Visit) -> Said:
     name = _named(visit)
     resumed = await visit.ops.resume_schedule(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(
-        f"Schedule {name} fires again." if resumed else f"Schedule {name} was not paused.", visit.url("/schedules")
-    )
+    return Said(f"Schedule {name} resumed." if resumed else f"Schedule {name} was not paused.", visit.url("/schedules"))
 
 
 async def _run_schedule(visit: Visit) -> Said:
     name = _named(visit)
     published = await visit.ops.run_schedule(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"One run of {name} is enqueued.", visit.url(f"/messages/{published.id}"))
+    return Said(f"Run of {name} enqueued.", visit.url(f"/messages/{published.id}"))
 
 
 async def _reset_breaker(visit: Visit) -> Said:
     name = _named(visit)
     closed = await visit.ops.reset_breaker(name, actor=visit.visitor.name, reason=_why(visit))
-    return Said(
-        f"Circuit {name} is closed." if closed else f"Circuit {name} was closed already.", visit.url("/breakers")
-    )
+    return Said(f"Circuit {name} closed." if closed else f"Circuit {name} was already closed.", visit.url("/breakers"))
 
 
 async def _trip_breaker(visit: Visit) -> Said:
     name, duration = _named(visit), visit.form.get("duration", "").strip() or "1h"
     await visit.ops.trip_breaker(name, actor=visit.visitor.name, duration=duration, reason=_why(visit))
-    return Said(f"Circuit {name} is open for {duration}.", visit.url("/breakers"))
+    return Said(f"Circuit {name} opened for {duration}.", visit.url("/breakers"))
 
 
 async def _disable_webhook(visit: Visit) -> Said:
     id, why = _named(visit), _why(visit)
     if why is None:
-        raise ConfigurationError("say why: the endpoint's owner will ask")
+        raise ConfigurationError("enter a reason; the owner of the endpoint will ask for it")
     await visit.ops.disable_webhook(id, actor=visit.visitor.name, reason=why)
-    return Said(f"Endpoint {id} gets no more deliveries; those there are wait.", visit.url("/webhooks"))
+    return Said(f"Endpoint {id} disabled. Waiting deliveries are held.", visit.url("/webhooks"))
 
 
 async def _enable_webhook(visit: Visit) -> Said:
     id = _named(visit)
     await visit.ops.enable_webhook(id, actor=visit.visitor.name, reason=_why(visit))
-    return Said(f"Endpoint {id} gets deliveries again.", visit.url("/webhooks"))
+    return Said(f"Endpoint {id} enabled.", visit.url("/webhooks"))
 
 
 async def _release_key(visit: Visit) -> Said:
@@ -113,7 +109,7 @@ async def _release_key(visit: Visit) -> Said:
     was = await visit.ops.release_idempotency_key(
         scope, key, actor=visit.visitor.name, reason=_why(visit), force=visit.form.get("force") == "yes"
     )
-    return Said(f"Key {key} may be used anew; it was {was}.", visit.url("/keys"))
+    return Said(f"Key {key} released; its state was {was}.", visit.url("/keys"))
 
 
 CHANGES: dict[str, Change] = {
@@ -136,4 +132,4 @@ CHANGES: dict[str, Change] = {
     "/webhooks/enable": Change(Role.ADMIN, _enable_webhook),
     "/keys/release": Change(Role.ADMIN, _release_key),
 }
-"""Every change by the path it is posted to."""
+"""Changes by the path that receives their form."""

@@ -1,4 +1,4 @@
-"""The console as an ASGI application, to be mounted anywhere or served alone."""
+"""The console as an ASGI application: mount it in an app or serve it standalone."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ from holdfast.interfaces.console.guard import (
 from holdfast.interfaces.console.visit import Page, Said, Visit
 from holdfast.interfaces.console.visitor import Identify, Visitor, identify
 from holdfast.interfaces.console.watch import Watch
-from holdfast.interfaces.refusals import Refusals
+from holdfast.interfaces.refusals import NOBODY, Refusals
 from holdfast.ops.service import Operations
 from holdfast.produce.request_ids import RequestIdMiddleware
 
@@ -72,7 +72,7 @@ SCREENS: dict[str, View] = {
     "/workers": fleet.workers,
     "/audit": fleet.audit,
 }
-"""Every screen by its path."""
+"""Page functions by path."""
 
 
 def console(
@@ -85,16 +85,16 @@ def console(
 ) -> Starlette:
     """The web console as an ASGI application: `api.mount("/ops", console(hf, actor=staff))`.
 
-    `actor` is asked for every request who it is from; it returns a name and a role, such as `("ada", "operator")`, or
-    none to refuse, or a response such as a redirect to your login. It may be async. The roles are viewer, operator
-    and admin; `read_only` makes everybody a viewer. `hosts` are the names the console answers to, any by default.
-    `origins` are those your pages have where a proxy changes the Host.
+    `actor` receives each request and returns its user as name and role, such as `("ada", "operator")`. It returns `None`
+    to reject the request, or a response such as a redirect to your login page. It may be async. The roles are viewer,
+    operator and admin. `read_only` rejects every change. `hosts` are the accepted `Host` names, any by default. `origins`
+    are the origins of the console's pages if a proxy changes the `Host` header.
     """
     return Console(hf, actor, read_only, hosts, origins).app
 
 
 class Console:
-    """The console's state in one process; `app` is what is served. `signed_in` says that visitors can sign out."""
+    """The console's state in one process. `app` is the ASGI application. `signed_in` shows a sign-out button."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Console:
         self._refusals = Refusals("console", lambda: self._ops.store)
         self._runner = f"console/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._running: set[asyncio.Task[None]] = set()
-        self._asked = False
+        self._plans_requested = False
         routes = [Route("/static/{name}", self._static)]
         routes += [Route(path, self._change(change), methods=["POST"]) for path, change in CHANGES.items()]
         routes += [Route(path, self._screen(view)) for path, view in SCREENS.items()]
@@ -126,16 +126,16 @@ class Console:
 
     @property
     def _ops(self) -> Operations:
-        # Asked anew each time: importing an application must not need its store.
+        # Read on every access: importing an application must not open its store.
         return self._hf if isinstance(self._hf, Operations) else self._hf.ops
 
     @asynccontextmanager
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
-        """Served alone, it watches all the time and carries plans on, unless it is to change nothing. Mounted, it does so
-        while somebody looks."""
+        """Samples statistics and, unless read-only, runs plans. A mounted app gets no lifespan events: it runs a plan when
+        a user starts one."""
         watching = [asyncio.create_task(self.watch.keep_watching())]
         if not self._read_only:
-            watching.append(asyncio.create_task(self._carry_on()))
+            watching.append(asyncio.create_task(self._run_plans_forever()))
         try:
             yield
         finally:
@@ -158,7 +158,7 @@ class Console:
     async def _answer(
         self, request: Request, change: Change | None, view: Callable[[Visit], Awaitable[Page | Said | Response]]
     ) -> Response:
-        """One request from the door to the answer; whatever happens in between, the answer is sealed."""
+        """Checks and handles one request. Every response, including errors, gets the security headers."""
         visitor: Visitor | None = None
         try:
             check_host(request, self._hosts)
@@ -166,7 +166,7 @@ class Console:
             if isinstance(who, Response):
                 return seal(who)
             if who is None:
-                raise NotAllowed("nobody is signed in, or whoever is may not come in here", 401)
+                raise NotAllowed("You don't have access. Sign in with another account, or ask an admin.", 401)
             visitor = who
             visit = Visit(
                 request=request,
@@ -191,28 +191,30 @@ class Console:
         except NotFound as error:
             return self._failed(request, 404, "Not found", str(error), visitor)
         except StoreError as error:
-            return self._failed(request, 503, "The store cannot be reached", str(error), visitor)
+            return self._failed(request, 503, "Store unavailable", str(error), visitor)
         except HoldfastError as error:
             status = 409 if isinstance(error, Refused) else 400
-            return self._failed(request, status, "That cannot be done", str(error), visitor)
+            return self._failed(request, status, "Request failed", str(error), visitor)
         except Exception as error:  # noqa: BLE001
             number = secrets.token_hex(4)
-            # The error alone: a traceback with its variables could hold a payload.
-            log.error("a page of the console broke", operation=request.scope["path"], error_id=number, **raised(error))
-            return self._failed(request, 500, "This page broke", f"The log says why, under error_id {number}.", visitor)
+            # Without traceback: its variables could contain a payload.
+            log.error("console page failed", operation=request.scope["path"], error_id=number, **raised(error))
+            return self._failed(
+                request, 500, "Internal error", f"The log contains the cause under error_id {number}.", visitor
+            )
 
     async def _refuse(self, visitor: Visitor | None, request: Request, why: str) -> None:
-        name, client = visitor.name if visitor else "nobody", request.client
+        name, client = visitor.name if visitor else NOBODY, request.client
         await self._refusals.record(
             name, request.method, str(request.scope["path"]), why, client.host if client else None
         )
 
     def _finished(self, visit: Visit, came: Page | Said | Response) -> Response:
         match came:
-            case Said(text, to, carry):
+            case Said(text, to, runs_plan):
                 self.watch.forget()
-                if carry:
-                    self._start_carrying()
+                if runs_plan:
+                    self._start_plan_runs()
                 response: Response = RedirectResponse(to, 303)
                 if text:
                     response.set_cookie(
@@ -252,44 +254,44 @@ class Console:
 
     async def _missing(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)
-        return self._failed(request, status, "Not found", "There is no such page here.", None)
+        return self._failed(request, status, "Not found", "This page does not exist.", None)
 
     async def _static(self, request: Request) -> Response:
         name = templating.static_files().get(request.path_params["name"])
         if name is None:
             return await self._missing(request, NotFound("file", request.path_params["name"]))
         body, media_type = templating.static_file(name)
-        # The name holds the content's mark, so it may be kept for good.
+        # The name contains a content hash, so the file never changes.
         response = Response(
             body, media_type=media_type, headers={"Cache-Control": "public, max-age=31536000, immutable"}
         )
         return seal(response)
 
-    def _start_carrying(self) -> None:
-        """Carries plans on in this process until none runs: mounted, there may be no worker that would."""
-        self._asked = True
+    def _start_plan_runs(self) -> None:
+        """Runs plans in this process until none is left. A mounted console may have no worker that does it."""
+        self._plans_requested = True
         if not self._running:
-            task = asyncio.create_task(self._carry_while_asked())
+            task = asyncio.create_task(self._run_requested_plans())
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _carry_while_asked(self) -> None:
-        while self._asked:
-            # Taken back before it looks: what is started meanwhile is looked for again.
-            self._asked = False
-            await self._carry_once()
+    async def _run_requested_plans(self) -> None:
+        while self._plans_requested:
+            # Cleared first, so that a plan started during the run causes another run.
+            self._plans_requested = False
+            await self._run_plans()
 
-    async def _carry_once(self) -> None:
+    async def _run_plans(self) -> None:
         try:
             await self._ops.advance_plans(runner=self._runner)
             await self._ops.follow_plans()
         except Exception as error:  # noqa: BLE001
-            # Whatever it is, the next plan must find somebody.
-            log.warning("plans are not carried on for now", **raised(error))
+            # The loop must survive any error, or later plans would not run.
+            log.warning("plan run failed", **raised(error))
 
-    async def _carry_on(self) -> None:
+    async def _run_plans_forever(self) -> None:
         while True:
-            await self._carry_once()
+            await self._run_plans()
             await asyncio.sleep(1)
 
 
@@ -311,7 +313,7 @@ def _root(request: Request) -> str:
 
 
 def _back(request: Request) -> str | None:
-    """The page of this console from which a form was sent."""
+    """Returns the URL of the console page that sent the form."""
     try:
         came = urlsplit(request.headers.get("referer", ""))
     except ValueError:
@@ -324,10 +326,10 @@ def _back(request: Request) -> str | None:
 def _check_text(given: Mapping[str, str]) -> None:
     for name, value in given.items():
         if not storable(value):
-            raise ConfigurationError(f"{name[:40]!r} holds a character that cannot be stored, such as NUL")
+            raise ConfigurationError(f"{name[:40]!r} contains a character that cannot be stored, such as NUL")
 
 
 def _lacking(visit: Visit, change: Change) -> str:
     if visit.read_only:
-        return "this console shows and changes nothing"
-    return f"this takes the role {change.role}; {visit.visitor.name} is {visit.visitor.role}"
+        return "This console is read-only."
+    return f"This requires the {change.role} role. {visit.visitor.name} has the {visit.visitor.role} role."

@@ -1,4 +1,4 @@
-"""Charts: small SVG drawings made on the server, so that they need no script and no style of their own."""
+"""Charts as SVG, rendered on the server, so that they need no script."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with what it says in words: the title names it, the figure is now, `peak` is the top of the drawing,
-    the note says how it was made. `parts` are the colours it has, from the floor up."""
+    """A chart with its texts. `figure` is the current value, `peak` the highest value, `note` explains the data.
+    `parts` are the stacked series from bottom to top."""
 
     title: str
     figure: str
@@ -28,7 +28,7 @@ class Chart:
 
 
 def throughput(minutes: Sequence[Minute]) -> Chart:
-    """What was accepted each minute, and how much of it is done."""
+    """Deliveries accepted per minute, by their current state."""
     top = max((minute.accepted for minute in minutes), default=0)
     bars = []
     for n, minute in enumerate(minutes):
@@ -38,15 +38,15 @@ def throughput(minutes: Sequence[Minute]) -> Chart:
         bars.append(_bar(n, parts, top, f"{minute.at:%H:%M} {_accepted(minute)} accepted: {counts}"))
     estimated = [minute for minute in minutes if minute.estimated]
     about = "about " if estimated else ""
-    # The last whole minute, or the one under way where there is no other yet.
+    # The last complete minute, or the current one if there is no other.
     last = next((minute for minute in (*minutes[-2:-1], *minutes[-1:]) if minute.accepted), None)
-    note = "deliveries accepted in each minute, and what became of them by now"
+    note = "deliveries accepted per minute, by current state"
     if estimated:
         error = max(minute.margin / minute.accepted for minute in estimated if minute.accepted)
-        note += f"; totals are estimated within ±{100 * error:.1f} %, done and waiting within ±10 %, dead is exact"
+        note += f"; totals are estimated within ±{100 * error:.1f} %, done and waiting within ±10 %; dead is exact"
     return Chart(
         title="Throughput",
-        figure="nothing" if last is None else f"{'about ' if last.estimated else ''}{last.accepted:,} a minute",
+        figure="none" if last is None else f"{'about ' if last.estimated else ''}{last.accepted:,} per minute",
         peak=f"{about}{top:,}",
         note=note,
         drawing=_frame(f"Deliveries accepted per minute, at most {about}{top:,}", bars),
@@ -59,23 +59,23 @@ def _accepted(minute: Minute) -> str:
 
 
 def failures(minutes: Sequence[Minute]) -> Chart:
-    """How many of the dead letters died in each minute."""
+    """Dead letters per minute, by the time they failed."""
     top = max((minute.died for minute in minutes), default=0)
     bars = [
-        _bar(n, (("dead", minute.died),), top, f"{minute.at:%H:%M} {minute.died:,} died")
+        _bar(n, (("dead", minute.died),), top, f"{minute.at:%H:%M} {minute.died:,} dead letters")
         for n, minute in enumerate(minutes)
     ]
     return Chart(
         title="Failures",
         figure=f"{sum(minute.died for minute in minutes):,} in the last hour",
         peak=f"{top:,}",
-        note="dead letters by the minute they died; replayed and discarded ones are left out",
+        note="dead letters by the minute they failed, without replayed and discarded ones",
         drawing=_frame(f"Dead letters per minute, at most {top:,}", bars),
     )
 
 
 def age(history: Sequence[Sampled], now: datetime) -> Chart:
-    """How long the oldest delivery that is due had waited."""
+    """Age of the oldest due delivery over time."""
     shown = [one for one in history if now - one.at <= _HOUR]
     top = max((one.oldest for one in shown), default=0.0)
     marks = []
@@ -83,18 +83,18 @@ def age(history: Sequence[Sampled], now: datetime) -> Chart:
         points = [
             (_WIDTH * (1 - (now - one.at) / _HOUR), _FLOOR - _ROOM * (one.oldest / top if top else 0)) for one in shown
         ]
-        # The last value holds until now: a line that ends before the edge looks like an outage.
+        # Extends the last value to now: a line that ends before the edge looks like an outage.
         points.append((_WIDTH, points[-1][1]))
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         marks.append(Markup('<polyline class="line" points="{}"/>').format(drawn))
     peak = rough(timedelta(seconds=top))
-    watched = rough(now - shown[0].at) if shown else "0s"
+    collected = rough(now - shown[0].at) if shown else "0s"
     return Chart(
         title="Oldest waiting",
-        figure=rough(timedelta(seconds=shown[-1].oldest)) if shown and shown[-1].oldest else "nothing is late",
+        figure=rough(timedelta(seconds=shown[-1].oldest)) if shown and shown[-1].oldest else "none due",
         peak=peak,
-        note=f"how long the oldest delivery that is due has waited; this console has watched for {watched}",
-        drawing=_frame(f"Age of the oldest delivery that is due, at most {peak}", marks),
+        note=f"age of the oldest due delivery; this console has collected data for {collected}",
+        drawing=_frame(f"Age of the oldest due delivery, at most {peak}", marks),
     )
 
 
@@ -104,7 +104,7 @@ def _bar(n: int, parts: Sequence[tuple[str, int]], top: int, title: str) -> Mark
     for kind, count in parts:
         if not count:
             continue
-        # A single failure among thousands must still be seen.
+        # A single failure among thousands must be visible.
         high = max(1.5, _ROOM * count / top)
         floor -= high
         drawn += Markup('<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(

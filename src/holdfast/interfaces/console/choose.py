@@ -1,4 +1,4 @@
-"""Choosing deliveries in the address: the same words as the command line's options, and the command that does it."""
+"""Delivery filters in URLs and forms. The parameters have the names of the CLI options."""
 
 import shlex
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ FIELDS = ("status", "consumer", "queue", "type", "error_type", "group", "since",
 
 
 def read_filter(given: Mapping[str, str], now: datetime, *, decided: str | None = None) -> Filter:
-    """The filter an address or a form asks for; `decided` asks for dead letters: what was decided about them."""
+    """Builds the filter from URL or form parameters. `decided` selects dead letters: waiting, replayed or discarded."""
     status = given.get("status", "")
     if status and status not in STATES:
-        raise ConfigurationError(f"{status[:40]!r} is no state; the states are {', '.join(STATES)}")
+        raise ConfigurationError(f"{status[:40]!r} is not a valid state; valid states are {', '.join(STATES)}")
     since, until = read_moment(given.get("since"), now), read_moment(given.get("until"), now)
     if since is not None and until is not None and since >= until:
-        raise ConfigurationError("since is not before until; nothing can lie between them")
+        raise ConfigurationError("`since` must be before `until`")
     discarded = {"discarded": True, "failed": False}.get(status)
     return Filter(
         dead=decided == "waiting",
@@ -39,7 +39,7 @@ def read_filter(given: Mapping[str, str], now: datetime, *, decided: str | None 
 
 
 def as_options(given: Mapping[str, str]) -> str:
-    """The filter as options of the command line."""
+    """Returns the filter as CLI options."""
     words = []
     for name in FIELDS:
         values = given.get(name, "").split(",") if name == "consumer" else [given.get(name, "")]
@@ -48,7 +48,7 @@ def as_options(given: Mapping[str, str]) -> str:
 
 
 def read_moment(text: str | None, now: datetime) -> datetime | None:
-    """A time from an address or a form, or how long ago it was."""
+    """Parses a timestamp or an age (2h) from a URL or a form."""
     if not text:
         return None
     try:
@@ -59,6 +59,6 @@ def read_moment(text: str | None, now: datetime) -> datetime | None:
         read = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"{text[:40]!r} is neither how long ago (2h, 3d) nor a time (2026-11-15T09:00Z)"
+            f"{text[:40]!r} is not a valid time; write an age (2h, 3d) or a timestamp (2026-11-15T09:00Z)"
         ) from None
     return read.replace(tzinfo=UTC) if read.utcoffset() is None else read

@@ -1,7 +1,7 @@
-"""HTTP connections with deadlines and a cap, so that slow or idle clients cannot keep others from being served.
+"""HTTP connections with deadlines and a cap, so that slow or idle clients cannot block others.
 
 Uvicorn limits how long a connection may be idle between two requests, and nothing else: a client that sends a request
-byte by byte holds its connection, and a file descriptor, for as long as it likes.
+byte by byte holds its connection and a file descriptor without limit.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ log = get_logger("holdfast.console")
 
 MAX_CONNECTIONS = 512
 ACCEPTED_AT_ONCE = 16
-"""How many connections one turn of the event loop accepts. The cap takes effect two turns later, so this bounds by how
-much it can be exceeded."""
+"""Connections that one event loop iteration accepts. The cap takes effect two iterations later, so this limits how far
+it can be exceeded."""
 _QUEUED_BY_KERNEL = 1024
 _REPORT_SECONDS = 60.0
 
@@ -46,21 +46,21 @@ DEADLINES = {Phase.HEAD: 10.0, Phase.BODY: 30.0, Phase.READ: 30.0, Phase.CLOSE: 
 
 
 def connection_cap() -> int:
-    """Half of the file descriptors this process may open: the other half is for the store and everything else."""
+    """Half of the process's file descriptor limit. The store and everything else use the other half."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(MAX_CONNECTIONS, soft // 2))
 
 
 @dataclass(slots=True)
 class Pool:
-    """What the connections of one server share: how many may be open, and how many were closed early."""
+    """Shared by the connections of one server: the maximum of open connections and the number closed early."""
 
     cap: int
     closed: int = 0
 
 
 class Connection(H11Protocol):
-    """One client's connection. Once as many are open as the pool's cap, a new one takes the place of the one that waits longest."""
+    """One client's connection. At the cap, a new connection closes the one that has waited longest for its client."""
 
     def __init__(self, *args: Any, pool: Pool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,12 +73,12 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > self._pool.cap:
             waiting = [one for one in self.connections if isinstance(one, Connection) and one.waits_for() is not None]
-            # If every other client has sent its request, this one is the newest that waits, and has to go.
+            # If every other client has sent its request, only this connection waits, so it is closed.
             min(waiting, key=lambda one: one._since).end()
 
     def waits_for(self) -> Phase | None:
-        """What the client has to do next; none while the application works on its request."""
-        # A large response is one write: what is left of it shows whether the client reads.
+        """Returns what the client has to do next, or `None` while the application handles its request."""
+        # A large response is one write, so the remaining buffer size shows whether the client reads.
         waits = (self._phase(), self.cycle, self.transport.get_write_buffer_size())
         if waits != self._waits:
             self._waits, self._since = waits, time.monotonic()
@@ -96,12 +96,12 @@ class Connection(H11Protocol):
         return Phase.CLOSE if self.cycle is None or self.cycle.response_complete else None
 
     def overdue(self, now: float) -> bool:
-        """Whether the client has taken longer than it may."""
+        """Whether the client has exceeded its deadline."""
         phase = self.waits_for()
         return phase is not None and now - self._since > DEADLINES[phase]
 
     def end(self) -> None:
-        """Closes the connection at once, whatever is left to read or to write."""
+        """Closes the connection immediately and drops unread and unsent data."""
         self._pool.closed += 1
         self.connections.discard(self)
         self.transport.abort()
@@ -116,7 +116,7 @@ class Connection(H11Protocol):
 
 
 def bounded_server(app: ASGIApp) -> uvicorn.Server:
-    """A server of `app` that strangers can neither exhaust nor make log without bound."""
+    """Returns a server with bounded connections and bounded logging."""
     pool = Pool(connection_cap())
     return _Server(
         uvicorn.Config(
@@ -125,7 +125,7 @@ def bounded_server(app: ASGIApp) -> uvicorn.Server:
             ws="none",
             backlog=ACCEPTED_AT_ONCE,
             log_config=None,
-            log_level="error",  # a warning for every malformed request would let strangers fill the log
+            log_level="error",  # a warning per malformed request would let any client fill the log
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=3,
@@ -135,7 +135,7 @@ def bounded_server(app: ASGIApp) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """Closes connections that are overdue, and says once a minute how many. Leaves signals to the caller."""
+    """Closes overdue connections and logs their number once a minute. Installs no signal handlers."""
 
     def __init__(self, config: uvicorn.Config, pool: Pool) -> None:
         super().__init__(config)
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for one in sockets or ():
-            # Few are accepted at once, many may wait for it.
+            # `backlog` limits connections per iteration; the kernel queue may be longer.
             one.listen(_QUEUED_BY_KERNEL)
 
     async def on_tick(self, counter: int) -> bool:

@@ -1,4 +1,4 @@
-"""Screens about who does the work and what it depends on: queues, consumers, workers, circuits, endpoints, keys."""
+"""Pages for queues, consumers, projectors, schedules, webhooks, circuit breakers, keys, workers and the audit log."""
 
 import shlex
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ async def keys(visit: Visit) -> Page:
     query = visit.query
     status = query.get("status")
     if status is not None and status not in set(Progress):
-        raise ConfigurationError(f"{status[:40]!r} is no state of a key; the states are {', '.join(Progress)}")
+        raise ConfigurationError(f"{status[:40]!r} is not a valid key state; valid states are {', '.join(Progress)}")
     found = await visit.ops.idempotency_keys(
         scope=query.get("scope"),
         key=query.get("key"),
@@ -85,7 +85,7 @@ def _mark(query: Mapping[str, str]) -> Mark:
     try:
         at = datetime.fromisoformat(query.get("after_at", ""))
     except ValueError:
-        raise ConfigurationError("the page to go on from cannot be read; begin with the newest") from None
+        raise ConfigurationError("`after_at` is not a valid timestamp; start with the newest page") from None
     return Mark(at, query.get("after_scope", ""), query["after_key"])
 
 
@@ -93,7 +93,9 @@ async def audit(visit: Visit) -> Page:
     query = visit.query
     kind, colon, target = query.get("target", "").partition(":")
     if "target" in query and not (kind and colon and target):
-        raise ConfigurationError(f"{query['target'][:60]!r} is no target; write KIND:NAME, such as queue:mail")
+        raise ConfigurationError(
+            f"{query['target'][:60]!r} is not a valid target; write KIND:NAME, for example queue:mail"
+        )
     before = read_number(query.get("before", ""))
     chosen = {name: query[name] for name in ("actor", "action", "since", "until") if name in query}
     now = await _now(visit)

@@ -1,4 +1,4 @@
-"""What was posted, bounded."""
+"""Posted forms, limited in size."""
 
 from urllib.parse import parse_qsl
 
@@ -6,18 +6,18 @@ from starlette.requests import Request
 
 from holdfast.interfaces.console.guard import NotAllowed
 
-_LARGEST = 64 * 1024
-_FIELDS = 50
+_MAX_BYTES = 64 * 1024
+_MAX_FIELDS = 50
 
 
 async def read_form(request: Request) -> dict[str, str]:
-    """The fields of a form; of one that came twice the last."""
+    """Returns the form's fields. The last value wins if a field is repeated."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _LARGEST:
-            raise NotAllowed("the form is too large", 413)
+        if len(body) > _MAX_BYTES:
+            raise NotAllowed("The form is too large.", 413)
     try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS))
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:
-        raise NotAllowed("the form cannot be read", 400) from None
+        raise NotAllowed("The form cannot be parsed.", 400) from None

@@ -1,7 +1,7 @@
-"""The guard: checks every request before a screen sees it, and seals every answer.
+"""Request checks (host, origin, CSRF token) and response headers of the console.
 
-A page is for whoever the application says it is for. A change needs more: it comes from a page of this console (the
-`Origin` the browser vouches for, and a token only such a page holds) and from somebody whose role covers it.
+A page requires a user. A change also requires a same-origin request (`Origin`), the CSRF token of a console page, and a
+sufficient role.
 """
 
 import hmac
@@ -16,7 +16,7 @@ COOKIE = "holdfast_console"
 FIELD = "csrf"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
-# Not no-referrer: under it browsers say "Origin: null" even to ourselves, and forms could not be told from forgeries.
+# Not `no-referrer`: with it browsers send "Origin: null" on same-origin forms, and `check_origin` would reject them.
 _SEALS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -33,7 +33,7 @@ _SEALS = {
 
 
 class NotAllowed(Exception):
-    """A request that is turned away; the message says why, `status` how."""
+    """A rejected request. `why` is shown to the user, `status` is the HTTP status."""
 
     def __init__(self, why: str, status: int = 403) -> None:
         super().__init__(why)
@@ -41,41 +41,41 @@ class NotAllowed(Exception):
 
 
 def seal(response: Response) -> Response:
-    """`response` with the headers that keep it from being framed, sniffed, cached, or running what is not ours."""
+    """Adds the headers that prevent framing, content sniffing, caching and foreign scripts."""
     for name, value in _SEALS.items():
         response.headers.setdefault(name, value)
     return response
 
 
 def check_host(connection: HTTPConnection, hosts: Iterable[str] | None) -> None:
-    """Refuses a Host that is none of ours: a foreign name that was made to point here (DNS rebinding)."""
+    """Rejects an unknown `Host` header (DNS rebinding)."""
     if hosts is None:
         return
     given = connection.headers.get("host", "")
     if _name_in(f"//{given}") not in {host.strip("[]").lower() for host in hosts}:
-        raise NotAllowed(f"this console does not answer to the host {given[:100]!r}", 421)
+        raise NotAllowed(f"This console does not serve the host {given[:100]!r}.", 421)
 
 
 def check_origin(request: Request, origins: Iterable[str]) -> None:
-    """Refuses a change that another site's page asked for: the Origin is ours, or the browser says it is the same."""
+    """Rejects a cross-site change: `Origin` must match, or `Sec-Fetch-Site` must be `same-origin`."""
     origin = request.headers.get("origin")
     if origin is None:
         if request.headers.get("sec-fetch-site") != "same-origin":
-            raise NotAllowed("the request does not say which page it comes from")
+            raise NotAllowed("The request has no Origin header. Send it from a page of this console.")
         return
     if origin in set(origins):
         return
-    # The host alone: behind a proxy that ends TLS the scheme seen here is not the browser's.
+    # Compares the host only: behind a proxy that terminates TLS, the scheme here differs from the browser's.
     host = request.headers.get("host", "").lower()
     if not host or origin.lower().partition("://")[2] != host:
-        raise NotAllowed(f"the request comes from a page of {origin[:100]!r}, not of this console")
+        raise NotAllowed(f"The request comes from {origin[:100]!r}, not from a page of this console.")
 
 
 def is_https(request: Request) -> bool:
-    """Whether the browser reached the console over HTTPS, also where a proxy ends TLS and passes plain HTTP on.
+    """Whether the browser uses HTTPS, including behind a proxy that terminates TLS.
 
-    The browser's own headers say so; no forwarded header has to be trusted. `Origin` holds the scheme that the browser
-    used, and `Sec-Fetch-Site` is sent only over HTTPS and to this machine's own names.
+    Uses only headers that the browser sets, so no forwarded header has to be trusted. `Origin` contains the scheme;
+    browsers send `Sec-Fetch-Site` only over HTTPS and to loopback names.
     """
     if request.scope["scheme"] == "https" or request.headers.get("origin", "").lower().startswith("https://"):
         return True
@@ -85,7 +85,7 @@ def is_https(request: Request) -> bool:
 
 
 def token_of(request: Request) -> str:
-    """The visitor's token: from the cookie, or a new one."""
+    """Returns the CSRF token from the cookie, or a new one."""
     kept = request.cookies.get(COOKIE, "")
     if len(kept) == 43 and kept.isascii():
         return kept
@@ -93,7 +93,7 @@ def token_of(request: Request) -> str:
 
 
 def keep_token(request: Request, response: Response, token: str) -> None:
-    """Puts the token into a cookie that no script reads and no other site's request carries."""
+    """Stores the CSRF token in a cookie that is hidden from scripts and not sent with cross-site requests."""
     if request.cookies.get(COOKIE) != token:
         response.set_cookie(
             COOKIE,
@@ -106,10 +106,10 @@ def keep_token(request: Request, response: Response, token: str) -> None:
 
 
 def check_token(request: Request, form: Mapping[str, str]) -> None:
-    """Refuses a change whose form does not hold the token of the cookie."""
+    """Rejects a change if the form's CSRF token differs from the cookie."""
     kept, given = request.cookies.get(COOKIE, ""), form.get(FIELD, "")
     if not kept or not hmac.compare_digest(kept.encode(), given.encode()):
-        raise NotAllowed("the form is not of this visit; go back, load the page anew and try again")
+        raise NotAllowed("CSRF check failed. Reload the page and try again.")
 
 
 def _name_in(address: str) -> str:

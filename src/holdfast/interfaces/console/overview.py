@@ -1,4 +1,4 @@
-"""The overview: what is broken now, since when, since which deploy, how many alike; then how much flows."""
+"""The overview page: failure groups, retries, alerts, totals and charts."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,10 @@ _DEPLOYED = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A failure group with what an operator asks first.
+    """A failure group as shown on the overview.
 
-    `fresh` says that it still grows. `after` is how long after a worker of `deployed` came up the first one failed,
-    if that was within the hour before.
+    `fresh`: it is still growing. `after`: time between the start of a worker of generation `deployed` and the first
+    failure, if that is less than an hour.
     """
 
     group: FailureGroup
@@ -37,7 +37,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something besides a failure that keeps work from being done, and where to look."""
+    """A condition other than a failure that delays deliveries, with the path of the page that shows it."""
 
     kind: str
     item: str
@@ -48,7 +48,7 @@ class Trouble:
 
 async def overview(visit: Visit) -> Page:
     watch = visit.watch
-    # Side by side: PostgreSQL answers them on several connections.
+    # Concurrent: PostgreSQL runs them on several connections.
     stats, groups, minutes, breakers, workers = await asyncio.gather(
         watch.stats(),
         failure_groups(visit),
@@ -56,7 +56,7 @@ async def overview(visit: Visit) -> Page:
         watch.read("breakers", lambda ops: ops.breakers()),
         watch.read("workers", lambda ops: ops.workers()),
     )
-    # Counted once for the whole page.
+    # Reuses the counts of `stats`.
     consumers, queues, retrying = await asyncio.gather(
         watch.read("consumers", lambda ops: ops.consumers(held=stats.loads)),
         watch.read("queues", lambda ops: ops.queues(held=stats.loads)),
@@ -79,17 +79,17 @@ async def overview(visit: Visit) -> Page:
 
 
 async def failure_groups(visit: Visit) -> Sequence[FailureGroup]:
-    """The largest failure groups, read once for every page that shows them."""
+    """Returns the largest failure groups, cached for all pages."""
     return await visit.watch.read("groups", lambda ops: ops.failure_groups(limit=_READ))
 
 
 def cut_off(groups: Sequence[FailureGroup]) -> bool:
-    """Whether there may be more groups than were read."""
+    """Whether more groups may exist than were read."""
     return len(groups) == _READ
 
 
 def suspected(groups: Sequence[FailureGroup], workers: Sequence[Worker], now: datetime) -> list[Suspect]:
-    """The groups, those that still grow first, then by size."""
+    """Returns the groups, growing ones first, then by size."""
     found = []
     for group in groups:
         first = group.first_failed_at
@@ -127,15 +127,15 @@ def troubles(
     workers: Sequence[Worker],
     now: datetime,
 ) -> Iterator[Trouble]:
-    """What holds work up, worst first."""
+    """Yields conditions that delay deliveries, most severe first."""
     if not any(worker.alive for worker in workers) and any(queue.pending for queue in queues):
-        yield Trouble("no workers", "", "Nobody works: no living worker, and work waits.", None, "/workers")
+        yield Trouble("no workers", "", "No worker is running and deliveries are waiting.", None, "/workers")
     for one in consumers:
         if one.blocked_until is not None:
             yield Trouble(
                 "blocked",
                 one.name,
-                f"waits for {one.blocked_resource}, which is out; probed again by itself",
+                f"blocked: {one.blocked_resource} is unavailable; retried automatically",
                 None,
                 "/consumers",
             )
@@ -145,21 +145,21 @@ def troubles(
             yield Trouble(
                 "circuit open",
                 breaker.name,
-                f"calls are turned away and work is parked{why}",
+                f"calls are rejected and deliveries are parked{why}",
                 breaker.since,
                 "/breakers",
             )
     for queue in queues:
         if queue.paused_at is not None:
-            yield Trouble(
-                "paused", queue.name, f"queue paused by hand, {queue.pending:,} wait", queue.paused_at, "/queues"
-            )
+            yield Trouble("paused", queue.name, f"queue paused, {queue.pending:,} waiting", queue.paused_at, "/queues")
         elif queue.lag > _LATE:
-            yield Trouble("late", queue.name, f"queue falls behind: {queue.pending:,} wait", now - queue.lag, "/queues")
+            yield Trouble(
+                "late", queue.name, f"queue is falling behind, {queue.pending:,} waiting", now - queue.lag, "/queues"
+            )
     for one in consumers:
         if one.paused_at is not None:
-            yield Trouble(
-                "paused", one.name, f"consumer paused by hand, {one.pending:,} wait", one.paused_at, "/consumers"
-            )
+            yield Trouble("paused", one.name, f"consumer paused, {one.pending:,} waiting", one.paused_at, "/consumers")
         elif one.pending and not one.workers and any(worker.alive for worker in workers):
-            yield Trouble("unserved", one.name, f"no living worker serves it, {one.pending:,} wait", None, "/consumers")
+            yield Trouble(
+                "unserved", one.name, f"no running worker serves it, {one.pending:,} waiting", None, "/consumers"
+            )

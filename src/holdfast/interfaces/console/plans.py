@@ -1,4 +1,4 @@
-"""Bulk actions: preview, confirm, watch, read the report. A plan acts on what was previewed, not on what came since."""
+"""Pages and actions of bulk plans: preview, start, pause, resume, abandon, report."""
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.choose import FIELDS, read_filter
@@ -17,7 +17,7 @@ async def plans(visit: Visit) -> Page:
     before = read_id(visit.query["before"]) if "before" in visit.query else None
     state = visit.query.get("state")
     if state is not None and state not in set(PlanState):
-        raise ConfigurationError(f"{state[:40]!r} is no state of a plan; the states are {', '.join(PlanState)}")
+        raise ConfigurationError(f"{state[:40]!r} is not a valid plan state; valid states are {', '.join(PlanState)}")
     found = await visit.ops.plans(limit=PAGE + 1, before=before, state=None if state is None else PlanState(state))
     return Page(
         "plans.html",
@@ -37,7 +37,9 @@ async def plan(visit: Visit) -> Page:
     found = await visit.ops.plan(id)
     which = visit.query.get("items", "all")
     if which not in _ITEMS:
-        raise ConfigurationError(f"{which[:40]!r} is no choice of deliveries; they are {', '.join(_ITEMS)}")
+        raise ConfigurationError(
+            f"{which[:40]!r} is not a valid value of `items`; valid values are {', '.join(_ITEMS)}"
+        )
     after = min(read_number(visit.query.get("after", "")) or 0, 2 * MAX_PLAN)
     items = await visit.ops.plan_items(
         id, limit=PAGE + 1, after=after, skipped=which == "skipped", dead=which == "dead"
@@ -60,19 +62,19 @@ async def plan(visit: Visit) -> Page:
 
 
 async def preview(visit: Visit) -> Said:
-    """Stores a plan of what was chosen. Nothing is done to any delivery yet."""
+    """Stores a plan for the selected deliveries. Changes no delivery."""
     form = visit.form
     action = form.get("action", "")
     if action not in set(Action):
-        raise ConfigurationError(f"{action[:40]!r} is nothing a plan can do; it can {', '.join(Action)}")
+        raise ConfigurationError(f"{action[:40]!r} is not a valid action; valid actions are {', '.join(Action)}")
     given = form.get("limit", "") or str(MAX_PLAN)
     limit = read_number(given)
     if limit is None or not 1 <= limit <= MAX_PLAN:
-        raise ConfigurationError(f"{given[:20]!r} is no limit; a plan holds 1 to {MAX_PLAN:,} deliveries")
+        raise ConfigurationError(f"{given[:20]!r} is not a valid limit; a plan contains 1 to {MAX_PLAN:,} deliveries")
     wanted = await _wanted(visit)
     rerun = form.get("rerun") == "yes"
     if rerun and not visit.may(Role.ADMIN):
-        raise NotAllowed("to run again what is done takes the role admin: its effect may be applied twice")
+        raise NotAllowed("A rerun requires the admin role, because effects may be applied twice.")
     if action == Action.REPLAY:
         made = await visit.ops.plan_replay(wanted, limit=limit, rerun=rerun)
     else:
@@ -95,31 +97,33 @@ async def start(visit: Visit) -> Said:
     given = visit.form.get("generation", "").strip()
     generation = read_number(given)
     if given and generation is None:
-        raise ConfigurationError(f"{given[:20]!r} is no generation; give a whole number, or leave it empty")
+        raise ConfigurationError(
+            f"{given[:20]!r} is not a valid generation; enter a whole number or leave the field empty"
+        )
     await visit.ops.start_plan(id, actor=visit.visitor.name, reason=_reason(visit), generation=generation)
-    return Said("", visit.url(f"/plans/{id}"), carry=True)
+    return Said("", visit.url(f"/plans/{id}"), runs_plan=True)
 
 
 async def pause(visit: Visit) -> Said:
     id = read_id(visit.form.get("id", ""))
     await visit.ops.pause_plan(id, actor=visit.visitor.name, reason=visit.form.get("reason") or None)
-    return Said("The plan pauses after the batch under way.", visit.url(f"/plans/{id}"))
+    return Said("The plan pauses after the current batch.", visit.url(f"/plans/{id}"))
 
 
 async def resume(visit: Visit) -> Said:
     id = read_id(visit.form.get("id", ""))
     await visit.ops.resume_plan(id, actor=visit.visitor.name, reason=visit.form.get("reason") or None)
-    return Said("", visit.url(f"/plans/{id}"), carry=True)
+    return Said("", visit.url(f"/plans/{id}"), runs_plan=True)
 
 
 async def abandon(visit: Visit) -> Said:
     id = read_id(visit.form.get("id", ""))
     await visit.ops.abandon_plan(id, actor=visit.visitor.name, reason=visit.form.get("reason") or None)
-    return Said("The plan is abandoned. What it did stays done.", visit.url(f"/plans/{id}"))
+    return Said("Plan abandoned. Deliveries it already changed stay changed.", visit.url(f"/plans/{id}"))
 
 
 def _reason(visit: Visit) -> str:
     reason = visit.form.get("reason", "").strip()
     if not reason:
-        raise ConfigurationError("say why: whoever reads the audit later will ask")
+        raise ConfigurationError("enter a reason; it is recorded in the audit log")
     return reason

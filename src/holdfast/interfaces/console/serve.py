@@ -1,4 +1,4 @@
-"""The console served alone: with the HTTP API, health and metrics beside it, on one port."""
+"""Standalone server: console, HTTP API, health checks and metrics on one port."""
 
 import asyncio
 import contextlib
@@ -30,21 +30,21 @@ Auth = Literal["none", "token"]
 _HEALTH = ("/healthz", "/readyz")
 _FORWARDED = (
     "This console has no login and answers only direct requests from this machine. "
-    "This request passed a proxy (it has the header {header}).\n"
+    "This request passed through a proxy (it has the header {header}).\n"
     "Start the console with --auth token to use it behind a proxy.\n"
 )
-_PATIENCE_SECONDS = 5.0
+_STOP_SECONDS = 5.0
 _SCOPES = {role: scope for scope, role in ROLES.items()}
 
 
 def check_exposure(host: str, auth: Auth) -> None:
-    """Refuses to show a store to everybody who reaches this machine."""
+    """Rejects a public address without authentication."""
     if auth == "none" and not is_loopback(host):
         raise Refused(
             "serve the console on",
             host,
-            "reachable from other machines, and nobody would be asked who they are",
-            "add --auth token, or stay on 127.0.0.1",
+            "it is reachable from other machines without a login",
+            "add --auth token, or use 127.0.0.1",
         )
 
 
@@ -54,15 +54,15 @@ def standalone(
     """Console, API, health and metrics as one application.
 
     Without authentication every user of this machine is `actor` with `role`. Requests for another host name (DNS
-    rebinding) and requests that passed a proxy are refused. With tokens everybody signs in with one.
+    rebinding) and requests that passed a proxy are rejected. With `token`, every user signs in with an API token.
     """
     check_exposure(host, auth)
     extra: list[BaseRoute] = []
     anonymous = None
     if auth == "token":
-        door = SignIn(ops)
-        console = Console(ops, door.actor, read_only, signed_in=True)
-        extra += door.routes
+        login = SignIn(ops)
+        console = Console(ops, login.actor, read_only, signed_in=True)
+        extra += login.routes
     else:
         local = Visitor(actor, role)
         console = Console(ops, lambda _: local, read_only, hosts=(*LOOPBACK, host))
@@ -74,26 +74,26 @@ def standalone(
             if auth == "none":
                 check_host(request, (*LOOPBACK, host))
             elif not await _bearer(ops, request):
-                return PlainTextResponse("send a token of this store: Authorization: Bearer …\n", 401)
+                return PlainTextResponse("authentication required; send Authorization: Bearer TOKEN\n", 401)
             families = await console.watch.read("metrics", lambda ops: ops.metrics())
         except NotAllowed as refusal:
             return PlainTextResponse(f"{refusal.why}\n", refusal.status)
         except HoldfastError:
-            return PlainTextResponse("the store cannot be reached; see /readyz and the log\n", 503)
+            return PlainTextResponse("the store is unavailable; see /readyz and the log\n", 503)
         return PlainTextResponse(exposition(families), media_type=CONTENT_TYPE)
 
     screens = Starlette(routes=[*extra, Route("/metrics", metrics), Mount("/", console.app)], lifespan=console.lifespan)
 
-    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         chosen: ASGIApp = inner if path.startswith(f"{PREFIX}/") or path in _HEALTH else screens
         if anonymous is not None and chosen is screens and scope["type"] == "http":
-            # The API checks for itself; health is for everybody.
+            # The API has its own check; health checks are public.
             header = forwarded_by(HTTPConnection(scope).headers)
             chosen = screens if header is None else PlainTextResponse(_FORWARDED.format(header=header), 403)
         await chosen(scope, receive, send)
 
-    return either
+    return dispatch
 
 
 async def _bearer(ops: Operations, request: Request) -> bool:
@@ -103,7 +103,7 @@ async def _bearer(ops: Operations, request: Request) -> bool:
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """A listening socket; a port that is taken is said plainly."""
+    """Returns a listening socket."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -112,12 +112,14 @@ def open_port(host: str, port: int) -> socket.socket:
         bound.listen(128)
     except OSError as error:
         bound.close()
-        raise ConfigurationError(f"{host}:{port} cannot be used: {error.strerror}; name another with --port") from None
+        raise ConfigurationError(
+            f"{host}:{port} cannot be used: {error.strerror}; choose another port with --port"
+        ) from None
     return bound
 
 
 async def serve(app: ASGIApp, bound: socket.socket, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set; pages that are under way are finished, within three seconds."""
+    """Serves until `stop` is set. Running requests have three seconds to finish."""
     server = bounded_server(app)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())
@@ -128,11 +130,8 @@ async def serve(app: ASGIApp, bound: socket.socket, stop: asyncio.Event) -> None
 
 
 @contextlib.contextmanager
-def served_beside(ops: Operations, *, port: int, actor: str, role: Role = Role.ADMIN) -> Iterator[str]:
-    """The console on this machine from a thread of its own, beside a process' main business; gives its address.
-
-    The store is closed with it.
-    """
+def serve_in_thread(ops: Operations, *, port: int, actor: str, role: Role = Role.ADMIN) -> Iterator[str]:
+    """Serves the console on loopback from a background thread. Yields its URL. Closes the store at the end."""
     host = LOOPBACK[1]
     with open_port(host, port) as bound:
         app = standalone(ops, host=host, auth="none", actor=actor, role=role)
@@ -148,5 +147,5 @@ def served_beside(ops: Operations, *, port: int, actor: str, role: Role = Role.A
             yield f"http://{host}:{bound.getsockname()[1]}"
         finally:
             loop.call_soon_threadsafe(stop.set)
-            thread.join(_PATIENCE_SECONDS)
+            thread.join(_STOP_SECONDS)
             loop.close()

@@ -1,4 +1,4 @@
-"""Signing in with an API token: pasted once, kept in a session of this process, looked at again with every request."""
+"""Sign-in with an API token. Sessions live in this process; every request validates the token again."""
 
 import hashlib
 import secrets
@@ -22,24 +22,24 @@ from holdfast.interfaces.console.guard import (
     token_of,
 )
 from holdfast.interfaces.console.visitor import Role, Visitor
-from holdfast.interfaces.refusals import Refusals
+from holdfast.interfaces.refusals import NOBODY, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope
 
 _COOKIE = "holdfast_session"
-_LASTS_SECONDS = 12 * 3600
-_MOST = 1000
+_SESSION_SECONDS = 12 * 3600
+_MAX_SESSIONS = 1000
 ROLES = {Scope.READ: Role.VIEWER, Scope.OPERATE: Role.OPERATOR, Scope.ADMIN: Role.ADMIN}
 
 
 @dataclass(frozen=True, slots=True)
 class _Session:
     secret: str
-    ends: float
+    expires_at: float
 
 
 class SignIn:
-    """Who is signed in here. A token that is revoked or expires ends its sessions with the next request."""
+    """Login page and sessions. A session ends with the first request after its token expires or is revoked."""
 
     def __init__(self, ops: Operations) -> None:
         self._ops = ops
@@ -55,9 +55,9 @@ class SignIn:
         ]
 
     async def actor(self, request: Request) -> Visitor | Response:
-        """The visitor of a session, or the way to the form."""
+        """Returns the user of the session, or a redirect to the login page."""
         session = self._sessions.get(_digest(request.cookies.get(_COOKIE, "")))
-        if session is not None and session.ends > time.monotonic():
+        if session is not None and session.expires_at > time.monotonic():
             visitor = await self._visitor(session.secret)
             if visitor is not None:
                 return visitor
@@ -79,22 +79,22 @@ class SignIn:
         except NotAllowed as refusal:
             return _form(request, refusal.why, refusal.status)
         except HoldfastError:
-            return _form(request, "the store cannot be reached; try again in a moment", 503)
+            return _form(request, "The store is unavailable. Try again in a moment.", 503)
         if visitor is None:
             client = request.client.host if request.client else None
-            await self._refusals.record("nobody", "POST", "/login", "the token opens nothing", client)
-            return _form(request, "this token opens nothing: it is not known here, expired or revoked", 401)
+            await self._refusals.record(NOBODY, "POST", "/login", "invalid, expired or revoked token", client)
+            return _form(request, "This token is invalid, expired or revoked.", 401)
         now = time.monotonic()
-        self._sessions = {key: one for key, one in self._sessions.items() if one.ends > now}
-        while len(self._sessions) >= _MOST:
+        self._sessions = {key: one for key, one in self._sessions.items() if one.expires_at > now}
+        while len(self._sessions) >= _MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         key = secrets.token_urlsafe(32)
-        self._sessions[_digest(key)] = _Session(form["token"].strip(), now + _LASTS_SECONDS)
+        self._sessions[_digest(key)] = _Session(form["token"].strip(), now + _SESSION_SECONDS)
         response = RedirectResponse("/", 303)
         response.set_cookie(
             _COOKIE,
             key,
-            max_age=_LASTS_SECONDS,
+            max_age=_SESSION_SECONDS,
             httponly=True,
             samesite="strict",
             secure=is_https(request),
@@ -113,9 +113,9 @@ class SignIn:
         return seal(response)
 
 
-def _form(request: Request, wrong: str = "", status: int = 200) -> Response:
+def _form(request: Request, error: str = "", status: int = 200) -> Response:
     token = token_of(request)
-    response = HTMLResponse(templating.render("login.html", {"root": "", "token": token, "wrong": wrong}), status)
+    response = HTMLResponse(templating.render("login.html", {"root": "", "token": token, "error": error}), status)
     keep_token(request, response, token)
     return seal(response)
 

@@ -1,4 +1,4 @@
-"""Templates: everything a page shows passes through here, and is escaped here."""
+"""Jinja templates, their filters, and static files. All template output is escaped."""
 
 import shlex
 from collections.abc import Mapping
@@ -21,17 +21,17 @@ _STATIC = {
     "console.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
-_LONG = 20_000
-_LINE = 300
+_MAX_TEXT = 20_000
+_MAX_LINE = 300
 
 
 @cache
 def environment() -> Environment:
-    """The templates with their filters. A name a template does not get is an error, not a blank."""
-    made = Environment(
+    """Returns the template environment. An undefined variable is an error."""
+    env = Environment(
         loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters.update(
+    env.filters.update(
         clock=clock,
         rough=rough,
         number=lambda count: f"{count:,}",
@@ -46,8 +46,8 @@ def environment() -> Environment:
         quote=lambda value: shlex.quote(str(value)),
         plain=lambda text: str(text).replace("_", " "),
     )
-    made.globals.update(many=many, when=when, ago=ago, static=static_name, took=took)
-    return made
+    env.globals.update(many=many, when=when, ago=ago, static=static_name, took=elapsed)
+    return env
 
 
 def render(template: str, shown: Mapping[str, Any]) -> str:
@@ -55,7 +55,7 @@ def render(template: str, shown: Mapping[str, Any]) -> str:
 
 
 def when(at: datetime | None, now: datetime) -> Markup:
-    """A time as people say it, with the exact one beside it for whoever points at it."""
+    """Formats a time relative to now, with the exact time as tooltip."""
     if at is None:
         return Markup("")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
@@ -63,38 +63,38 @@ def when(at: datetime | None, now: datetime) -> Markup:
     )
 
 
-def took(begin: datetime | None, end: datetime) -> str:
-    """How long something lasted."""
+def elapsed(begin: datetime | None, end: datetime) -> str:
+    """Formats a duration."""
     if begin is None:
         return ""
-    lasted = max(timedelta(0), end - begin)
-    return f"{lasted.total_seconds() * 1000:.0f} ms" if lasted < timedelta(seconds=10) else rough(lasted)
+    duration = max(timedelta(0), end - begin)
+    return f"{duration.total_seconds() * 1000:.0f} ms" if duration < timedelta(seconds=10) else rough(duration)
 
 
-def line(text: str | None, at_most: int = _LINE) -> str:
-    """Text on one line, bounded, control characters written out."""
+def line(text: str | None, max_length: int = _MAX_LINE) -> str:
+    """Returns text on one line, truncated, with control characters escaped."""
     if text is None:
         return ""
-    flat = printable(" ".join(text[: at_most * 4].split()))
-    return flat if len(flat) <= at_most else f"{flat[:at_most]}…"
+    flat = printable(" ".join(text[: max_length * 4].split()))
+    return flat if len(flat) <= max_length else f"{flat[:max_length]}…"
 
 
 def long_text(text: str | None) -> str:
-    """Text as it is, bounded, control characters written out."""
+    """Returns text truncated, with control characters escaped."""
     if text is None:
         return ""
-    shown = printable(text[:_LONG])
-    return shown if len(text) <= _LONG else f"{shown}\n… ({len(text):,} characters in all)"
+    shown = printable(text[:_MAX_TEXT])
+    return shown if len(text) <= _MAX_TEXT else f"{shown}\n… ({len(text):,} characters in total)"
 
 
 def pretty_json(value: object) -> str:
-    """A JSON value set for reading, bounded."""
+    """Formats a JSON value with indentation, truncated."""
     return long_text(orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode())
 
 
 def stored_json(text: str) -> str:
-    """Stored JSON set for reading; what is no JSON is shown as it is."""
-    if len(text) > 50 * _LONG:
+    """Formats stored JSON with indentation. Returns invalid JSON unchanged."""
+    if len(text) > 50 * _MAX_TEXT:
         return long_text(text)
     try:
         return pretty_json(orjson.loads(text))
@@ -104,18 +104,18 @@ def stored_json(text: str) -> str:
 
 @cache
 def static_file(name: str) -> tuple[bytes, str]:
-    """A file of the console and its media type."""
+    """Returns a static file and its media type."""
     return (resources.files(_PACKAGE) / "static" / name).read_bytes(), _STATIC[name]
 
 
 @cache
 def static_name(name: str) -> str:
-    """The file's name with its content's mark: a new release is fetched anew, the same one never."""
+    """Adds a content hash to the file name, so that browsers can cache the file indefinitely."""
     stem, _, ending = name.rpartition(".")
     return f"{stem}.{sha256(static_file(name)[0]).hexdigest()[:12]}.{ending}"
 
 
 @cache
 def static_files() -> dict[str, str]:
-    """The files by their marked names."""
+    """Maps file names with content hash to file names."""
     return {static_name(name): name for name in _STATIC}

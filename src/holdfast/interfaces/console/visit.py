@@ -1,4 +1,4 @@
-"""A visit: one request with who makes it, and what comes of it."""
+"""A request to the console with its user, and the possible results: a page or a redirect."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """One request for a screen or a change. `form` holds what was posted."""
+    """One request for a page or a change. `form` contains the posted fields."""
 
     request: Request
     visitor: Visitor
@@ -33,37 +33,37 @@ class Visit:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """What stands in the address, empty values left out."""
+        """Query parameters without empty values."""
         return {name: value for name, value in self.request.query_params.items() if value.strip()}
 
     @property
     def root(self) -> str:
-        """Where the console is mounted, without a slash at the end."""
+        """Mount path of the console, without a trailing slash."""
         return str(self.request.scope.get("root_path", "")).rstrip("/")
 
     @property
     def now_text(self) -> str:
-        """The time of day here, for whoever wonders how old a page is."""
+        """Time at which the page was rendered."""
         return datetime.now(UTC).strftime("%H:%M:%S UTC")
 
     def url(self, path: str = "/", /, **query: object) -> str:
-        """The address of a screen with a query; what is none is left out."""
+        """URL of a page. Query parameters that are `None` are omitted."""
         given = {name: value for name, value in query.items() if value is not None}
         return f"{self.root}{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
     def again(self, **query: object) -> str:
-        """The address of this screen with some of its query changed."""
+        """URL of this page with changed query parameters."""
         path = str(self.request.scope["path"]).removeprefix(self.root)
         return self.url(path, **{**self.query, **query})
 
     def may(self, role: str) -> bool:
-        """Whether the visitor's role covers this and the console changes anything at all."""
+        """Whether the user has this role and the console is not read-only."""
         return not self.read_only and self.visitor.role.covers(Role(role))
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A screen: its template and what it shows."""
+    """A page: its template and the template's variables."""
 
     template: str
     shown: Mapping[str, Any] = field(default_factory=dict)
@@ -72,21 +72,21 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What came of a change, in a sentence, and where the visitor goes next. `carry` says that a plan now runs."""
+    """Redirect after a change, with a message for the next page. `runs_plan` starts plan execution in this process."""
 
     text: str
     to: str
-    carry: bool = False
+    runs_plan: bool = False
 
 
 def read_number(text: str) -> int | None:
-    """A whole number from an address or a form, small enough for both databases; none when it is not one."""
+    """Parses a whole number that fits into both databases. Returns `None` if `text` is not one."""
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def read_id(text: str) -> UUID:
-    """An id from an address or a form."""
+    """Parses an ID from a URL or a form."""
     try:
         return UUID(text.strip())
     except ValueError:
-        raise ConfigurationError(f"{text[:80]!r} is not an id; copy it whole") from None
+        raise ConfigurationError(f"{text[:80]!r} is not a valid ID; copy the complete ID") from None

@@ -1,4 +1,4 @@
-"""Visitors: who looks, and what they may do."""
+"""Users of the console and their roles."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from holdfast.core.text import sanitise
 
 
 class Role(StrEnum):
-    """What a visitor may do. Each role may do what those before it may."""
+    """Role of a user. Each role includes the roles before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -27,7 +27,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Somebody at the console; `name` is what the audit says."""
+    """A user of the console. `name` is the actor in the audit log."""
 
     name: str
     role: Role
@@ -35,12 +35,12 @@ class Visitor:
 
 Answer: TypeAlias = Visitor | tuple[str, str] | str | Response | None
 Identify: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
-"""Says who a request is from: a visitor, a pair of name and role, a bare name (a viewer), none to refuse, or a response
-such as a redirect to a login."""
+"""Returns the user of a request: a `User`, a pair of name and role, or a name (a viewer). `None` rejects the request with
+401. A response, such as a redirect to a login page, is sent unchanged."""
 
 
 async def identify(actor: Identify, request: Request) -> Visitor | Response | None:
-    """Who the application says this is."""
+    """Calls `actor` and validates its result."""
     answer = actor(request)
     if inspect.isawaitable(answer):
         answer = await answer
@@ -63,5 +63,5 @@ def _visitor(name: str, role: str) -> Visitor:
     if role not in set(Role):
         raise ConfigurationError(f"actor returned the role {role!r}; the roles are {', '.join(Role)}")
     if not name.strip():
-        raise ConfigurationError("actor returned an empty name; every action names who did it")
+        raise ConfigurationError("actor returned an empty name; return the name for the audit log")
     return Visitor(sanitise(name.strip(), 200), Role(role))

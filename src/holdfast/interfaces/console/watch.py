@@ -1,4 +1,4 @@
-"""The watch: figures shared by everybody who looks, so that ten open pages ask the store as often as one."""
+"""Cache of store statistics that all pages share, so that ten open pages cause as many queries as one."""
 
 import asyncio
 import contextlib
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 _FRESH_SECONDS = 1.5
 _REST = 10
-"""How many times as long as a reading took it is shown: watching must not become the store's main business."""
+"""A value is cached for this many times its query duration, so that the console cannot dominate the load."""
 _SPACING_SECONDS = 10
 _SAMPLES = 361
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """How things stood at one moment. `oldest` is in seconds."""
+    """Store totals at one time. `oldest` is in seconds."""
 
     at: datetime
     oldest: float
@@ -33,7 +33,7 @@ class Sampled:
 
 
 class Watch:
-    """Readings of one store, kept for a moment; and one hour of how they went, as long as somebody looks."""
+    """Caches query results of one store for a short time and keeps one hour of samples for the charts."""
 
     def __init__(self, ops: Callable[[], Operations]) -> None:
         self._ops = ops
@@ -44,11 +44,11 @@ class Watch:
 
     @property
     def history(self) -> Sequence[Sampled]:
-        """What was sampled so far, oldest first, ten seconds or more apart."""
+        """Samples, oldest first, at least ten seconds apart."""
         return tuple(self._history)
 
     def forget(self) -> None:
-        """The next reading is a new one, begun after this: somebody has just changed something."""
+        """Clears the cache after a change. Later reads start a new query, even if an older one is still running."""
         self._changes += 1
         self._kept.clear()
 
@@ -59,14 +59,14 @@ class Watch:
         return found
 
     async def read(self, name: str, ask: Callable[[Operations], Awaitable[T]]) -> T:
-        """What `ask` answers, or answered a moment ago. Whoever asks at the same time waits for the same answer."""
+        """Returns the cached or new result of `ask`. Concurrent callers share one query."""
         until, value = self._kept.get(name, (0.0, None))
         if time.monotonic() < until:
             return value  # type: ignore[no-any-return]
         now = (name, self._changes)
         if now not in self._asking:
             self._asking[now] = asyncio.ensure_future(self._look(now, ask))
-            # Whoever asked may be gone when it fails.
+            # Retrieves the exception, since every caller may have been cancelled.
             self._asking[now].add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         asking: asyncio.Future[T] = self._asking[now]
         return await asyncio.shield(asking)
@@ -84,7 +84,7 @@ class Watch:
         return value
 
     async def keep_watching(self) -> None:
-        """Samples until it is cancelled. A store that is out is asked again later: the pages say that it is."""
+        """Samples until cancelled. Ignores store errors, which the pages report."""
         while True:
             with contextlib.suppress(HoldfastError):
                 await self.stats()

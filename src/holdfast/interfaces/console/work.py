@@ -1,4 +1,4 @@
-"""Screens about the work itself: deliveries, dead letters, failure groups, messages, and the way of a request."""
+"""Pages for deliveries, dead letters, failure groups, messages, request traces and search."""
 
 import shlex
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from holdfast.ops.deliveries import DeliveryDetail
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened on a delivery's way. `tone` is the state it is drawn as."""
+    """One event of a delivery's timeline. `tone` selects icon and colour."""
 
     at: datetime
     tone: str
@@ -41,7 +41,9 @@ async def _listed(visit: Visit, *, dead: bool) -> Page:
     now = await visit.ops.now()
     decided = visit.query.get("state", DECIDED[0]) if dead else None
     if decided is not None and decided not in DECIDED:
-        raise ConfigurationError(f"{decided[:40]!r} is no state of dead letters; they are {', '.join(DECIDED)}")
+        raise ConfigurationError(
+            f"{decided[:40]!r} is not a valid state of dead letters; valid states are {', '.join(DECIDED)}"
+        )
     wanted = read_filter(chosen, now, decided=decided)
     before = read_id(visit.query["before"]) if "before" in visit.query else None
     found = await visit.ops.delivery_page(wanted, limit=PAGE, before=before)
@@ -108,7 +110,7 @@ async def delivery(visit: Visit) -> Page:
 
 
 def timeline(detail: DeliveryDetail) -> list[Moment]:
-    """Everything that happened to a delivery, oldest first: published, tried, replayed, set aside, done."""
+    """Returns the events of a delivery, oldest first."""
     row, message = detail.listed.delivery, detail.message
     found: list[Moment] = []
     if message is not None:
@@ -118,7 +120,7 @@ def timeline(detail: DeliveryDetail) -> list[Moment]:
         found.append(
             Moment(message.occurred_at, "message", "Published", f"{detail.listed.type} by {detail.listed.source}")
         )
-    # SQLite keeps milliseconds, so a delivery may seem older than its message by a part of one.
+    # SQLite stores milliseconds, so a delivery can appear up to one millisecond older than its message.
     accepted = row.created_at if message is None else max(row.created_at, message.occurred_at)
     found.append(Moment(accepted, "pending", "Accepted", f"for {row.consumer} in queue {row.queue}"))
     for run in detail.runs:
@@ -128,7 +130,7 @@ def timeline(detail: DeliveryDetail) -> list[Moment]:
             Moment(
                 run.completed_at,
                 "delivered" if good else "attempt",
-                f"Run {run.attempt}: {run.outcome.replace('_', ' ')}",
+                f"Attempt {run.attempt}: {run.outcome.replace('_', ' ')}",
                 f"on {run.worker}"
                 + (f", generation {run.generation}" if run.generation is not None else "")
                 + (f" · {error}" if error else ""),
@@ -144,7 +146,7 @@ def timeline(detail: DeliveryDetail) -> list[Moment]:
                     cycle.replayed_at,
                     "replayed",
                     f"Replayed by {cycle.replayed_by}",
-                    f"after {cycle.attempts} runs at generation {cycle.generation}{why}",
+                    f"after {cycle.attempts} attempts in generation {cycle.generation}{why}",
                 )
             )
     replays = {cycle.replayed_at for cycle in row.failure_history}
@@ -156,8 +158,8 @@ def timeline(detail: DeliveryDetail) -> list[Moment]:
         found.append(Moment(row.completed_at, "delivered", "Delivered"))
     found.sort(key=lambda one: one.at)
     if row.dead and row.completed_at is not None:
-        # It is how things stand, so it comes last: its run may be recorded a moment later.
-        found.append(Moment(row.completed_at, "failed", "Dead letter", "waits for somebody to replay or discard it"))
+        # The current state comes last, even if its attempt was recorded slightly later.
+        found.append(Moment(row.completed_at, "failed", "Dead letter", "waiting to be replayed or discarded"))
     return found
 
 
@@ -187,7 +189,7 @@ async def message(visit: Visit) -> Page:
 
 
 async def request(visit: Visit) -> Page:
-    """What followed from one request: its messages, their deliveries with every run, and what operators did."""
+    """Trace of one request: its messages, their deliveries with all attempts, and operator actions."""
     after = read_id(visit.query["after"]) if "after" in visit.query else None
     trail = await visit.ops.follow(visit.query.get("id", "").strip(), after=after)
     return Page(
@@ -202,7 +204,7 @@ async def request(visit: Visit) -> Page:
 
 
 async def find(visit: Visit) -> RedirectResponse:
-    """Leads to the delivery, message, plan or request that an id names, or else to a search."""
+    """Redirects to the delivery, message, plan or request with this ID, or to a text search."""
     wanted = visit.query.get("q", "").strip()
     try:
         id = UUID(wanted)
@@ -218,7 +220,7 @@ async def find(visit: Visit) -> RedirectResponse:
         except NotFound:
             continue
         return RedirectResponse(visit.url(f"{path}/{id}"), 303)
-    # A request id may look like one of ours.
+    # A request ID may also be a UUID.
     return await _found_text(visit, wanted)
 
 
@@ -228,7 +230,7 @@ async def _found_text(visit: Visit, text: str) -> RedirectResponse:
 
 
 async def search(visit: Visit) -> Page:
-    """Whatever holds a text: failure groups and deliveries, and the request that has it as its id."""
+    """Failure groups and deliveries that contain a text, and the request with this ID."""
     text = visit.query.get("q", "").strip()
     if not text:
         return Page("search.html", {"text": "", "found": None})

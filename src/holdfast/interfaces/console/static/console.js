@@ -1,7 +1,7 @@
-// The console works without this file. It brings what is on screen up to date, and adds keys.
+// Live updates and keyboard shortcuts. The console works without this file.
 "use strict";
 
-// A plan under way is looked at more often.
+// The page of a running plan is refreshed more often.
 const EVERY = Number(document.querySelector("[data-every]")?.dataset.every) || 2000;
 const live = document.getElementById("live");
 const help = document.getElementById("help");
@@ -9,7 +9,7 @@ let stopped = false;
 let failures = 0;
 let timer = 0;
 
-// Nothing moves while somebody reads with the hand: selects text, types, or has a question open.
+// No update while the user selects text, types, or has a form or dialog open.
 function busy() {
   const selection = document.getSelection();
   const focus = document.activeElement;
@@ -21,7 +21,7 @@ function busy() {
   );
 }
 
-function say(state, text) {
+function showState(state, text) {
   if (live === null) return;
   live.dataset.state = state;
   live.textContent = text;
@@ -31,13 +31,13 @@ async function refresh() {
   clearTimeout(timer);
   if (!stopped && !busy()) {
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
-      if (!answer.ok) throw new Error(String(answer.status));
-      swap(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      const response = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "manual" });
+      if (!response.ok) throw new Error(String(response.status));
+      swap(new DOMParser().parseFromString(await response.text(), "text/html"));
       failures = 0;
     } catch {
       failures += 1;
-      say("lost", "No answer from the console; what you see may be old");
+      showState("lost", "Connection lost. This page may be outdated.");
     }
   }
   if (!stopped) timer = setTimeout(refresh, Math.min(EVERY * 2 ** failures, 30000));
@@ -46,19 +46,19 @@ async function refresh() {
 function swap(fresh) {
   if (stopped || busy()) return;
   const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
-  for (const old of document.querySelectorAll("[data-live]")) {
-    const now = fresh.querySelector(`[data-live="${CSS.escape(old.dataset.live)}"]`);
-    if (now === null || now.innerHTML === old.innerHTML) continue;
-    for (const open of old.querySelectorAll("details[open][id]")) {
-      now.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
+  for (const region of document.querySelectorAll("[data-live]")) {
+    const update = fresh.querySelector(`[data-live="${CSS.escape(region.dataset.live)}"]`);
+    if (update === null || update.innerHTML === region.innerHTML) continue;
+    for (const open of region.querySelectorAll("details[open][id]")) {
+      update.querySelector(`#${CSS.escape(open.id)}`)?.setAttribute("open", "");
     }
-    old.replaceChildren(...document.importNode(now, true).childNodes);
+    region.replaceChildren(...document.importNode(update, true).childNodes);
   }
   if (fresh.title) document.title = fresh.title;
   if (focused !== undefined) focus(rows().find((row) => row.dataset.key === focused));
-  const shown = fresh.getElementById("live")?.textContent?.replace("Shown as of", "Live,") ?? "Live";
-  say("on", shown);
-  copies();
+  const shown = fresh.getElementById("live")?.textContent?.replace("Updated", "Live, updated") ?? "Live";
+  showState("on", shown);
+  addCopyButtons();
 }
 
 function rows() {
@@ -78,23 +78,23 @@ function move(step) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-let going = 0;
+let prefixAt = 0;
 function key(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || help?.open) return;
   if (event.target.matches("input, select, textarea")) {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  if (going && Date.now() - going < 1500) {
-    going = 0;
-    const place = document.querySelector(`[data-go="${CSS.escape(event.key)}"]`);
-    if (place !== null) {
+  if (prefixAt && Date.now() - prefixAt < 1500) {
+    prefixAt = 0;
+    const link = document.querySelector(`[data-go="${CSS.escape(event.key)}"]`);
+    if (link !== null) {
       event.preventDefault();
-      location.assign(place.href);
+      location.assign(link.href);
       return;
     }
   }
-  const does = {
+  const action = {
     "/": () => document.getElementById("find")?.focus(),
     "?": () => help?.showModal(),
     j: () => move(1),
@@ -102,24 +102,24 @@ function key(event) {
     n: () => document.querySelector('a[rel="next"]')?.click(),
     l: toggle,
     g: () => {
-      going = Date.now();
+      prefixAt = Date.now();
     },
     Escape: () => document.querySelector("details.act[open]")?.removeAttribute("open"),
   }[event.key];
-  if (does !== undefined) {
+  if (action !== undefined) {
     event.preventDefault();
-    does();
+    action();
   }
 }
 
 function toggle() {
   stopped = !stopped;
-  if (stopped) say("off", "Stopped; press l to go on");
+  if (stopped) showState("off", "Live updates paused. Press l to resume.");
   else refresh();
 }
 
-// A command is there to be copied.
-function copies() {
+// Adds a copy button to each command.
+function addCopyButtons() {
   if (!navigator.clipboard) return;
   for (const code of document.querySelectorAll(".cli code:not([data-copy])")) {
     code.dataset.copy = "yes";
@@ -135,13 +135,13 @@ function copies() {
   }
 }
 
-// One question at a time; a click elsewhere closes it.
+// A click outside an open form closes it.
 document.addEventListener("click", (event) => {
   for (const open of document.querySelectorAll("details.act[open]")) {
     if (!open.contains(event.target)) open.removeAttribute("open");
   }
 });
-// A button that was pressed is not pressed twice.
+// Prevents a form from being submitted twice.
 document.addEventListener("submit", (event) => {
   if (event.target.method !== "post") return;
   if (event.target.dataset.sent) event.preventDefault();
@@ -151,7 +151,7 @@ document.addEventListener("keydown", key);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) refresh();
 });
-// A page that comes back from the browser's memory is old, and its forms may be sent again.
+// A page restored from the back/forward cache is outdated and its forms are marked as sent: reload it.
 window.addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload();
 });
@@ -161,7 +161,9 @@ if (keys !== null) {
   keys.hidden = false;
   keys.addEventListener("click", () => help?.showModal());
 }
-copies();
-const here = document.querySelector(".side [aria-current]");
-if (here !== null && here.closest(".side").scrollWidth > innerWidth) here.scrollIntoView({ inline: "center", block: "nearest" });
+addCopyButtons();
+const current = document.querySelector(".side [aria-current]");
+if (current !== null && current.closest(".side").scrollWidth > innerWidth) {
+  current.scrollIntoView({ inline: "center", block: "nearest" });
+}
 if (document.querySelector("[data-live]") !== null) timer = setTimeout(refresh, EVERY);
