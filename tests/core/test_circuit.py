@@ -145,7 +145,7 @@ def test_a_fence_does_not_come_back_when_what_was_kept_is_gone() -> None:
     assert not held.leave(lost, Result.SUCCEEDED)
 
 
-RATE = Limits(threshold=100, rate=0.5, least_calls=10, window=timedelta(seconds=60))
+RATE = Limits(threshold=100, rate=0.5, min_calls=10, window=timedelta(seconds=60))
 
 
 def test_a_rate_opens_it_once_there_were_enough_calls() -> None:
@@ -208,7 +208,7 @@ def test_operators_open_and_close_it_whatever_it_was() -> None:
         {"jitter": 1.1},
         {"rate": 0},
         {"rate": 2},
-        {"least_calls": 0},
+        {"min_calls": 0},
         {"cooldown": timedelta(0)},
         {"probe_timeout": timedelta(0)},
         {"window": timedelta(0)},

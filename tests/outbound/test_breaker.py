@@ -174,7 +174,7 @@ def test_a_probe_that_is_never_settled_is_replaced_and_its_late_word_ignored(sha
 
 
 def test_a_rate_of_failures_opens_it_across_processes(shared: Shared) -> None:
-    one, other = (shared.breaker(threshold=100, rate=0.5, least_calls=10) for _ in range(2))
+    one, other = (shared.breaker(threshold=100, rate=0.5, min_calls=10) for _ in range(2))
     for breaker in (one, other):
         for _ in range(3):
             breaker.sync.call(lambda: None)

@@ -27,7 +27,7 @@ from holdfast import (
     TerminalError,
     correlate,
 )
-from holdfast.outbound.client import Answer, Reach
+from holdfast.outbound.client import Reach, Response
 from tests.outbound.loopback import Drip, Endless, Hang, Reply, Reset, Server
 
 FAST = RetryPolicy.fixed(0.001, attempts=3, retry_after_cap=0.02)
@@ -204,7 +204,7 @@ def test_any_type_is_read_from_json_and_written_to_it(client: Colour) -> None:
     assert request.headers["content-type"] == "application/json"
     client.server.plays(Reply(200, b"raw", {"X-Thing": "1"}))
     answer = client().get("/x", params={"q": "a b"})
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Response)
     assert (answer.body, answer.headers["x-thing"]) == (b"raw", "1")
     assert client.server.requests[0].path == "/v1/x?q=a+b"
 
@@ -217,11 +217,13 @@ def test_ids_travel_in_headers_and_stay_the_same_in_every_attempt(client: Colour
     assert sent == [("r-9", None)] * 2, "who the user is goes along only where asked"
     client.server.plays(Reply())
     with correlate(user_id="u-1"):
-        client(passes={"user_id": "x-user-id"}).get("/x")
+        client(forward_headers={"user_id": "x-user-id"}).get("/x")
     assert client.server.requests[0].headers["x-user-id"] == "u-1"
     client.server.plays(Reply(503), Reply())
     with correlate(user_id="line\u2028break"):
-        client(passes={"request_id": "x-rid", "user_id": "x-uid"}, key_header="x-key").get("/x", idempotency_key="k")
+        client(forward_headers={"request_id": "x-rid", "user_id": "x-uid"}, key_header="x-key").get(
+            "/x", idempotency_key="k"
+        )
     first, second = (request.headers for request in client.server.requests)
     assert first["x-rid"] == second["x-rid"] != ""
     assert first["x-key"] == "k"
@@ -325,7 +327,7 @@ def test_the_deadline_bounds_all_attempts(client: Colour) -> None:
 def test_an_answer_without_end_is_cut_off(client: Colour) -> None:
     client.server.plays(Endless())
     with pytest.raises(InvalidPayload, match="over 100,000 bytes"):
-        client(max_answer=100_000).get("/x")
+        client(max_response=100_000).get("/x")
     assert client.server.left.wait(3)
     assert len(client.server.requests) == 1
 

@@ -40,7 +40,7 @@ class CircuitState(StrEnum):
 class Limits:
     """When a circuit opens, for how long, and how long a probe may take.
 
-    It opens after `threshold` failures in a row, or when `rate` of at least `least_calls` calls within `window` failed.
+    It opens after `threshold` failures in a row, or when `rate` of at least `min_calls` calls within `window` failed.
     `jitter` makes the cooldown longer by up to that part of it.
     """
 
@@ -50,10 +50,10 @@ class Limits:
     probe_timeout: timedelta = timedelta(seconds=30)
     rate: float | None = None
     window: timedelta = timedelta(minutes=1)
-    least_calls: int = 20
+    min_calls: int = 20
 
     def __post_init__(self) -> None:
-        for name, low in (("threshold", 1), ("least_calls", 1)):
+        for name, low in (("threshold", 1), ("min_calls", 1)):
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ConfigurationError(f"{name} is {value!r}; give a whole number from {low}")
@@ -231,4 +231,4 @@ def _too_many(circuit: Circuit, limits: Limits, now: datetime) -> bool:
     covered = 1 - (now - circuit.window_at) / limits.window
     calls = circuit.calls + circuit.past_calls * covered
     failed = circuit.failed + circuit.past_failed * covered
-    return calls >= limits.least_calls and failed >= limits.rate * calls
+    return calls >= limits.min_calls and failed >= limits.rate * calls

@@ -47,8 +47,8 @@ class BreakerOptions(TypedDict, total=False):
     probe_timeout: Duration
     rate: float | None
     window: Duration
-    least_calls: int
-    judge: Callable[[BaseException], Result]
+    min_calls: int
+    classify_failure: Callable[[BaseException], Result]
 
 
 class CircuitBreaker:
@@ -56,7 +56,7 @@ class CircuitBreaker:
 
     After `cooldown` one call, the probe, is let through: its success closes the circuit, its failure opens it again.
     A probe has `probe_timeout`; whoever took it and died is replaced after that, and what it says later is ignored.
-    With `rate`, that part of at least `least_calls` calls within `window` opens it too.
+    With `rate`, that part of at least `min_calls` calls within `window` opens it too.
 
     `circuits` says where the state is kept: in this process (the default), in Redis or in the store, shared by all
     who use the same name. Shared state is looked at once a second at most while the circuit is closed, and when it
@@ -78,8 +78,8 @@ class CircuitBreaker:
         probe_timeout: Duration = "30s",
         rate: float | None = None,
         window: Duration = "1m",
-        least_calls: int = 20,
-        judge: Callable[[BaseException], Result] = result_of,
+        min_calls: int = 20,
+        classify_failure: Callable[[BaseException], Result] = result_of,
     ) -> None:
         self.name = check_name("circuit", name)
         self.limits = Limits(
@@ -89,9 +89,9 @@ class CircuitBreaker:
             probe_timeout=to_timedelta(probe_timeout, name="probe_timeout"),
             rate=rate,
             window=to_timedelta(window, name="window"),
-            least_calls=least_calls,
+            min_calls=min_calls,
         )
-        self.judge = judge
+        self.classify_failure = classify_failure
         self.circuits = circuits or MemoryCircuits()
         self._glance = self.circuits.glance
         # Never so long that a process could still believe in a closed circuit when another one probes.

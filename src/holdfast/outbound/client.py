@@ -12,18 +12,18 @@ from holdfast.core.errors import CircuitOpen, TerminalError
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.course import Attempt
 from holdfast.outbound.service import (
-    Answer,
     Body,
     Call,
     CallOptions,
     Reach,
+    Response,
     Service,
     ServiceOptions,
     parsed,
     request_of,
 )
 
-__all__ = ["Answer", "Reach", "ServiceClient", "SyncServiceClient"]
+__all__ = ["Reach", "Response", "ServiceClient", "SyncServiceClient"]
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class AsyncVerb(Protocol):
     @overload
     def __call__(
         self, path: str, *, returns: None = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
-    ) -> Coroutine[Any, Any, Answer]: ...
+    ) -> Coroutine[Any, Any, Response]: ...
     @overload
     def __call__(
         self, path: str, *, returns: Any, conflict_ok: bool = False, **options: Unpack[CallOptions]
@@ -65,7 +65,7 @@ class SyncVerb(Protocol):
     @overload
     def __call__(
         self, path: str, *, returns: None = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
-    ) -> Answer: ...
+    ) -> Response: ...
     @overload
     def __call__(
         self, path: str, *, returns: Any, conflict_ok: bool = False, **options: Unpack[CallOptions]
@@ -80,7 +80,7 @@ class ServiceClient:
         await billing.post("/invoices", json=draft, idempotency_key="order:7:invoice:v1", conflict_ok=True)
 
     `token` is sent as a bearer token: a value, or a function (plain or async) that is asked before each attempt. The
-    ids of the correlation in force that `passes` names travel in headers, by default the request id; one is made
+    ids of the correlation in force that `forward_headers` names travel in headers, by default the request id; one is made
     where there is none. The idempotency key is the same in all attempts, and only under one is a method that changes
     something repeated. `returns` is any type pydantic can read. With `conflict_ok` a 409 means that it exists
     already: a success, and None where a type was asked for. Whatever is no success raises `ServiceRefused`. `operation`
@@ -104,10 +104,10 @@ class ServiceClient:
     async def request(
         self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
-        """Makes one call: its `Answer`, or a value of the type that `returns` names."""
+        """Makes one call: its `Response`, or a value of the type that `returns` names."""
         call, retrying = self._service.call(method, path, conflict_ok, options)
 
-        async def attempt(attempt: Attempt) -> Answer:
+        async def attempt(attempt: Attempt) -> Response:
             return await _drive(self._service.attempt(self._side, call, attempt))
 
         return parsed(await retrying.run(attempt, True), returns)
@@ -145,10 +145,10 @@ class SyncServiceClient:
     def request(
         self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
-        """Makes one call: its `Answer`, or a value of the type that `returns` names."""
+        """Makes one call: its `Response`, or a value of the type that `returns` names."""
         call, retrying = self._service.call(method, path, conflict_ok, options)
 
-        def attempt(attempt: Attempt) -> Answer:
+        def attempt(attempt: Attempt) -> Response:
             return _drive_sync(self._service.attempt(self._side, call, attempt))
 
         return parsed(retrying.run_sync(attempt, True), returns)
@@ -199,7 +199,7 @@ class _AsyncSide:
     ) -> Awaitable[CircuitOpen | None]:
         return breaker.settle(permit, result, why)
 
-    async def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Answer:
+    async def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Response:
         client, service = self._opened(), self._service
         request = client.build_request(**request_of(call, headers), timeout=service.phases(seconds))
         try:
@@ -213,7 +213,7 @@ class _AsyncSide:
                     await response.aclose()
         except TimeoutError:
             raise TimeoutError(f"{service.name} did not answer {call.method} within {seconds:g} s") from None
-        return Answer(response.status_code, dict(response.headers), body.content)
+        return Response(response.status_code, dict(response.headers), body.content)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -253,7 +253,7 @@ class _SyncSide:
     def settle(self, breaker: CircuitBreaker, permit: Permit, result: Result, why: str) -> CircuitOpen | None:
         return breaker.sync.settle(permit, result, why)
 
-    def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Answer:
+    def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Response:
         from holdfast.outbound.bounded import within
 
         client, service = self._opened(), self._service
@@ -266,7 +266,7 @@ class _SyncSide:
                     body.add(chunk)
             finally:
                 response.close()
-        return Answer(response.status_code, dict(response.headers), body.content)
+        return Response(response.status_code, dict(response.headers), body.content)
 
     def close(self) -> None:
         client, self._client = self._client, None

@@ -38,11 +38,11 @@ from holdfast.outbound.retrying import DEFAULT_POLICY, Retrying
 log = get_logger("holdfast.client")
 
 Step = Any
-Steps = Generator[Step, Any, "Answer"]
+Steps = Generator[Step, Any, "Response"]
 
-PASSED: Mapping[str, str] = {"request_id": "x-request-id"}
+FORWARD_HEADERS: Mapping[str, str] = {"request_id": "x-request-id"}
 _USER_HEADER = "x-user-id"
-MAX_ANSWER = 10 * 1024 * 1024
+MAX_RESPONSE = 10 * 1024 * 1024
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _ONCE = RetryPolicy.none()
@@ -65,7 +65,7 @@ class Reach(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What a service answered: a success, or a 409 that was declared one. Header names are in small letters."""
 
     status: int
@@ -104,11 +104,11 @@ class ServiceOptions(TypedDict, total=False):
     budget: RetryBudget | bool
     breaker: CircuitBreaker | None
     headers: Mapping[str, str] | None
-    passes: Mapping[str, str]
+    forward_headers: Mapping[str, str]
     key_header: str
     max_connections: int
     max_keepalive: int
-    max_answer: int
+    max_response: int
     verify: SSLContext | bool
     transport: Any
 
@@ -153,11 +153,11 @@ class Service:
         budget: RetryBudget | bool = True,
         breaker: CircuitBreaker | None = None,
         headers: Mapping[str, str] | None = None,
-        passes: Mapping[str, str] = PASSED,
+        forward_headers: Mapping[str, str] = FORWARD_HEADERS,
         key_header: str = "idempotency-key",
         max_connections: int = 100,
         max_keepalive: int = 20,
-        max_answer: int = MAX_ANSWER,
+        max_response: int = MAX_RESPONSE,
         verify: SSLContext | bool = True,
         transport: Any = None,
     ) -> None:
@@ -172,10 +172,15 @@ class Service:
                 "user, password, query or fragment; give credentials as token="
             )
         self.base_url, self.name = base_url, name or url.host
-        self.given_token, self.headers, self.passes, self.key_header = token, dict(headers or {}), passes, key_header
+        self.given_token, self.headers, self.forward_headers, self.key_header = (
+            token,
+            dict(headers or {}),
+            forward_headers,
+            key_header,
+        )
         self.timeout = to_timedelta(timeout, name="timeout").total_seconds()
         self.connect_timeout = to_timedelta(connect_timeout, name="connect_timeout").total_seconds()
-        self.policy, self.breaker, self.max_answer = policy, breaker, max_answer
+        self.policy, self.breaker, self.max_response = policy, breaker, max_response
         self.budget = (RetryBudget() if budget else None) if isinstance(budget, bool) else budget
         self.http: dict[str, Any] = {
             "base_url": base_url,
@@ -203,10 +208,10 @@ class Service:
         user = options.get("user")
         if user is not None:
             ids["user_id"] = _checked("user", user)
-        passed = {header: ids.get(name, "") for name, header in self.passes.items()}
+        forwarded = {header: ids.get(name, "") for name, header in self.forward_headers.items()}
         if user is not None:
-            passed[self.passes.get("user_id", _USER_HEADER)] = ids["user_id"]
-        headers = self.headers | {header: id for header, id in passed.items() if id and fits_header(id)}
+            forwarded[self.forward_headers.get("user_id", _USER_HEADER)] = ids["user_id"]
+        headers = self.headers | {header: id for header, id in forwarded.items() if id and fits_header(id)}
         content = options.get("content")
         if "json" in options:
             content = to_json(options["json"])
@@ -263,7 +268,7 @@ class Service:
             self._check(call, answer)
         except BaseException as error:
             if self.breaker is not None and permit is not None:
-                opened = yield side.settle(self.breaker, permit, self.breaker.judge(error), why_of(error))
+                opened = yield side.settle(self.breaker, permit, self.breaker.classify_failure(error), why_of(error))
                 if opened is not None:
                     raise opened from error
             raise
@@ -292,7 +297,7 @@ class Service:
             return Reach.RETRIABLE if classify(error).kind is VerdictKind.RETRY else Reach.AVAILABLE
         return Reach.AVAILABLE
 
-    def _check(self, call: Call, answer: Answer) -> None:
+    def _check(self, call: Call, answer: Response) -> None:
         after = answer.headers.get("retry-after")
         if verdict_for(answer.status, after, datetime.now(UTC), conflict_ok=call.conflict_ok) is None:
             return
@@ -318,9 +323,9 @@ class Body:
 
     def add(self, chunk: bytes) -> None:
         self._size += len(chunk)
-        if self._size > self._service.max_answer:
+        if self._size > self._service.max_response:
             raise InvalidPayload(
-                "$", f"{self._service.name} answered {self._call.method} with over {self._service.max_answer:,} bytes"
+                "$", f"{self._service.name} answered {self._call.method} with over {self._service.max_response:,} bytes"
             )
         self._chunks.append(chunk)
 
@@ -340,7 +345,7 @@ def request_of(call: Call, headers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def parsed(answer: Answer, returns: Any) -> Any:
+def parsed(answer: Response, returns: Any) -> Any:
     """What the caller asked for; nothing where a conflict was a success, for its body is no such value."""
     if returns is None:
         return answer
