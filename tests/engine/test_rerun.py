@@ -7,11 +7,11 @@ import pytest
 
 from holdfast import Filter, Holdfast
 from holdfast.core.delivery import Status
-from holdfast.idempotency.window import MemoryWindow, Window
+from holdfast.dedupe import Dedupe, MemoryDedupe
 from holdfast.stores.query import deliveries
 from tests.engine.running import drain
 
-WINDOWS: dict[str, Callable[[], Window | None]] = {"store": lambda: None, "memory": MemoryWindow}
+WINDOWS: dict[str, Callable[[], Dedupe | None]] = {"store": lambda: None, "memory": MemoryDedupe}
 
 
 @pytest.fixture(params=list(WINDOWS))
@@ -45,7 +45,7 @@ async def test_a_rerun_inside_the_window_runs_the_handler_again(
 
 
 async def test_another_message_with_the_key_is_still_a_duplicate(dsn: str) -> None:
-    window = MemoryWindow()
+    window = MemoryDedupe()
     hf = Holdfast(dsn, dedupe=window)
     ran: list[int] = []
 

@@ -33,7 +33,7 @@ def check_app_options(
         raise ConfigurationError(f"alerts is {alerts!r}; give a list of functions of one DeadLetterAlert")
     if dedupe is not None and not (hasattr(dedupe, "seen") and hasattr(dedupe, "record")):
         raise ConfigurationError(
-            f"dedupe is {dedupe!r}; the app takes where keys are kept, such as RedisWindow(...), and each handler how "
+            f"dedupe is {dedupe!r}; give the app a place for the keys, such as RedisDedupe(...), and each handler how "
             "long: @hf.consumer(..., dedupe='5m')"
         )
 

@@ -38,7 +38,7 @@ from holdfast.engine.surroundings import Probe
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing
 from holdfast.engine.worker import Worker
-from holdfast.idempotency.window import StoreWindow, Window
+from holdfast.idempotency.dedupe import Dedupe, StoreDedupe
 from holdfast.ops.service import Operations
 from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import StoreCircuits
@@ -62,7 +62,7 @@ class _Binding:
 
     store: Store
     producer: Producer
-    window: Window
+    window: Dedupe
     reactions: Reactions
 
 
@@ -92,7 +92,7 @@ class Holdfast(Router):
         queues: Mapping[str, RetryPolicy] | None = None,
         alerts: Sequence[AlertHook] = (),
         probes: Mapping[str, Probe] | None = None,
-        dedupe: Window | None = None,
+        dedupe: Dedupe | None = None,
         keep: Duration | None = "30d",
         webhooks: WebhookOptions | None = None,
         redact: Sequence[str] = (),
@@ -169,7 +169,7 @@ class Holdfast(Router):
                 validate=self.validate,
                 declared=self.event_types,
             )
-            window = self._dedupe or StoreWindow(store)
+            window = self._dedupe or StoreDedupe(store)
             reactions = Reactions(self.reactions, self, store, self._secrets)
             self._binding = _Binding(store, producer, window, reactions)
         return self._binding

@@ -1,7 +1,7 @@
-"""Deduplication windows: for consumers with no database effect, what was done a short while ago is not done again.
+"""Deduplication for consumers without a database effect: a key that was handled recently is not handled again.
 
-A key is recorded only after the handler succeeded. So a crash in between means that it runs again, at least once:
-a window makes a second run unlikely, it never makes the first one disappear.
+A key is recorded after the handler succeeded. A crash in between means that the handler runs again (at least once):
+deduplication makes a second run unlikely, and never skips the first one.
 """
 
 import time
@@ -15,19 +15,19 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.seen import record_seen, was_seen
 
 
-class Window(Protocol):
-    """Remembers for a while which keys a consumer has dealt with."""
+class Dedupe(Protocol):
+    """Stores for a limited time which keys a consumer has handled."""
 
     async def seen(self, consumer: str, key: str) -> bool: ...
 
     async def record(self, consumer: str, key: str, window: timedelta) -> None: ...
 
 
-class MemoryWindow:
-    """Remembers within this process: enough for one instance, gone with it. Bounded; the oldest go first."""
+class MemoryDedupe:
+    """Keys in this process: for a single instance; a restart clears them. Beyond `max_keys` the oldest are removed."""
 
-    def __init__(self, most: int = 100_000, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = most, clock
+    def __init__(self, max_keys: int = 100_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_keys, self._clock = max_keys, clock
         self._until: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     async def seen(self, consumer: str, key: str) -> bool:
@@ -36,12 +36,12 @@ class MemoryWindow:
     async def record(self, consumer: str, key: str, window: timedelta) -> None:
         self._until[consumer, key] = self._clock() + window.total_seconds()
         self._until.move_to_end((consumer, key))
-        while len(self._until) > self._most:
+        while len(self._until) > self._max_keys:
             self._until.popitem(last=False)
 
 
-class StoreWindow:
-    """Remembers in the store's own database, for all instances; the database's clock decides."""
+class StoreDedupe:
+    """Keys in the store's database, shared by all instances. The database's clock decides when they expire."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -53,15 +53,15 @@ class StoreWindow:
         await self._store.run(record_seen(consumer, key, window))
 
 
-class RedisWindow:
-    """Remembers in Redis, for all instances; Redis's clock and expiry decide. Needs `holdfast[redis]`."""
+class RedisDedupe:
+    """Keys in Redis, shared by all instances. Redis decides when they expire. Needs `holdfast[redis]`."""
 
     def __init__(self, url: str, prefix: str = "holdfast:seen") -> None:
         try:
             from redis.asyncio import Redis
             from redis.exceptions import RedisError
         except ImportError as error:
-            raise ConfigurationError("a window in Redis needs a driver; install holdfast[redis]") from error
+            raise ConfigurationError("RedisDedupe needs the redis driver; install holdfast[redis]") from error
         self._redis: Any = Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
         self._error = RedisError
         self._prefix = prefix
@@ -78,7 +78,7 @@ class RedisWindow:
         await self._redis.aclose()
 
     def _name(self, consumer: str, key: str) -> str:
-        # A consumer's name holds no blank, so that no pair can be read as another.
+        # A consumer's name contains no space, so two pairs never share a name.
         return f"{self._prefix}:{consumer} {key}"
 
     async def _call(self, command: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Holdfast, Snooze, WorkerOptions
 from holdfast.core.errors import StoreUnavailable
-from holdfast.idempotency.window import MemoryWindow, RedisWindow, StoreWindow, Window
+from holdfast.dedupe import Dedupe, MemoryDedupe, RedisDedupe, StoreDedupe
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
@@ -35,22 +35,22 @@ class Clock:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres16", "postgres18", "redis"])
-async def window(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Window, Callable[[], object]]]:
+async def window(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Dedupe, Callable[[], object]]]:
     """A window, and a way to let its keys' time pass without waiting."""
     match request.param:
         case "memory":
             clock = Clock()
-            yield MemoryWindow(clock=clock), lambda: setattr(clock, "now", clock.now + 301)
+            yield MemoryDedupe(clock=clock), lambda: setattr(clock, "now", clock.now + 301)
         case "redis":
             server: RedisServer = request.getfixturevalue("redis_server")
-            kept = RedisWindow(server.url, prefix=f"test:{uuid4()}")
+            kept = RedisDedupe(server.url, prefix=f"test:{uuid4()}")
             yield kept, lambda: _expire_redis(server)
             await kept.close()
         case "sqlite":
             store = SqliteStore(tmp_path / "window.db")
             store.migrate()
             yield (
-                StoreWindow(store),
+                StoreDedupe(store),
                 lambda: _moved_back(store, "update holdfast_seen set expires_at = expires_at - 301000"),
             )
             await store.close()
@@ -60,7 +60,7 @@ async def window(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             kept_store = PostgresStore(postgres.create_database(database))
             kept_store.migrate()
             text = "update holdfast.seen set expires_at = expires_at - interval '301 s'"
-            yield StoreWindow(kept_store), lambda: postgres.execute(text, database=database)
+            yield StoreDedupe(kept_store), lambda: postgres.execute(text, database=database)
             await kept_store.close()
             postgres.drop_database(database)
 
@@ -82,7 +82,7 @@ def _expire_redis(server: RedisServer) -> None:
             redis.pexpire(name, 0)
 
 
-async def test_a_recorded_key_is_seen_until_its_window_is_over(window: tuple[Window, Callable[[], object]]) -> None:
+async def test_a_recorded_key_is_seen_until_its_window_is_over(window: tuple[Dedupe, Callable[[], object]]) -> None:
     kept, let_time_pass = window
     assert not await kept.seen("mail", "order:1")
     await kept.record("mail", "order:1", FIVE_MINUTES)
@@ -91,14 +91,14 @@ async def test_a_recorded_key_is_seen_until_its_window_is_over(window: tuple[Win
     assert not await kept.seen("mail", "order:1")
 
 
-async def test_keys_are_kept_apart_by_consumer(window: tuple[Window, Callable[[], object]]) -> None:
+async def test_keys_are_kept_apart_by_consumer(window: tuple[Dedupe, Callable[[], object]]) -> None:
     kept, _ = window
     await kept.record("mail", "order:1", FIVE_MINUTES)
     assert not await kept.seen("stock", "order:1")
     assert not await kept.seen("mail", "order:2")
 
 
-async def test_recording_again_starts_the_window_anew(window: tuple[Window, Callable[[], object]]) -> None:
+async def test_recording_again_starts_the_window_anew(window: tuple[Dedupe, Callable[[], object]]) -> None:
     kept, let_time_pass = window
     await kept.record("mail", "order:1", FIVE_MINUTES)
     let_time_pass()
@@ -107,21 +107,21 @@ async def test_recording_again_starts_the_window_anew(window: tuple[Window, Call
 
 
 async def test_memory_is_bounded_and_the_oldest_keys_go_first() -> None:
-    kept = MemoryWindow(most=2)
+    kept = MemoryDedupe(max_keys=2)
     for key in ("a", "b", "c"):
         await kept.record("mail", key, FIVE_MINUTES)
     assert [await kept.seen("mail", key) for key in ("a", "b", "c")] == [False, True, True]
 
 
 async def test_redis_that_is_away_is_an_unavailable_store_not_a_foreign_error() -> None:
-    kept = RedisWindow("redis://127.0.0.1:1/0")
+    kept = RedisDedupe("redis://127.0.0.1:1/0")
     with pytest.raises(StoreUnavailable):
         await kept.seen("mail", "order:1")
     await kept.close()
 
 
 async def test_a_second_run_within_the_window_is_skipped_and_counts_as_done(tmp_path: Path) -> None:
-    hf = Holdfast(f"sqlite:///{tmp_path}/app.db", dedupe=MemoryWindow())
+    hf = Holdfast(f"sqlite:///{tmp_path}/app.db", dedupe=MemoryDedupe())
     runs: list[int] = []
 
     @hf.consumer("order.placed", dedupe=True)
@@ -139,7 +139,7 @@ async def test_a_second_run_within_the_window_is_skipped_and_counts_as_done(tmp_
 
 
 async def test_a_run_that_failed_or_snoozed_is_not_recorded(tmp_path: Path) -> None:
-    kept = MemoryWindow()
+    kept = MemoryDedupe()
     hf = Holdfast(f"sqlite:///{tmp_path}/app.db", dedupe=kept)
     runs: list[int] = []
 
@@ -159,7 +159,7 @@ async def test_a_run_that_failed_or_snoozed_is_not_recorded(tmp_path: Path) -> N
 
 
 async def test_a_window_that_cannot_record_does_not_undo_a_success(tmp_path: Path) -> None:
-    class Broken(MemoryWindow):
+    class Broken(MemoryDedupe):
         async def record(self, consumer: str, key: str, window: timedelta) -> None:
             raise StoreUnavailable("redis", "gone")
 
