@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.alerts import DeadLetterAlert, webhook_hook
 from holdfast.core.errors import ConfigurationError
-from holdfast.engine.alert import DeadLetterAlert, webhook_hook
 
 ALERT = DeadLetterAlert(
     event_id=uuid4(),

@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from holdfast import Holdfast, RetryPolicy, TerminalError, correlate
+from holdfast.alerts import DeadLetterAlert, sentry_hook
 from holdfast.core.delivery import Status
-from holdfast.engine.alert import Alerts, DeadLetterAlert, sentry_hook
+from holdfast.engine.alert import Alerts
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, eventually, said, statuses, working
 

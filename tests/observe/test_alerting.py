@@ -6,8 +6,9 @@ from uuid import UUID
 
 import pytest
 
+from holdfast.alerts import DeadLetterAlert
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.alert import Alerts, DeadLetterAlert
+from holdfast.engine.alert import Alerts
 from holdfast.engine.pruner import PruneDuty
 from holdfast.stores.alert import Turn, alert_turn
 from holdfast.stores.protocol import Store

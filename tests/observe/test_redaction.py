@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from structlog.testing import LogCapture
 
 from holdfast import Cancel, Context, Holdfast, RetryPolicy, TerminalError, event, redact_logs
+from holdfast.alerts import DeadLetterAlert
 from holdfast.console import console
 from holdfast.core.redact import Redaction
-from holdfast.engine.alert import DeadLetterAlert
 from holdfast.interfaces.api.app import ENDPOINTS, api
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.cli import main

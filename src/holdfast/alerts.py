@@ -1,0 +1,8 @@
+"""Hooks for dead letters: `Holdfast(alerts=[sentry_hook, webhook_hook("https://chat.example/hooks/ops")])`.
+
+A hook is any function of one `DeadLetterAlert`, plain or async.
+"""
+
+from holdfast.engine.alert import AlertHook, DeadLetterAlert, sentry_hook, webhook_hook
+
+__all__ = ["AlertHook", "DeadLetterAlert", "sentry_hook", "webhook_hook"]
