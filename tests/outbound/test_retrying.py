@@ -25,7 +25,7 @@ from holdfast import (
     with_retry,
 )
 from holdfast.outbound.retrying import DEFAULT_POLICY
-from holdfast.testing.pace import no_waiting
+from holdfast.testing import no_wait
 
 FAST = RetryPolicy.fixed(0.001, attempts=3)
 COLOURS = ["async", "sync"]
@@ -190,10 +190,10 @@ def test_a_breaker_guards_each_attempt(colour: str) -> None:
     assert flaky.calls == 2
 
 
-def test_the_switch_for_tests_takes_the_waiting_out(colour: str, holdfast_no_waiting: None) -> None:
+def test_the_switch_for_tests_takes_the_waiting_out(colour: str, holdfast_no_wait: None) -> None:
     flaky = Flaky(ConnectionError(), ConnectionError())
     assert call(colour, flaky, policy=RetryPolicy.fixed("1h", attempts=3)) == 3
-    with no_waiting(attempts=1), pytest.raises(ConnectionError):
+    with no_wait(attempts=1), pytest.raises(ConnectionError):
         call(colour, Flaky(ConnectionError()))
     assert call(colour, Flaky(ConnectionError())) == 2
 

@@ -16,7 +16,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.text import safe_str, sanitise, type_name
 from holdfast.core.verdict import VerdictKind
 from holdfast.outbound.budget import RetryBudget
-from holdfast.outbound.pace import PACE
+from holdfast.outbound.test_overrides import TEST_OVERRIDES
 
 log = get_logger("holdfast.retry")
 
@@ -63,7 +63,7 @@ class Course:
 
     @property
     def max_attempts(self) -> int:
-        return PACE.attempts(self._policy.attempts)
+        return TEST_OVERRIDES.attempts(self._policy.attempts)
 
     def failed(self, error: Exception, began: float) -> float | None:
         """Seconds to wait before the next attempt; None when this was the last, and the error says why in a note."""
@@ -106,7 +106,7 @@ class Course:
             delay = self._policy.delay(self.number, random.random())  # noqa: S311
         else:
             delay = self._policy.clamp(verdict.after)
-        wait = PACE.seconds(delay.total_seconds())
+        wait = TEST_OVERRIDES.seconds(delay.total_seconds())
         if self._deadline is not None and now + wait >= self._deadline:
             return None, "the next attempt would begin after the deadline"
         if self._budget is not None and not self._budget.may_retry():

@@ -20,7 +20,7 @@ from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.course import Attempt, Course
-from holdfast.outbound.pace import PACE
+from holdfast.outbound.test_overrides import TEST_OVERRIDES
 
 __all__ = ["DEFAULT_POLICY", "Attempt", "RetryBudget", "with_retry"]
 
@@ -208,7 +208,7 @@ class Retrying:
     def _attempt(self, course: Course | None, key: str | None, began: float, started: float) -> Attempt:
         limit = self._limit(began, started)
         number = 1 if course is None else course.number
-        most = PACE.attempts(self._policy.attempts)
+        most = TEST_OVERRIDES.attempts(self._policy.attempts)
         return Attempt(number, most, key, None if limit is None else began + limit)
 
     def _key_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -44,9 +44,9 @@ def holdfast(holdfast_app: "Holdfast", holdfast_dsn: str) -> "Iterator[Kit]":
 
 
 @pytest.fixture
-def holdfast_no_waiting() -> "Iterator[None]":
-    """Retries within this process wait for nothing. To have it everywhere, ask for it in an autouse fixture."""
-    from holdfast.testing.pace import no_waiting
+def holdfast_no_wait() -> "Iterator[None]":
+    """Retries in this process do not wait. For all tests, request it in an autouse fixture."""
+    from holdfast.testing import no_wait
 
-    with no_waiting():
+    with no_wait():
         yield
