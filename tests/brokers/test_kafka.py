@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -394,7 +395,7 @@ async def test_what_is_not_confirmed_raises_and_is_sent_again(cluster: KafkaClus
                 await sender.send([outgoing(1)])
         finally:
             cluster.up()
-    async with topic.open() as sender:
+    async with replace(topic, timeout=10.0).open() as sender:  # the nodes need a moment to start again
         assert await sender.send([outgoing(1)]) == [None]
     async with topic.open("w1") as subscription:
         assert [record.body for record in await take(subscription, 2)] == [b"0", b"1"]

@@ -37,6 +37,7 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.timeout(360)
 def test_nothing_is_lost_or_doubled_on_postgres_while_workers_sessions_and_the_server_die(
     server: PostgresServer, tmp_path: Path, seed: int
 ) -> None:
@@ -44,6 +45,7 @@ def test_nothing_is_lost_or_doubled_on_postgres_while_workers_sessions_and_the_s
         _crash_postgres(place, server, seed, MESSAGES, restarts=2)
 
 
+@pytest.mark.timeout(360)
 def test_nothing_is_lost_or_doubled_on_sqlite_while_workers_die(tmp_path: Path, seed: int) -> None:
     with sqlite_place(tmp_path) as place:
         _crash_sqlite(place, seed, MESSAGES)
@@ -105,7 +107,7 @@ def _publish(place: Place, seed: int, messages: int, points: Points) -> None:
     patience = 90 + messages / 50
     until((place.markers / "published").exists, "the driver is not done", patience, place.logs)
     problem = "workers did not die at every point"
-    until(lambda: not points.missing(), problem, 60, lambda: f"{points.missing()}\n{place.logs()}")
+    until(lambda: not points.missing(), problem, 150, lambda: f"{points.missing()}\n{place.logs()}")
     place.allow("enough")
     assert driver.ended() == 0, driver.log
 

@@ -51,7 +51,7 @@ async def test_the_doctor_names_one_that_is_far_behind_and_what_to_do(hf: Holdfa
     await pass_time(hf, timedelta(minutes=10), "message")
     ((level, message, remedy),) = await findings(hf)
     assert level == "warn"
-    assert "orders-out is 10m behind, 2 to be sent to memory:orders; no worker runs it" in message
+    assert re.search(r"orders-out is 10m( \d+s)? behind, 2 to be sent to memory:orders; no worker runs it", message)
     assert "run a worker whose app has it" in remedy
     await hf.ops.pause_consumer("orders-out", actor="ada")
     assert await findings(hf) == [], "paused on purpose is said by another check"
@@ -119,6 +119,8 @@ async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Ho
         await eventually(lambda: unheld(hf))
         with pytest.raises(Refused, match="stop the workers that have it"):
             await hf.ops.retire_consumer("orders-out", actor="ada")
+    # A worker that is stopped while it takes the relay leaves it to the end of its lease.
+    await eventually(lambda: unheld(hf))
     assert await hf.ops.retire_consumer("orders-out", actor="ada", reason="moved to NATS") == ("order.*",)
     assert await hf.ops.relays() == []
     page = await hf.ops.audit(limit=1)

@@ -64,7 +64,9 @@ class Chaos:
         while not self._over.is_set():
             point = points.following()
             worker = start(f"{point}@{1 if point in _RARE else chance.randint(1, 6)}" if point else "")
-            deadline = time.monotonic() + (patience if point else chance.uniform(0.8, 6.0))
+            # Several workers race for an expired lease, and each needs half a lease of contact first: give it time.
+            limit = 3 * patience if point in _RARE else patience
+            deadline = time.monotonic() + (limit if point else chance.uniform(0.8, 6.0))
             while worker.alive and time.monotonic() < deadline and not self._over.is_set():
                 time.sleep(0.02)
             worker.kill_family()
