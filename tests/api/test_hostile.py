@@ -89,7 +89,7 @@ async def test_a_fault_is_logged_without_the_token_that_met_it(
     ) as client:
         answer = await client.get("/queues", headers={"authorization": f"Bearer {made.secret}"})
     assert (answer.status_code, answer.json()["code"]) == (500, "fault")
-    line = said(log, "the API failed")[0]
+    line = said(log, "api request failed")[0]
     assert line["error"] == "a bug"
     # An exception would be drawn with the variables of every frame.
     assert "exc_info" not in line

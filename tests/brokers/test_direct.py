@@ -273,7 +273,7 @@ async def test_a_record_whose_workers_die_again_and_again_becomes_a_delivery(
     assert sorted(seen) == [0, 1]
     assert stream.pending() == 0
     assert (await only(hf)).status is Status.DELIVERED
-    (line,) = said(log, "handed over too often: it goes through the store, where its runs are counted")
+    (line,) = said(log, "redelivery limit reached")
     assert line["handed_over"] == 10
 
 

@@ -299,7 +299,7 @@ async def test_records_deleted_before_they_were_read_are_named(cluster: KafkaClu
             await subscription.ack(records)
     assert place_of(records[0]) == "0-12"
     [line] = [line for line in logs if line["log_level"] == "error"]
-    assert (line["event"], line["lost"]) == ("records were deleted before they were read", 7)
+    assert (line["event"], line["lost"]) == ("records lost", 7)
     await commits(cluster, topic, {0: 20})
 
 

@@ -258,7 +258,7 @@ async def test_a_server_that_does_not_answer_about_itself_still_hands_records_ov
         subscription._looked_at = 0.0
         with capture_logs() as logs:
             assert len(await subscription.fetch(9, WAIT)) == 5
-    assert [entry["missing"] for entry in logs if entry["log_level"] == "error"] == [4]
+    assert [entry["lost"] for entry in logs if entry["log_level"] == "error"] == [4]
 
 
 async def test_records_that_limits_dropped_before_they_were_read_are_reported(
@@ -272,13 +272,13 @@ async def test_records_that_limits_dropped_before_they_were_read_are_reported(
             await jetstream.publish("pay.in", str(number).encode())
         with capture_logs() as logs:
             assert len(await subscription.fetch(10, 5)) == 3
-        assert [entry["missing"] for entry in logs if entry["log_level"] == "error"] == [7]
+        assert [entry["lost"] for entry in logs if entry["log_level"] == "error"] == [7]
     for number in range(5):
         await jetstream.publish("pay.in", str(number).encode())
     with capture_logs() as logs:
         async with source.open("a") as subscription:
             await subscription.fetch(10, 5)
-    assert [entry["missing"] for entry in logs if entry["log_level"] == "error"] == [2]
+    assert [entry["lost"] for entry in logs if entry["log_level"] == "error"] == [2]
 
 
 async def test_a_killed_server_is_noticed_and_hands_over_the_rest_once_it_is_back(

@@ -117,7 +117,7 @@ async def test_a_handler_that_completes_and_then_raises_is_delivered_once(ledger
     await drain(ledger.hf)
     assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["1"])
     assert await run_records(ledger.hf) == []
-    assert said(log, "the handler raised after it had completed")
+    assert said(log, "handler raised after completion")
 
 
 async def test_a_handler_that_rolls_back_is_retried(ledger: Ledger) -> None:
@@ -143,7 +143,7 @@ async def test_a_handler_that_lost_its_lease_has_committed_nothing_even_if_it_sw
     await job.enqueue()
     await drain(ledger.hf)
     assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["2"])
-    assert said(log, "lease lost: the handler's transaction was refused")
+    assert said(log, "lease lost")
 
 
 async def test_a_cancelled_delivery_cannot_be_completed(ledger: Ledger) -> None:
@@ -167,7 +167,7 @@ async def test_a_foreign_key_is_handled_once_and_the_second_delivery_is_done_wit
     await drain(ledger.hf, concurrency=1)
     assert await statuses(ledger.hf) == [Status.DELIVERED, Status.DELIVERED]
     assert await ledger.effects() == ["1"]
-    assert len(said(log, "already handled: its effect was applied before")) == 1
+    assert len(said(log, "already handled")) == 1
 
 
 async def test_one_foreign_key_in_two_runs_at_the_same_time_has_one_effect(ledger: Ledger) -> None:

@@ -217,7 +217,7 @@ async def test_one_schedule_that_cannot_fire_does_not_stop_the_others(hf: Holdfa
     await query(hf, "update {hf}schedule set expression = 'whenever' where name = 'broken'")
     await cron.perform("w1")
     assert len(await scheduled(hf)) == 2
-    assert said(log, "a schedule could not fire")[0]["schedule"] == "broken"
+    assert said(log, "schedule failed")[0]["schedule"] == "broken"
 
 
 async def test_a_scheduled_job_can_also_be_enqueued_by_hand(hf: Holdfast) -> None:

@@ -187,7 +187,7 @@ def test_when_only_the_renewal_is_cut_off_handlers_are_stopped_before_another_ru
         until(lambda: place.times("nap 1 started") >= 2, "not taken up again", 30, place.logs)
         again_at = [at for at, text in place.notes() if text == "nap 1 started"][1]
         assert stopped_at < again_at
-    assert "lease is lost" in worker.log
+    assert "worker lease lost" in worker.log
     place.drained()
     other.signal(SIGTERM)
     assert other.ended() == 0
@@ -204,7 +204,7 @@ def test_sessions_of_the_renewal_alone_may_be_cut_again_and_again(place: Place) 
         place.terminate_backends("holdfast-lease")
         time.sleep(0.1)
     assert attempts(place) == {1}
-    assert "lease is lost" not in worker.log
+    assert "worker lease lost" not in worker.log
 
 
 def test_a_silent_database_costs_the_lease_and_not_the_worker(place: Place, proxy: Proxy) -> None:
@@ -213,7 +213,7 @@ def test_a_silent_database_costs_the_lease_and_not_the_worker(place: Place, prox
     place.noted("nap 1 started")
     with proxy.silent():
         place.noted("nap 1 cancelled")
-        worker.says("lease is lost")
+        worker.says("worker lease lost")
     place.publish("visit", n=2)
     place.delivered(1, "visit")
     assert worker.alive
@@ -238,7 +238,7 @@ def test_sigterm_while_the_database_is_away_ends_by_the_deadline(place: Place, p
     place.publish("nap", n=1, seconds=1)
     place.noted("nap 1 started")
     with proxy.away():
-        worker.says("waits for the store")
+        worker.says("store unavailable")
         worker.signal(SIGTERM)
         assert worker.ended(15) == 0
     assert attempts(place) == {1}

@@ -73,7 +73,7 @@ def test_a_pooler_that_goes_away_and_comes_back_is_waited_out(place: Place, pool
     worker = place.worker("lab", dsn=dsn, lease=2)
     worker.says("worker started")
     pooler.stop()
-    worker.says("waits for the store")
+    worker.says("store unavailable")
     pooler.start()
     place.publish_many("visit", [{"n": n} for n in range(10)])
     place.drained()

@@ -120,7 +120,7 @@ def test_a_worker_that_was_paused_past_its_lease_cannot_finish_what_another_has_
     place.drained()
     assert place.sql("select n, attempt from effect") == [(1, 2)]
     paused.resumed()
-    paused.says("lease lost")
+    paused.says('"lease lost"')
     place.publish("visit", n=2)
     place.drained()
     assert delivery_of(place, "hold") == ("delivered", 2)
@@ -134,7 +134,7 @@ def test_the_ack_of_a_worker_that_was_paused_past_its_lease_is_refused(place: Pl
     place.allow("1.outside")
     place.drained()
     paused.resumed()
-    paused.says("lease lost")
+    paused.says('"lease lost"')
     assert delivery(place) == ("delivered", 2)
     assert place.times(f"visit 1 {id}") == 2
     assert place.sql("select attempt, outcome from {hf}run") == [(1, "lease_expired")]
@@ -147,7 +147,7 @@ def test_paused_inside_the_effects_transaction_before_complete_it_rolls_back(pos
     postgres.allow("1.inside")
     postgres.drained()
     paused.resumed()
-    paused.says("lease lost")
+    paused.says('"lease lost"')
     assert postgres.sql("select n, attempt from effect") == [(1, 2)]
     assert delivery(postgres) == ("delivered", 2)
 
@@ -159,7 +159,7 @@ def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(p
     postgres.allow("1.completed")
     postgres.drained()
     paused.resumed()
-    paused.says("lease lost")
+    paused.says('"lease lost"')
     assert postgres.sql("select n, attempt from effect") == [(1, 2)]
     assert delivery(postgres) == ("delivered", 2)
 

@@ -60,8 +60,8 @@ async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease(hf: Holdfast, 
         async with working(hf, lease=LEASE):
             await eventually(lambda: _delivered(hf))
     assert attempts == [1]
-    assert said(log, "taken over: the worker's lease ran out") == []
-    assert said(log, "the worker's lease is lost; its handlers are stopped") == []
+    assert said(log, "lease expired") == []
+    assert said(log, "worker lease lost") == []
 
 
 class Patient:
@@ -107,7 +107,7 @@ async def test_a_renewal_that_hangs_stops_the_handlers_before_the_lease_is_over(
         assert patient.cut_off[0] < before.alive_until
         patient.go.set()
         await eventually(lambda: _delivered(hf))
-    assert said(log, "the worker's lease is lost; its handlers are stopped")
+    assert said(log, "worker lease lost")
     assert len({line["worker"] for line in said(log, "worker started")}) > 1
 
 
@@ -176,7 +176,7 @@ async def test_a_worker_whose_row_is_gone_stops_its_handlers_and_starts_anew(hf:
         await happens(patient.started)
         patient.go.set()
         await eventually(lambda: _delivered(hf))
-    (line,) = said(log, "the worker's lease is lost; its handlers are stopped")
+    (line,) = said(log, "worker lease lost")
     assert line["reason"] == "its row is gone"
 
 

@@ -80,7 +80,7 @@ def test_an_embedded_worker_logs_to_stderr_and_never_to_stdout(tmp_path: Path) -
     program.write_text(text)
     ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (0, "")
-    retry, dead = (f"will retry: charge attempt 1/3: Error1: {'x' * 299}", "dead letter: charge")
+    retry, dead = (f"delivery retried: charge attempt 1/3: Error1: {'x' * 299}", "dead letter: charge")
     assert retry in ran.stderr
     assert dead in ran.stderr
     assert ran.stderr.count("Traceback (most recent call last)") == 2
@@ -177,7 +177,7 @@ async def test_a_hundred_thousand_dead_letters_alike_are_a_few_lines(log: Log) -
 async def test_each_kind_is_seen_in_full_up_to_a_bound(log: Log) -> None:
     repeats, logger = Repeats(), get_logger("holdfast.test")
     for n in range(10 * MOST_KINDS):
-        repeats.log(logger.warning, "will retry", "mail", f"kind {n}", {"stack_trace": "…", "n": n})
+        repeats.log(logger.warning, "delivery retried", "mail", f"kind {n}", {"stack_trace": "…", "n": n})
     repeats.close()
     in_full = [line for line in log if "stack_trace" in line]
     assert len(in_full) == MOST_KINDS + 1
@@ -197,7 +197,7 @@ async def test_a_stopping_worker_says_in_one_line_how_much_it_gave_back(hf: Hold
     await hf._publish([work._message((n,), {})[1] for n in range(3000)], None)
     async with working(hf, concurrency=2):
         await eventually(lambda: ran > 500)
-    given_back = said(log, "release")
+    given_back = said(log, "delivery released")
     assert {line["log_level"] for line in given_back} <= {"debug"}
     (stopped,) = said(log, "worker stopped")
     assert stopped["released"] == len(given_back)

@@ -21,7 +21,7 @@ async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log:
         published = await send.using(key="mail:1").enqueue()
     before = datetime.now(UTC)
     await drain(hf)
-    (line,) = said(log, "will retry")
+    (line,) = said(log, "delivery retried")
     assert line["log_level"] == "warning"
     expected: dict[str, Any] = {
         "operation": "send",
@@ -64,7 +64,9 @@ async def test_holds_parks_and_snoozes_say_when_again_too(hf: Holdfast, log: Log
     for kind in ("park", "snooze"):
         await work.enqueue(kind)
     await drain(hf, idle_limit=timedelta(0))
-    (held,), (parked,), (snoozed,) = (said(log, text) for text in ("held back", "parked", "snoozed"))
+    (held,), (parked,), (snoozed,) = (
+        said(log, text) for text in ("delivery blocked", "delivery parked", "delivery snoozed")
+    )
     assert (held["change"], held["resource"], held["held"]) == ("block", "disk", True)
     assert [line["operation"] for line in (held, parked, snoozed)] == ["write", "work", "work"]
     assert (parked["circuit"], parked["next_attempt_at"]) == ("acme", opens_at.isoformat())
@@ -148,7 +150,7 @@ async def test_headers_of_any_name_stop_nothing_and_hide_nothing(hf: Holdfast, l
     await hf.publish("odd", {}, conn=None, headers=HOSTILE)
     await drain(hf)
     assert await statuses(hf) == [Status.FAILED]
-    (retried,), (dead,) = said(log, "will retry"), said(log, "dead letter")
+    (retried,), (dead,) = said(log, "delivery retried"), said(log, "dead letter")
     for line in (retried, dead):
         assert (line["consumer"], line["error"], line["header_event"]) == ("odd", "the real error", "not the event")
     assert (retried["attempt"], retried["retryable"], retried["operation"]) == (1, True, "odd")

@@ -304,7 +304,7 @@ async def test_a_probe_may_be_a_plain_function_and_one_that_raises_means_out(mak
     await write.enqueue()
     await drain(hf, idle_limit=NOW)
     assert {c.name: c.blocked_resource for c in await hf.store.run(consumers())} == {"warm": "cache", "write": None}
-    (line,) = said(log, "a resource is out: its probe failed")
+    (line,) = said(log, "resource unavailable")
     assert "no route to the cache" in line["error"]
 
 

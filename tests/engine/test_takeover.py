@@ -57,8 +57,8 @@ async def test_what_a_dead_worker_held_is_run_again_and_its_attempt_counts(hf: H
     assert done.fence > before.fence + 1
     (run,) = await run_records(hf)
     assert (run.attempt, run.outcome, run.error) == (1, "lease_expired", "worker lease expired")
-    assert said(log, "taken over: the worker's lease ran out")
-    (retried,) = said(log, "will retry")
+    assert said(log, "lease expired")
+    (retried,) = said(log, "delivery retried")
     assert (retried["error"], retried["attempt"], retried["max_attempts"]) == ("worker lease expired", 1, 3)
 
 
@@ -114,7 +114,7 @@ async def test_nobody_is_called_dead_before_half_a_lease_of_contact(hf: Holdfast
     await abandoned(hf, "work")
     began = time.monotonic()
     async with working(hf, lease=LEASE):
-        await eventually(lambda: said(log, "taken over: the worker's lease ran out"))
+        await eventually(lambda: said(log, "lease expired"))
     assert LEASE.total_seconds() / 2 <= time.monotonic() - began
 
 
@@ -155,8 +155,8 @@ async def test_a_claim_whose_reply_was_lost_is_given_back_by_the_worker_itself(
         assert proxy.lost == 1
         await hf.close()
     assert seen == [1]
-    assert said(log, "given back: the reply to its claim was lost")
-    assert said(log, "the worker's lease is lost; its handlers are stopped") == []
+    assert said(log, "orphaned claim released")
+    assert said(log, "worker lease lost") == []
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_back_at_the_end_at_the_latest(
@@ -194,7 +194,7 @@ async def test_a_worker_announced_by_a_lost_reply_starts_under_another_name(
             await eventually(lambda: _all(hf, Status.DELIVERED))
         await hf.close()
     assert proxy.lost == 1
-    assert said(log, "waiting for the store")
+    assert said(log, "store unavailable")
 
 
 async def _all(hf: Holdfast, status: Status) -> bool:

@@ -539,7 +539,7 @@ async def test_when_the_records_are_away_nothing_runs(caplog: pytest.LogCaptureF
     assert response.headers["retry-after"] == "1"
     assert "db/shop" not in response.text
     assert shop.runs == []
-    assert log[0]["event"] == "idempotency records cannot be reached"
+    assert log[0]["event"] == "idempotency store unavailable"
 
 
 @pytest.mark.parametrize("dsn", ["postgresql://127.0.0.1:1/shop", "sqlite:////nowhere/at/all/shop.db"])

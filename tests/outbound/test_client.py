@@ -295,12 +295,12 @@ def test_every_attempt_is_one_line_with_latency_status_and_error_class(client: C
         assert shared.items() <= line.items()
         assert line["latency_ms"] >= 0
     assert (first["event"], first["http_status"], first["error_type"]) == (
-        "will retry",
+        "operation retried",
         503,
         "holdfast.core.errors.ServiceRefused",
     )
     assert (second["attempt"], second["error_type"]) == (2, "httpx2.RemoteProtocolError")
-    assert (third["event"], third["attempt"], third["http_status"]) == ("called", 3, 201)
+    assert (third["event"], third["attempt"], third["http_status"]) == ("call completed", 3, 201)
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_a_correlation_id_of_any_name_changes_nothing(client: Colour, lines: Log
         client().post("/x", idempotency_key="k")
         with pytest.raises(ServiceRefused):
             client().post("/x", idempotency_key="k")
-    assert [line["event"] for line in lines.entries] == ["will retry", "called", "gave up"]
+    assert [line["event"] for line in lines.entries] == ["operation retried", "call completed", "operation failed"]
     assert lines.entries[1]["http_status"] == 200
 
 

@@ -130,7 +130,7 @@ def test_each_failed_attempt_is_a_line_and_so_is_the_happy_end(colour: str, line
             log_fields={"user_id": "u", "level": 3},
         )
     first, second, end = lines.entries
-    assert first["event"] == "will retry"
+    assert first["event"] == "operation retried"
     expected = {
         "operation": "call",
         "attempt": 1,
@@ -147,14 +147,14 @@ def test_each_failed_attempt_is_a_line_and_so_is_the_happy_end(colour: str, line
     assert expected.items() <= first.items()
     assert {"next_attempt_at", "next_attempt_in", "latency_ms"} <= set(first)
     assert (second["attempt"], second["error_type"]) == (2, "TimeoutError")
-    assert (end["event"], end["attempt"]) == ("succeeded after retries", 3)
+    assert (end["event"], end["attempt"]) == ("operation succeeded after retries", 3)
 
 
 def test_giving_up_is_a_line_that_says_why(colour: str, lines: LogCapture) -> None:
     with pytest.raises(TerminalError):
         call(colour, Flaky(TerminalError("bad card")))
     (line,) = lines.entries
-    assert (line["event"], line["retryable"], line["reason"]) == ("gave up", False, "it is classified as dead")
+    assert (line["event"], line["retryable"], line["reason"]) == ("operation failed", False, "it is classified as dead")
 
 
 def test_no_attempt_begins_after_the_deadline(colour: str) -> None:

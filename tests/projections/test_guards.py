@@ -179,7 +179,7 @@ async def test_a_swap_that_meets_a_long_reader_lets_everybody_go_on_and_tries_ag
     with closing(connected(postgres18_dsn)) as reader:
         reader.execute("select * from totals")
         rebuilding = asyncio.create_task(hf.projectors.rebuild("totals", actor="ada"))
-        await eventually(lambda: said(log, "the swap waits"))
+        await eventually(lambda: said(log, "rebuild swap delayed"))
         await drain(hf)
         assert result(hf.dsn, "totals") == expected([order(1)])["totals"], "the live projector goes on"
     (done,) = await asyncio.wait_for(rebuilding, 30)

@@ -119,7 +119,7 @@ def test_a_relay_that_stood_still_for_longer_than_its_lease_moves_nothing(
         shop.complete()
         until(lambda: shop.marked == 20, "it was not marked", detail=shop.place.logs)
         sleeper.resumed()
-        sleeper.says("relay handed over")
+        sleeper.says("relay lease lost")
         assert (shop.marked, shop.owner) == (20, other.pid)
         shop.publish(5)
         shop.complete()

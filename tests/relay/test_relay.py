@@ -157,8 +157,11 @@ async def test_an_event_that_has_no_key_for_the_broker_is_a_dead_letter_of_its_o
     good = await hf.publish("order.placed", {"n": 2, "customer": "ada"}, conn=None)
     async with working(hf):
         await eventually(lambda: broker.ids == [str(good.id)])
-        await eventually(lambda: len(said(log, "will retry")) >= 2)
-    assert {line["error_type"].rpartition(".")[2] for line in said(log, "will retry")} == {"KeyError", "TypeError"}
+        await eventually(lambda: len(said(log, "delivery retried")) >= 2)
+    assert {line["error_type"].rpartition(".")[2] for line in said(log, "delivery retried")} == {
+        "KeyError",
+        "TypeError",
+    }
 
 
 async def test_an_outage_of_the_broker_moves_nothing_and_ends_by_itself(hf: Holdfast, broker: Broker, log: Log) -> None:
@@ -169,13 +172,13 @@ async def test_an_outage_of_the_broker_moves_nothing_and_ends_by_itself(hf: Hold
         before = (await position(hf)).cursor
         broker.down = True
         ids += await publish(hf, 2, 3)
-        await eventually(lambda: said(log, "relay waits"))
+        await eventually(lambda: said(log, "relay stalled"))
         await asyncio.sleep(0.5)
         assert (await position(hf)).cursor == before
         broker.down = False
         await eventually(lambda: broker.ids == ids)
-        await eventually(lambda: said(log, "relay goes on"))
-    assert len(said(log, "relay waits")) == 1, "once, however long it lasts"
+        await eventually(lambda: said(log, "relay resumed"))
+    assert len(said(log, "relay stalled")) == 1, "once, however long it lasts"
     assert not await query(hf, f"select 1 from {table(hf, 'delivery')}"), "an outage is nobody's failure"
 
 
@@ -276,7 +279,7 @@ async def test_a_relay_that_was_replaced_while_it_sent_marks_nothing(
     assert fresh is not None
     before = await position(hf)
     broker.let_go.set()
-    await eventually(lambda: said(log, "relay handed over"))
+    await eventually(lambda: said(log, "relay lease lost"))
     after = await position(hf)
     assert (after.cursor, after.passed, after.owner) == (before.cursor, 0, "fresh")
     stale.cancel()

@@ -48,7 +48,7 @@ class Copies:
             try:
                 await asyncio.wait_for(self._waiting.join(), _END_SECONDS)
             except TimeoutError:
-                log.error("copies of dead letters were not sent", left=self._waiting.qsize())
+                log.error("dead letter copies unsent", left=self._waiting.qsize())
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
 
@@ -58,7 +58,7 @@ class Copies:
         try:
             self._waiting.put_nowait(alert)
         except asyncio.QueueFull:
-            log.error("a copy of a dead letter is not sent: too many wait", dlq_id=str(alert.delivery_id))
+            log.error("dead letter copy dropped", reason="queue full", dlq_id=str(alert.delivery_id))
 
     async def _send_all(self) -> None:
         while True:
@@ -77,14 +77,14 @@ class Copies:
                 async with target.open() as sender:
                     (refused,) = await sender.send([_copy(found[0], alert)])
             except Exception as error:  # noqa: BLE001
-                log.warning("a copy of a dead letter could not be sent", tries=tries, **known | raised(error))
+                log.warning("dead letter copy retried", tries=tries, **known | raised(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
                 if refused is not None:
-                    log.error("a copy of a dead letter was refused", error=refused, **known)
+                    log.error("dead letter copy refused", error=refused, **known)
                 return
-        log.error("a copy of a dead letter is given up; it waits in the store", **known)
+        log.error("dead letter copy abandoned", **known)
 
 
 def _source_message_id(message: Message) -> str:

@@ -136,7 +136,7 @@ class Direct:
     async def _set_aside(self, record: Record, message: NewMessage) -> None:
         """Stores a record that may be what its workers died of: the engine counts its runs, and runs it apart."""
         log.warning(
-            "handed over too often: it goes through the store, where its runs are counted",
+            "redelivery limit reached",
             consumer=self._handler.name,
             source=message.source,
             idempotency_key=message.key,
@@ -198,7 +198,7 @@ class Direct:
             await self._letters.keep(record, why)
             return
         if kept is None:
-            log.info("its failure was stored before", **fields(claimed))
+            log.info("failure already stored", **fields(claimed))
         elif ack.written is not None:
             ack.written()
         self._app._wake()

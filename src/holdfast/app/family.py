@@ -15,7 +15,7 @@ from holdfast.app.locate import load_app
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent import child_environment
 
-log = get_logger("holdfast.family")
+log = get_logger("holdfast.supervisor")
 
 _LONGEST_PAUSE = 30.0
 
@@ -82,7 +82,7 @@ class _Supervisor:
                     self._due[place] = time.monotonic() + self._pauses[place]
                     failed = failed or code != 0
                     if code:
-                        log.error("worker process died; it is replaced", place=place, pid=child.pid, exit_code=code)
+                        log.error("worker process died", place=place, pid=child.pid, exit_code=code)
                     elif "--until-idle" in self._commands[place]:
                         self._due[place] = float("inf")
             if not self._children and all(due == float("inf") for due in self._due):
@@ -101,7 +101,7 @@ class _Supervisor:
                 # One that was told before it could listen has ended as it was told.
                 code = max(code, 0 if -ended in (signal.SIGTERM, signal.SIGINT) else abs(ended))
             except subprocess.TimeoutExpired:
-                log.error("worker process did not end in time; it is killed", pid=child.pid)
+                log.error("worker process killed", pid=child.pid)
                 child.kill()
                 child.wait()
                 code = 1

@@ -87,7 +87,7 @@ async def then(event: asyncio.Event, call: Callable[[], None]) -> None:
 def say_if_failed(working: "asyncio.Task[None]") -> None:
     """An application goes on when its worker has failed; it is told at once, not when it ends."""
     if not working.cancelled() and (error := working.exception()):
-        log.error("the worker of this application has failed", **raised(error))
+        log.error("worker failed", **raised(error))
 
 
 async def store_is_ready(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event | None, *, patient: bool) -> bool:
@@ -104,7 +104,7 @@ async def store_is_ready(prepare: Callable[[], Awaitable[None]], stop: asyncio.E
         except StoreUnavailable as error:
             if not patient:
                 raise
-            log.warning("a worker waits for the store", error=str(error))
+            log.warning("store unavailable", task="start", error=str(error))
         finally:
             preparing.cancel()
         with contextlib.suppress(TimeoutError):

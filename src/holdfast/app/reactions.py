@@ -117,7 +117,7 @@ class Reactions:
             "event_id": str(message.id),
             "event_type": message.type,
         }
-        log.error("a reaction failed; it is not tried again", **known | raised(error))
+        log.error("reaction failed", **known | raised(error))
 
     def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
         # Through JSON, as a consumer would get it: moving up to one changes nothing.

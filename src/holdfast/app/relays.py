@@ -117,7 +117,7 @@ class Relays:
         try:
             await asyncio.wait({relayed, stopped}, timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
             if not relayed.done() and not stopped.done():
-                log.warning("not idle, but a relay could not catch up")
+                log.warning("stopped before idle", reason="a relay could not catch up")
         finally:
             relayed.cancel()
             stopped.cancel()

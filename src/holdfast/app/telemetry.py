@@ -57,7 +57,7 @@ class Figures:
                 try:
                     self._stored = self._app.ops.sync.metrics()
                 except HoldfastError as error:
-                    log.warning("metrics of the store are left out", error=str(error))
+                    log.warning("store metrics unavailable", error=str(error))
                     self._stored = []
                 ended = time.monotonic()
                 self._due = ended + max(_FRESH_SECONDS, _COST_FACTOR * (ended - started))

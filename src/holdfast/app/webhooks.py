@@ -149,7 +149,7 @@ class Served:
         if found and find_spec("httpcore2") is None:
             if not self._due:
                 log.error(
-                    "webhooks wait: sending them needs an HTTP client; install holdfast[http]", endpoints=len(found)
+                    "webhook client missing", endpoints=len(found), hint="install holdfast[http] to send webhooks"
                 )
             found = []
         self._known = {endpoint.consumer: endpoint for endpoint in found}

@@ -103,16 +103,17 @@ def _warn_if_idle(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str
         return
     if not handlers:
         log.warning(
-            "this app has no handlers, so its worker runs nothing; import the modules that declare them, and call "
-            "hf.include(router) for each router"
+            "no handlers",
+            hint="import the modules that declare handlers, and call hf.include(router) for each router",
         )
     elif options.queues is not None:
         served = {handler.queue for handler in handlers.values()}
         if unknown := sorted(set(options.queues) - served):
             log.warning(
-                "no handler has these queues; only jobs enqueued with using(queue=...) get there",
+                "queues without handlers",
                 queues=unknown,
                 handler_queues=sorted(served),
+                hint="only jobs enqueued with using(queue=...) reach these queues",
             )
 
 

@@ -83,9 +83,10 @@ class Nameless:
         if not self._said and (message.key or "").startswith(NAMELESS):
             self._said = True
             log.warning(
-                "records come without an id: one that is handed over again is run again; set one where they are sent",
+                "record id missing",
                 consumer=self._consumer,
                 source=message.source,
+                hint="a redelivered record without an id runs again; set an id where the records are sent",
             )
 
 
@@ -116,9 +117,7 @@ class Gate:
         if self.known is not None:
             backlog = self.known.backlog
             if (full := backlog >= (MOST_WAITING // 2 if self._full else MOST_WAITING)) and not self._full:
-                log.warning(
-                    "an intake pauses: its consumer has too much to do", consumer=self._consumer, waiting=backlog
-                )
+                log.warning("intake paused", consumer=self._consumer, waiting=backlog)
             self._full = full
         return self._full
 

@@ -121,7 +121,7 @@ class Intake:
                     await self._lost(error)
                 except Exception as error:  # noqa: BLE001
                     # A driver's error that nobody foresaw may pass, as an outage does.
-                    log.error("an intake failed", **self._fields | _raised(error))
+                    log.error("intake failed", **self._fields | _raised(error))
                     await self._lost(BrokerUnavailable(self._source.name, repr(error)[:200]))
                 if not stop.is_set():
                     pause = _SHORTEST_PAUSE if self._worked else min(pause * 2, _LONGEST_PAUSE)
@@ -165,7 +165,7 @@ class Intake:
         records = await subscription.fetch(room, self._wait)
         self._worked = True
         if self._out_since is not None:
-            log.info("the broker is back", **self._fields)
+            log.info("broker reconnected", **self._fields)
             self._out_since = None
         if records:
             self._empty, self._lag_unknown_since, self._took = False, None, True
@@ -191,7 +191,7 @@ class Intake:
         try:
             return await subscription.lag()
         except Exception as error:  # noqa: BLE001
-            log.debug("source lag unknown", **self._fields, error=repr(error))
+            log.debug("source lag unavailable", **self._fields, error=repr(error))
             return None
 
     def _start(self, subscription: Subscription, records: Sequence[Record]) -> None:
@@ -225,7 +225,7 @@ class Intake:
             try:
                 await self._taker.take([held.record for held in batch])
             except Exception as error:  # noqa: BLE001
-                log.error("records could not be taken in; they are not acknowledged", **self._fields | _raised(error))
+                log.error("intake batch failed", **self._fields | _raised(error))
                 # The broker would hand them over at once, and again and again.
                 await asyncio.sleep(_LONGEST_PAUSE * random.uniform(0.2, 0.4))  # noqa: S311
                 await self._settle(batch, lambda subscription: subscription.release)
@@ -299,7 +299,7 @@ class Intake:
         try:
             await self._report(lag, None)
         except Exception as error:  # noqa: BLE001
-            log.debug("source lag not reported", **self._fields, error=repr(error))
+            log.debug("source lag report failed", **self._fields, error=repr(error))
 
     async def _drain(self) -> None:
         """Waits for what is under way; what takes too long is cut off and given back."""
@@ -309,7 +309,7 @@ class Intake:
         given_back = list(self._under_way.values())
         await self._end(self._tasks)
         if given_back:
-            log.warning("records are given back to the broker", **self._fields, records=len(given_back))
+            log.warning("records released", **self._fields, records=len(given_back))
             await self._settle(given_back, lambda subscription: subscription.release)
 
     async def _end(self, tasks: Iterable["asyncio.Task[None]"]) -> None:
@@ -323,11 +323,11 @@ class Intake:
         if self._out_since is None:
             self._out_since = time.monotonic()
             self._empty = False
-            log.warning("a broker is out; it is tried again until it is back", **self._fields, error=str(error))
+            log.warning("broker unavailable", **self._fields, error=str(error))
             try:
                 await self._report(None, str(error))
             except Exception as failed:  # noqa: BLE001
-                log.debug("an outage was not reported", **self._fields, error=repr(failed))
+                log.debug("broker outage report failed", **self._fields, error=repr(failed))
 
     @property
     def _fields(self) -> dict[str, object]:

@@ -49,12 +49,10 @@ class Persisting:
 
     def waits(self, error: StoreUnavailable) -> None:
         if not self._out:
-            log.warning(
-                "an intake waits for the store; nothing is acknowledged", consumer=self._consumer, error=str(error)
-            )
+            log.warning("intake stalled", consumer=self._consumer, error=str(error))
         self._out = True
 
     def goes_on(self) -> None:
         if self._out:
-            log.info("an intake goes on: the store is back", consumer=self._consumer)
+            log.info("intake resumed", consumer=self._consumer)
         self._out = False

@@ -209,7 +209,7 @@ class RedisSubscription:
                 if not str(error).startswith(_GONE):
                     raise
                 log.warning(
-                    "the group or its stream was deleted; it is made again, and reads from the start",
+                    "consumer group recreated",
                     source=self._place.name,
                 )
                 await self._make_group(from_start=True)
@@ -283,14 +283,14 @@ class RedisSubscription:
                 fields = next((entry[1] for entry in claimed if entry and entry[0] is not None), None)
                 records.append(self._record(id, fields, counted[0]["times_delivered"] + 1))
         if records:
-            log.info("taken over: nobody acknowledged them in time", source=self._place.name, records=len(records))
+            log.info("pending records claimed", source=self._place.name, records=len(records))
         return records
 
     def _record(self, id: Any, fields: Mapping[bytes, bytes] | None, handed_over: int) -> Record:
         name = _str(id)
         at = datetime.fromtimestamp(int(name.partition("-")[0]) / 1000, UTC) if _plausible(name) else None
         if fields is None:
-            log.error("a record is lost", source=self._place.name, record=name, error=TRIMMED)
+            log.error("records lost", source=self._place.name, lost=1, record=name, error=TRIMMED)
             return Record(
                 stream=self._place.stream,
                 id=name,

@@ -120,7 +120,7 @@ class Relaying:
                     continue
                 await self._hold(held)
             except _Lost as lost:
-                log.warning("relay handed over", consumer=self._relay.name, reason=str(lost))
+                log.warning("relay lease lost", consumer=self._relay.name, reason=str(lost))
             except (BrokerUnavailable, StoreUnavailable, LogRewound) as error:
                 self._note(error)
             except Exception as error:  # noqa: BLE001
@@ -162,7 +162,7 @@ class Relaying:
             started = time.monotonic()
             try:
                 if not await self._store.run(move_position(held, None, lease)):
-                    raise _Lost("another process has taken over")
+                    raise _Lost("another process owns the relay")
             except StoreUnavailable:
                 if time.monotonic() > self._lasts_until:
                     raise _Lost("the lease could not be renewed in time") from None
@@ -236,7 +236,7 @@ class Relaying:
 
     def _refuse(self, event: Message, reason: str, refused: list[Message]) -> None:
         log.warning(
-            "not relayed", consumer=self._relay.name, event_id=str(event.id), event_type=event.type, error=reason
+            "event not relayed", consumer=self._relay.name, event_id=str(event.id), event_type=event.type, error=reason
         )
         refused.append(event)
 
@@ -255,7 +255,7 @@ class Relaying:
             )
         )
         if not kept:
-            raise _Lost("another process has taken over")
+            raise _Lost("another process owns the relay")
 
     async def _rest(self, seconds: float) -> None:
         """Waits for a wake-up, about so long."""
@@ -273,12 +273,12 @@ class Relaying:
         if error is None:
             self._pause = _SHORTEST_PAUSE
             if self._trouble is not None:
-                log.info("relay goes on", consumer=self._relay.name, to=self._relay.target.name)
+                log.info("relay resumed", consumer=self._relay.name, to=self._relay.target.name)
         elif trouble != self._trouble:
             told = report(error)
             known = {"consumer": self._relay.name, "to": self._relay.target.name, "error": told.message}
             if expected and not isinstance(error, LogRewound):
-                log.warning("relay waits", **known)
+                log.warning("relay stalled", **known)
             else:
-                log.error("relay waits", **known, error_type=told.type, stack_trace=told.trace)
+                log.error("relay stalled", **known, error_type=told.type, stack_trace=told.trace)
         self._trouble = trouble

@@ -27,7 +27,7 @@ _TOLD = frozenset(
             "latency_ms",
             "trace_id",
         ),
-        *("traceparent", "header_traceparent", "held", "where", "folded", "folded_seconds"),
+        *("traceparent", "header_traceparent", "held", "where", "folded", "folded_seconds", "hint"),
     }
 )
 
@@ -36,8 +36,8 @@ def one_line(event: str, fields: Mapping[str, object]) -> str:
     """Return the line without its stack trace; control characters in it are escaped.
 
     >>> known = {"consumer": "mail", "event_type": "order.placed", "attempt": 1, "max_attempts": 5, "error": "down"}
-    >>> one_line("will retry", known | {"error_type": "OSError", "next_attempt_in": 2.5})
-    'will retry: mail (order.placed) attempt 1/5: OSError: down; next attempt in 2.5 s'
+    >>> one_line("delivery retried", known | {"error_type": "OSError", "next_attempt_in": 2.5})
+    'delivery retried: mail (order.placed) attempt 1/5: OSError: down; next attempt in 2.5 s'
     """
     said = [printable(event)]
     if consumer := fields.get("consumer"):
@@ -57,6 +57,8 @@ def one_line(event: str, fields: Mapping[str, object]) -> str:
     said.extend(f" {_shown(name)}={_shown(value)}" for name, value in fields.items() if name not in _TOLD)
     if (wait := fields.get("next_attempt_in")) is not None:
         said.append(f"; next attempt in {_shown(wait)} s")
+    if hint := fields.get("hint"):
+        said.append(f"; {_shown(hint)}")
     if command := _command(event, fields):
         said.append(f"; {command}")
     return "".join(said)

@@ -153,7 +153,7 @@ class Alerts:
             try:
                 turn = await self._ask(alert.target, alert.fingerprint, alike, self._quiet)
             except Exception as error:  # noqa: BLE001
-                log.warning("alerts go by this worker's own clock: the others cannot be asked", **raised(error))
+                log.warning("alert coordination failed", **raised(error))
         quiet = turn.quiet.total_seconds()
         group.asking, group.quiet_until = False, time.monotonic() + quiet
         # What comes meanwhile, or was counted for the next to tell, must not wait for yet another failure.

@@ -74,7 +74,7 @@ class Attempts:
             await self._run(claimed, task)
         except Exception as error:  # noqa: BLE001
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
-            log.error("an attempt failed outside its handler", **fields(claimed) | raised(error))
+            log.error("attempt failed outside handler", **fields(claimed) | raised(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
 
     async def trials(self, lanes: Mapping[str, Sequence[Lane]], options: WorkerOptions) -> list[Claimed]:
@@ -119,7 +119,7 @@ class Attempts:
         elapsed = time.monotonic() - started
         outcome = await self._found(claimed, ended, elapsed) if context.completing else ended.outcome
         if outcome is not None and context.already_handled:
-            log.info("already handled: its effect was applied before", **fields(claimed))
+            log.info("already handled", **fields(claimed))
             outcome = Succeeded()
         if outcome is not None:
             detail = context.detail if trace is None else {**(context.detail or {}), TRACEPARENT: trace}
@@ -165,12 +165,12 @@ class Attempts:
             case Hold.SETTLED:
                 self._around.meter.settled(claimed, Deliver.name, elapsed)
                 if ended.error is not None:
-                    log.warning("the handler raised after it had completed", **fields(claimed) | raised(ended.error))
+                    log.warning("handler raised after completion", **fields(claimed) | raised(ended.error))
                 return None
             case Hold.LOST:
                 self._around.meter.lost(claimed)
                 known = fields(claimed) | {"worker": self._worker}
-                log.warning("lease lost: the handler's transaction was refused", **known)
+                log.warning("lease lost", **known)
                 return None
             case Hold.MINE if isinstance(ended.outcome, Succeeded):
                 why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
@@ -190,7 +190,7 @@ class Attempts:
                 if claimed.id in await self._store.run(unlocked([claimed.id])):
                     return (await self._store.run(ownership([claim])))[claimed.id]
             except StoreUnavailable as error:
-                log.warning("a completed delivery waits for the store", **fields(claimed) | {"error": str(error)})
+                log.warning("store unavailable", **fields(claimed) | {"task": "confirm", "error": str(error)})
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_LOOK)
         return Hold.LOST
@@ -201,5 +201,5 @@ class Attempts:
             own = claimed.own_policy
         except ConfigurationError as error:
             # Written by another release.
-            log.warning("a message's retry policy cannot be read", **fields(claimed) | {"error": str(error)})
+            log.warning("retry policy invalid", **fields(claimed) | {"error": str(error)})
         return own or self._around.handlers[claimed.consumer].retry

@@ -95,7 +95,7 @@ class Blocking:
             if await self._store.run(unblock_consumer(claimed.consumer, self._worker, "a trial did not fail by it")):
                 log.info("consumer unblocked", consumer=claimed.consumer, worker=self._worker)
         except HoldfastError as error:
-            log.warning("consumer not unblocked yet; the next trial will", consumer=claimed.consumer, error=str(error))
+            log.warning("consumer unblock failed", consumer=claimed.consumer, error=str(error))
         finally:
             resume()
 
@@ -111,7 +111,7 @@ class Blocking:
                 self._written[consumer] = time.monotonic(), blocked
                 return blocked
         except HoldfastError as error:
-            log.warning("a pause was not stored; each delivery waits alone", consumer=consumer, error=str(error))
+            log.warning("consumer block failed", consumer=consumer, error=str(error))
             return _NOT_STORED
         finally:
             resume()
@@ -130,5 +130,5 @@ async def _probed(resource: str, probe: Probe, threads: Threads) -> bool:
             answer = probe() if inspect.iscoroutinefunction(probe) else await threads.run(probe)
             return bool(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001
-        log.warning("a resource is out: its probe failed", resource=resource, **raised(error))
+        log.warning("resource unavailable", resource=resource, **raised(error))
         return False

@@ -136,7 +136,7 @@ class CronDuty:
                 raise
             except Exception as error:  # noqa: BLE001
                 # One schedule that cannot fire must not stop the others.
-                log.error("a schedule could not fire", schedule=stored.name, worker=worker, **raised(error))
+                log.error("schedule failed", schedule=stored.name, worker=worker, **raised(error))
 
     async def _fire(self, stored: StoredSchedule, schedule: Schedule, worker: str) -> None:
         due, reached = to_fire(stored)

@@ -171,7 +171,7 @@ async def _once(handler: Handler, claimed: Claimed, context: Context, threads: T
             await window.record(handler.name, key, handler.dedupe)
         except StoreUnavailable as error:
             # The effect is done. Failing now would do it again, which is what the window is there to prevent.
-            log.warning("a success was not recorded in its window", consumer=handler.name, error=str(error))
+            log.warning("dedupe record failed", consumer=handler.name, error=str(error))
     return result
 
 
@@ -216,12 +216,12 @@ async def _in_thread(handler: Handler, claimed: Claimed, thread: Thread) -> obje
 def _let_run(claimed: Claimed, thread: Thread) -> None:
     """Says aloud that a thread runs on beside whatever becomes of its delivery, and when it has ended."""
     known, hide = fields(claimed), hidden()
-    log.warning("a handler's thread cannot be stopped; it may overlap the next run of its delivery", **known)
+    log.warning("handler thread still running", **known)
 
     def ended(late: Thread) -> None:
         if not late.cancelled():
             error = late.result().error
             told = {} if error is None else {"error": report(error, hide).message}
-            log.warning("a handler's thread ended late; its result changes nothing", **known | told)
+            log.warning("handler thread ended late", **known | told)
 
     thread.add_done_callback(ended)

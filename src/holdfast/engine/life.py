@@ -42,6 +42,7 @@ _RESERVE = 3.0
 """Seconds of the grace that are kept to stop handlers and to write what is known."""
 _PARTING = 1.0
 """Seconds of these that a cancelled statement may take to end, when the store has gone silent."""
+_NOT_CLAIMABLE = "the remaining deliveries are suspect or belong to another generation"
 
 
 class Life:
@@ -137,13 +138,13 @@ class Life:
                 wait = await self._round(woken)
                 pause = _SHORTEST_PAUSE
             except StoreUnavailable as error:
-                log.warning("claiming waits for the store", worker=self.id, error=str(error))
+                log.warning("store unavailable", worker=self.id, task="claim", error=str(error))
                 wait, pause = pause, min(pause * 2, self._longest_pause)
             except Exception as error:
                 if isinstance(error, HoldfastError) or self._options.until_idle:
                     raise
                 # A driver's error that nobody foresaw may pass, as an outage does.
-                log.error("claiming failed", worker=self.id, **raised(error))
+                log.error("claim failed", worker=self.id, **raised(error))
                 wait, pause = pause, min(pause * 2, self._longest_pause)
             if wait:
                 await self._signals.woken(wait)
@@ -253,7 +254,7 @@ class Life:
     def _freed(self, pool: Pool, task: "asyncio.Task[None]") -> None:
         del pool.running[task]
         if not task.cancelled() and (error := task.exception()):
-            log.error("a slot failed", worker=self.id, **raised(error))
+            log.error("slot failed", worker=self.id, **raised(error))
         # What was claimed while this slot was ending found no slot free, and nobody else would start it.
         self._start(pool)
         self._signals.wake.set()
@@ -319,7 +320,7 @@ class Life:
             # Something was settled after the claim had looked.
             return 0.0
         if wait <= 0 and time.monotonic() - self._claimed_at > limit:
-            log.warning("not idle, but nothing could be claimed: suspect or another generation's", worker=self.id)
+            log.warning("stopped before idle", worker=self.id, reason=_NOT_CLAIMABLE)
             self._signals.end()
         return min(max(wait, _MOMENT), poll)
 
@@ -332,7 +333,7 @@ class Life:
 
     def _lose(self, why: str) -> None:
         if not self._over.is_set():
-            log.error("the worker's lease is lost; its handlers are stopped", worker=self.id, reason=why)
+            log.error("worker lease lost", worker=self.id, reason=why)
             self._over.set()
             self._signals.wake.set()
 
@@ -371,7 +372,7 @@ class Life:
                 await self._end_lease(1.0)
                 await self._store.run(stop_worker(self.id))
         except (HoldfastError, TimeoutError) as error:
-            log.warning("the end of a worker was cut short", worker=self.id, error=repr(error))
+            log.warning("worker stop timed out", worker=self.id, error=repr(error))
             await self._end_lease(0.1)
 
     async def _end_lease(self, patience: float) -> None:
@@ -388,7 +389,7 @@ class Life:
                 await asyncio.wait(running, timeout=seconds)
         for pool in self._pools:
             for claimed in filter(None, pool.running.values()):
-                log.error("a handler goes on although it was cancelled", **fields(claimed) | {"worker": self.id})
+                log.error("handler ignored cancellation", **fields(claimed) | {"worker": self.id})
 
     def _running(self) -> "list[asyncio.Task[None]]":
         return [task for pool in self._pools for task in pool.running]

@@ -93,7 +93,7 @@ class Meter:
             except Exception as error:  # noqa: BLE001
                 # It is told of nothing more: what settles deliveries must not stumble over who counts them.
                 self._observers = [one for one in self._observers if one is not observer]
-                log.warning("an observer of metrics failed and is left out", **raised(error))
+                log.warning("metrics observer removed", **raised(error))
 
     def lost(self, claimed: Claimed) -> None:
         """What became of a run was refused: somebody else owns it by now."""

@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from holdfast._log import get_logger
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Park, Release, Retry, Snooze
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
 from holdfast.core.decide import budget, decide, suspect_after
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.report import ErrorReport
@@ -66,7 +66,7 @@ class Outcomes:
     def take_over(self, claimed: Claimed, policy: RetryPolicy) -> tuple[Change, Ack]:
         """What becomes of a delivery whose worker died."""
         known = fields(claimed) | {"worker": self._worker}
-        self._log(log.warning, "taken over: the worker's lease ran out", None, known)
+        self._log(log.warning, "lease expired", None, known)
         return self.settle(claimed, LeaseExpired(), policy)
 
     def _written(
@@ -94,24 +94,31 @@ class Outcomes:
                 known["http_status"] = error.http_status
         match change:
             case Retry(delay):
-                self._log(log.warning, "will retry", error, known | {"retryable": True} | _next_attempt(delay))
+                self._log(log.warning, "delivery retried", error, known | {"retryable": True} | _next_attempt(delay))
             case DeadLetter():
                 self._alerts.dead(_alert(claimed, error, budget(claimed, policy), known))
             case Block(resource, delay, held):
                 known |= {"resource": resource, "held": held} | _next_attempt(delay)
-                self._log(log.warning, "held back", error, known)
+                self._log(log.warning, "delivery blocked", error, known)
             case Park(circuit, delay, until):
-                self._log(log.info, "parked", error, known | {"circuit": circuit} | _next_attempt(delay, until))
+                self._log(
+                    log.info, "delivery parked", error, known | {"circuit": circuit} | _next_attempt(delay, until)
+                )
             case Snooze(delay):
-                log.info("snoozed", **known | _next_attempt(delay))
+                log.info("delivery snoozed", **known | _next_attempt(delay))
             case Deliver():
-                log.debug("delivered", **known)
+                log.debug("delivery completed", **known)
             case Release(held=False):
                 # Not started: a worker that stops gives back hundreds, and says how many in its last line.
                 self.released += 1
-                log.debug(change.name, **known)
-            case _:
-                log.info(change.name, **known)
+                log.debug("delivery released", **known)
+            case Release():
+                log.info("delivery released", **known)
+            case Discard():
+                log.info("delivery discarded", **known)
+            case Replay():
+                # Only an operator replays a delivery; `decide` never returns this change.
+                pass
 
     def _log(self, write: Write, event: str, error: ErrorReport | None, known: dict[str, object]) -> None:
         mark = "" if error is None else error.fingerprint
@@ -120,9 +127,7 @@ class Outcomes:
     def _lost(self, claimed: Claimed, outcome: Outcome) -> None:
         self._meter.lost(claimed)
         known = fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
-        self._log(
-            log.warning, "lease lost: the outcome of this run was refused, its present owner decides", None, known
-        )
+        self._log(log.warning, "lease lost", None, known)
 
 
 def stray(delivery_id: UUID, fence: int) -> Settlement:

@@ -28,5 +28,5 @@ async def orphaned(parent: int, stop: asyncio.Event) -> None:
     """Sets `stop` once the parent is gone."""
     while os.getppid() == parent:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_EVERY)
-    log.warning("the process that started this worker is gone; it ends too", parent=parent)
+    log.warning("parent process exited", parent=parent)
     stop.set()

@@ -20,10 +20,14 @@ async def every(seconds: float, perform: Callable[[], Awaitable[None]], *, first
         try:
             await perform()
         except StoreUnavailable as error:
-            log.debug("waiting for the store", error=str(error))
+            log.debug("store unavailable", task=_name(perform), error=str(error))
         except Exception as error:  # noqa: BLE001
-            log.error("a periodic duty failed", duty=getattr(perform, "__qualname__", repr(perform)), **raised(error))
+            log.error("periodic task failed", task=_name(perform), **raised(error))
         await asyncio.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311
+
+
+def _name(perform: Callable[[], Awaitable[None]]) -> str:
+    return getattr(perform, "__qualname__", repr(perform))
 
 
 async def first(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", until: float | None = None) -> None:

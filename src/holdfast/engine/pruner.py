@@ -45,4 +45,4 @@ class PruneDuty:
         while await self._store.run(forget_plan(self._keep)):
             pass
         if removed:
-            log.info("pruned", removed=removed, worker=worker)
+            log.info("rows pruned", removed=removed, worker=worker)

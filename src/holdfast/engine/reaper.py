@@ -41,9 +41,9 @@ class Reaper:
             try:
                 wait = await self._reap()
             except StoreUnavailable as error:
-                log.debug("waiting for the store", error=str(error))
+                log.debug("store unavailable", task="takeover", error=str(error))
             except Exception as error:  # noqa: BLE001
-                log.error("taking over failed", worker=self._worker, **raised(error))
+                log.error("takeover failed", worker=self._worker, **raised(error))
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT), self._longest_wait))
 
     async def _reap(self) -> float:

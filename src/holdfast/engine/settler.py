@@ -93,7 +93,7 @@ class Settler:
             try:
                 settled = await self._settle(batch)
             except StoreUnavailable as error:
-                log.warning("settling waits for the store", settlements=len(batch), error=str(error))
+                log.warning("store unavailable", task="settle", settlements=len(batch), error=str(error))
             except Exception as error:  # noqa: BLE001
                 if len(batch) == 1:
                     self._set_aside(batch[0], error)
@@ -125,7 +125,7 @@ class Settler:
     def _set_aside(self, ack: Ack, error: Exception) -> None:
         """Tries an outcome again later that the store refused, from the second time on with a plainer error text."""
         id = str(ack.settlement.delivery_id)
-        log.error("an outcome could not be stored", delivery_id=id, refusals=ack.refusals + 1, **raised(error))
+        log.error("settlement failed", delivery_id=id, refusals=ack.refusals + 1, **raised(error))
         settlement = ack.settlement
         if ack.refusals and settlement.error is not None:
             settlement = settlement._replace(error=_UNSTORABLE)
@@ -144,4 +144,4 @@ def _follow(then: Callable[[], None]) -> None:
     try:
         then()
     except Exception as error:  # noqa: BLE001
-        log.error("what was to follow a settlement failed", **raised(error))
+        log.error("settlement callback failed", **raised(error))

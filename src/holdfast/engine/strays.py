@@ -44,5 +44,5 @@ class Strays:
 
     def _return(self, strays: dict[UUID, int]) -> None:
         for id, fence in strays.items():
-            log.warning("given back: the reply to its claim was lost", delivery_id=str(id), worker=self._worker)
+            log.warning("orphaned claim released", delivery_id=str(id), worker=self._worker)
             self._settler.add(Ack(stray(id, fence)))

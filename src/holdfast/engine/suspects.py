@@ -10,7 +10,7 @@ from holdfast.engine.parent import child_environment
 from holdfast.stores.claim import lanes
 from holdfast.stores.protocol import Store
 
-log = get_logger("holdfast.suspects")
+log = get_logger("holdfast.quarantine")
 
 _LONGEST_PAUSE = 30.0
 
@@ -47,7 +47,7 @@ class SuspectDuty:
                 # It died on its delivery; the lease decides when that is tried again, so there is no hurry.
                 self._pause = min(self._pause * 2 or 0.5, _LONGEST_PAUSE)
                 self._not_before = time.monotonic() + self._pause
-                log.error("the process that runs suspects died", exit_code=code, worker=worker)
+                log.error("quarantine process died", exit_code=code, worker=worker)
             else:
                 self._pause = 0.0
         if time.monotonic() < self._not_before:
@@ -60,13 +60,13 @@ class SuspectDuty:
         command = self._command()
         if command is None:
             log.error(
-                "suspects wait: this app is bound to no module's name, so that a child process cannot load it; "
-                "run `holdfast worker --app module:attribute`",
+                "quarantine unavailable",
                 worker=worker,
+                hint="a child process cannot import this app; run `holdfast worker --app module:attribute`",
             )
             return
         self._child = subprocess.Popen(command, close_fds=False, env=child_environment())  # noqa: S603, ASYNC220
-        log.warning("suspects run alone in a process of their own", pid=self._child.pid, worker=worker)
+        log.warning("quarantine process started", pid=self._child.pid, worker=worker)
 
     def stop(self) -> None:
         """Asks the child to end in good order and waits for it, but not for ever."""

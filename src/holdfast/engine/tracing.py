@@ -160,7 +160,7 @@ async def _asked(first: Callable[[], Awaitable[str | None]]) -> str | None:
         return await first()
     except HoldfastError as error:
         # A link is not worth an attempt.
-        log.warning("a run does not refer to its first attempt", **raised(error))
+        log.warning("trace link failed", **raised(error))
         return None
 
 
@@ -191,7 +191,7 @@ def _end(span: AbstractContextManager[object], kind: Any, inside: BaseException 
 
 
 def _broken(error: Exception) -> None:
-    log.warning("OpenTelemetry failed; the work goes on", **raised(error))
+    log.warning("tracing failed", **raised(error))
 
 
 def _named(messages: Messages) -> str:

@@ -66,7 +66,7 @@ class Worker:
             changes.cancel()
             (error,) = await asyncio.gather(changes, return_exceptions=True)
             if isinstance(error, Exception):
-                log.error("listening for changes had failed; polling went on", **raised(error))
+                log.error("notification listener failed", **raised(error))
             await self._around.alerts.sent()
 
     async def _live(self) -> None:
@@ -85,7 +85,7 @@ class Worker:
                 announcing.result()
             except StoreUnavailable as error:
                 # Whether this instance was announced is not known; the next life has another id.
-                log.warning("waiting for the store", worker=life.id, error=str(error))
+                log.warning("store unavailable", worker=life.id, task="register", error=str(error))
                 self._signals.wake.clear()
                 await self._signals.woken(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE, self._options.lease.total_seconds() / 4)

@@ -172,7 +172,7 @@ class Gate:
                 waited += timedelta(seconds=pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
         except StoreError as error:
-            log.error("idempotency records cannot be reached", error=str(error))
+            log.error("idempotency store unavailable", error=str(error))
             return unavailable()
 
     def settle(self, held: Held, response: StoredResponse) -> Flow[StoredResponse | None]:
@@ -190,11 +190,11 @@ class Gate:
             found: Found | None = yield Look(held)
             if found is not None and found.owner == held.owner:
                 return None  # it was completed in the application's transaction, and an error came after
-            log.warning("a request lost its idempotency key", scope=held.scope, key=held.key, path=held.path)
+            log.warning("key lease lost", scope=held.scope, key=held.key, path=held.path)
             return None if found is None else self._answer(found, held)
         except StoreError as error:
             # The effect is done: the client is better off with its answer than with an error and a reason to repeat.
-            log.error("an answer could not be kept", scope=held.scope, key=held.key, error=str(error))
+            log.error("response not stored", scope=held.scope, key=held.key, error=str(error))
             return None
 
     def committed(self, held: Held) -> Flow[bool]:
@@ -216,7 +216,7 @@ class Gate:
         try:
             yield Release(held, self.options.reuse_after_failure)
         except StoreError as error:
-            log.warning("a key stays locked until its lease ends", scope=held.scope, key=held.key, error=str(error))
+            log.warning("key release failed", scope=held.scope, key=held.key, error=str(error))
 
     def _reserve(self, held: Held) -> Reserve:
         return Reserve(held, self.options.lease, self.options.retention, self.options.reuse_after_failure)

@@ -73,9 +73,9 @@ class Renewal:
             # One that is not renewed has just ended, or is lost: completing it will tell.
             self._records.do_sync(Renew(due, self._lease))
         except StoreError as error:
-            log.warning("leases of idempotency keys could not be renewed", held=len(due), error=str(error))
+            log.warning("key lease renewal failed", held=len(due), error=str(error))
         except Exception as error:  # noqa: BLE001
             # The thread must outlive it: others' leases depend on it.
             told = report(error)
             known = {"error": told.message, "error_type": told.type, "stack_trace": told.trace}
-            log.error("leases of idempotency keys could not be renewed", held=len(due), **known)
+            log.error("key lease renewal failed", held=len(due), **known)

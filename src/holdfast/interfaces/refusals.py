@@ -52,7 +52,7 @@ class Refusals:
         try:
             await perform(self._store(), do(entry))
         except HoldfastError as error:
-            log.warning("refusal could not be audited", error=str(error))
+            log.warning("refusal audit failed", error=str(error))
 
 
 class Allowance:

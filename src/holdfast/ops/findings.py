@@ -313,7 +313,7 @@ def _relays(facts: Facts) -> Iterator[Finding]:
                 "relays",
                 Level.WARN,
                 f"{relay.name} is {_rough(relay.lag)} behind, {count} to be sent to {relay.to}; {runs}",
-                "look for 'relay waits' in that worker's log"
+                "look for `relay stalled` in that worker's log"
                 if relay.owner
                 else f"run a worker whose app has it, or `holdfast consumers retire {relay.name}` if it is gone for good",
             )

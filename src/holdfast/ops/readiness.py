@@ -20,7 +20,7 @@ class Readiness:
         """The store answered, and its tables fit."""
         if self._logged is not None:
             self._logged = None
-            log.info("ready again")
+            log.info("ready")
 
     def unready(self, error: HoldfastError | TimeoutError) -> str:
         """The reason for people why the process is not ready."""

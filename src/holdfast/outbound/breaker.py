@@ -177,7 +177,7 @@ class CircuitBreaker:
             raise CircuitOpen(self.name, outcome)
         if not outcome.probe:
             return Permit(outcome)
-        log.info("circuit half open: one call looks whether it is back", circuit=self.name)
+        log.info("circuit half open", circuit=self.name)
         # Counted from before the question, so that it ends here before it ends there.
         return Permit(outcome, started + self.limits.probe_timeout.total_seconds())
 
@@ -218,7 +218,7 @@ class CircuitBreaker:
             try:
                 circuit, outcome, now = yield change
             except StoreUnavailable as error:
-                log.warning("circuit's state cannot be reached, going on alone", circuit=self.name, error=str(error))
+                log.warning("circuit store unavailable", circuit=self.name, error=str(error))
                 self._alone_until = time.monotonic() + _ALONE_SECONDS
                 circuit, outcome, now = self._alone.change_sync(self.name, change)
         wait = circuit.wait(now, self.limits)

@@ -79,21 +79,23 @@ class Course:
         if status is not None:
             known["http_status"] = status
         if wait is None:
-            log.warning("gave up", **known | {"reason": why})
+            log.warning("operation failed", **known | {"reason": why})
             error.add_note(
                 f"{self._operation} was given up after attempt {self.number} of {self.max_attempts}, "
                 f"{now - self._started:.3f} s after it began: {why}"
             )
             return None
         at = datetime.now(UTC) + timedelta(seconds=wait)
-        log.warning("will retry", **known | {"next_attempt_in": round(wait, 3), "next_attempt_at": at.isoformat()})
+        log.warning(
+            "operation retried", **known | {"next_attempt_in": round(wait, 3), "next_attempt_at": at.isoformat()}
+        )
         self.number += 1
         return wait
 
     def succeeded(self) -> None:
         """Says that it went well after all."""
         elapsed = round((time.monotonic() - self._started) * 1000, 1)
-        log.info("succeeded after retries", **self._known() | {"elapsed_ms": elapsed})
+        log.info("operation succeeded after retries", **self._known() | {"elapsed_ms": elapsed})
 
     def _decided(self, error: Exception, now: float) -> tuple[float | None, str]:
         rules = () if self._rules is None else (self._rules,)

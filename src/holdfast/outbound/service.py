@@ -281,7 +281,7 @@ class Service:
             "attempt": attempt.number,
             "max_attempts": attempt.max_attempts,
         }
-        log.info("called", **known | ({} if call.key is None else {"idempotency_key": call.key}))
+        log.info("call completed", **known | ({} if call.key is None else {"idempotency_key": call.key}))
         return answer  # type: ignore[no-any-return]
 
     def probe(self, side: Side, path: str) -> Generator[Step, Any, Reach]:

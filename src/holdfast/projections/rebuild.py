@@ -313,7 +313,7 @@ class Rebuild:
                 await asyncio.shield(self._store.run(let_go(held)))
 
     def _waits(self, error: Exception) -> None:
-        log.info("the swap waits", projector=self._subject.name, reason=str(error) or "somebody is at work")
+        log.info("rebuild swap delayed", projector=self._subject.name, reason=str(error) or "the projector is busy")
 
     def _tell(self, waiting: int = 0) -> None:
         if self._progress is not None:

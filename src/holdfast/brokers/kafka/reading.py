@@ -112,7 +112,7 @@ class Reading:
             # Revokes, and with that commits, whatever is owned.
             await asyncio.wait_for(self._polling.call(self._consumer.close), self._topic.timeout)
         except TimeoutError:
-            log.warning("a broker that stalls keeps us from leaving the group in good order", source=self._topic.name)
+            log.warning("consumer close timed out", source=self._topic.name)
         self._polling.end()
         self._asking.end()
 
@@ -225,7 +225,7 @@ class Reading:
             self._unreachable_since = self._unreachable_since or began
             if error.args[0].code() not in TRANSIENT or self._has_expired(self._unreachable_since):
                 raise
-            log.warning("broker does not answer; waiting", source=self._topic.name, error=error.args[0].str())
+            log.warning("broker not responding", source=self._topic.name, error=error.args[0].str())
         else:
             self._unreachable_since = None
         self._doubtful, self._heard_at = False, time.monotonic()
@@ -253,7 +253,7 @@ class Reading:
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._reset(partition, offset)
         elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-            log.warning("the group gave our partitions away: polling had stopped", source=self._topic.name)
+            log.warning("partitions lost", source=self._topic.name, reason="max.poll.interval.ms exceeded")
         else:
             self._failed = unavailable(self._topic.name, error)
 
@@ -268,9 +268,9 @@ class Reading:
             self._send([self._at(partition, high)])
             low = high
         elif wanted < low:
-            log.error("records were deleted before they were read", lost=low - wanted, **known)
+            log.error("records lost", lost=low - wanted, **known)
         else:
-            log.error("the partition ends before the group's offset: records are lost, or the topic is new", **known)
+            log.error("offset out of range", **known)
         self._restart(partition, low)
 
     def _restart(self, partition: int, offset: int) -> None:

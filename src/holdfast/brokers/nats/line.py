@@ -131,7 +131,7 @@ async def connected(name: str, servers: Sequence[str], who: str, options: Mappin
 
         async def noted(error: Exception) -> None:
             # Whoever waits is told by what it waits for; this is for those who look closer.
-            log.debug("broker connection", place=name, error=repr(error))
+            log.debug("broker connection error", place=name, error=repr(error))
             failed.append(error)
 
         async def closed(lines: list[Line] = lines) -> None:

@@ -223,7 +223,7 @@ class NatsPlace:
             # This process has read here: what was not acknowledged comes again, and of a new stream everything.
             first = self._floors.get((stream, info.created), 0) + 1
             begin = {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": first}
-            log.warning("broker consumer was deleted and is made again", source=self.name, first=first)
+            log.warning("consumer group recreated", source=self.name, first=first)
         return await line.jetstream.add_consumer(
             stream, ConsumerConfig(durable_name=self.group, ack_policy=AckPolicy.EXPLICIT, **begin, **wanted)
         )

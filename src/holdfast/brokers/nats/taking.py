@@ -71,7 +71,7 @@ class NatsSubscription:
         try:
             await self.lag()
         except BrokerUnavailable as error:
-            log.debug("consumer info unknown", source=self._name, error=str(error))
+            log.debug("consumer info unavailable", source=self._name, error=str(error))
 
     async def _pull(self, limit: int, wait: float) -> list["Msg"]:
         """One batch: with `no_wait` and `expires` the server ends it at the last record there is, or after `wait`."""
@@ -160,10 +160,11 @@ class NatsSubscription:
                 missing = min(missing, await self._dropped_after(last))
             if missing > 0:
                 log.error(
-                    "broker stream dropped records that this group was never handed; raise the stream's limits",
+                    "records lost",
                     source=self._name,
-                    missing=missing,
+                    lost=missing,
                     after=last,
+                    hint="raise the limits of the stream",
                 )
 
     async def _dropped_after(self, sequence: int) -> int:
@@ -174,7 +175,7 @@ class NatsSubscription:
             state = (await self._line.jetstream.stream_info(self._stream)).state
         except (Error, OSError, TimeoutError) as error:
             # A diagnosis must not cost the records that were just handed over.
-            log.debug("stream info unknown", source=self._name, error=repr(error))
+            log.debug("stream info unavailable", source=self._name, error=repr(error))
             return sys.maxsize
         return int(state.first_seq) - 1 - sequence
 

@@ -212,7 +212,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 async def _on_fault(request: Request, error: Exception) -> Response:
     # The error alone: a traceback with its variables would hold the token, perhaps a payload.
-    log.error("the API failed", operation=f"{request.method} {request.scope['path']}", **raised(error))
+    log.error("api request failed", operation=f"{request.method} {request.scope['path']}", **raised(error))
     return respond(Problem(500, "fault", "this is a fault in Holdfast; its log says more"))
 
 

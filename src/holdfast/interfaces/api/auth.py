@@ -67,7 +67,7 @@ class AuthMiddleware:
         except HoldfastError as error:
             # Nobody has shown a valid token yet, so the response names neither the store nor its host.
             if self._faults.take() is not None:
-                log.warning("a caller could not be identified", **raised(error))
+                log.warning("caller identification failed", **raised(error))
             found = problem_of(error)
             shown = Problem(found.status, found.code, "the store cannot be reached; try again", headers=found.headers)
             await respond(shown)(scope, receive, send)

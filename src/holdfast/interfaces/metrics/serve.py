@@ -74,7 +74,7 @@ def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="holdfast-metrics", daemon=True)
     thread.start()
-    log.info("metrics are served", url=f"http://{host}:{server.server_port}/metrics")
+    log.info("metrics server started", url=f"http://{host}:{server.server_port}/metrics")
     try:
         yield server.server_port
     finally:
@@ -133,7 +133,7 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
         if not isinstance(error, OSError):  # a client that is gone needs no answer
-            log.error("metrics cannot be served", **({} if error is None else raised(error)))
+            log.error("metrics request failed", **({} if error is None else raised(error)))
 
 
 class _Answer(BaseHTTPRequestHandler):

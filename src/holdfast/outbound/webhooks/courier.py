@@ -173,7 +173,7 @@ class Courier:
             try:
                 await self._disable(endpoint, f"{host} answered 410 Gone")
             except StoreUnavailable as error:
-                log.warning("an endpoint that is gone was not disabled", endpoint=endpoint.id, error=str(error))
+                log.warning("webhook endpoint disable failed", endpoint=endpoint.id, error=str(error))
         now = datetime.now(UTC)
         said = {"date": format_datetime(now, usegmt=True), **answer.headers}
         if answer.status == HTTPStatus.GONE:
@@ -217,9 +217,12 @@ def _judged(answer: Answer) -> tuple[Result, str]:
 
 
 def _log(endpoint: Endpoint, answer: Answer) -> None:
-    say = log.debug if 200 <= answer.status < 300 else log.warning
     latency = round(answer.latency * 1000, 1)
-    say("webhook answered", endpoint=endpoint.id, tenant=endpoint.tenant, http_status=answer.status, latency_ms=latency)
+    known = {"endpoint": endpoint.id, "tenant": endpoint.tenant, "http_status": answer.status, "latency_ms": latency}
+    if 200 <= answer.status < 300:
+        log.debug("webhook response", **known)
+    else:
+        log.warning("webhook response", **known)
 
 
 def _phrase(status: int) -> str:
