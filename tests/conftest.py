@@ -3,9 +3,18 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import structlog
 
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
+
+
+@pytest.fixture(autouse=True)
+def default_logging() -> Iterator[None]:
+    """Undoes what a test configured: `capture_logs` and commands in this process leave structlog configured, and then
+    the log lines of later tests go where they sent them, or to stdout."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

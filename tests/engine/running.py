@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast import Holdfast, WorkerOptions
+from holdfast._log import background
 from holdfast.core.delivery import Delivery, Status
 from holdfast.stores.query import Filter, Run, deliveries, runs
 from tests.stores.build import age, sql
@@ -97,5 +98,6 @@ async def query(hf: Holdfast, text: str) -> list[tuple[Any, ...]]:
 
 
 def said(log: Log, event: str) -> Log:
-    """The log lines with this text."""
+    """The log lines with this text; those that the logging thread holds are written first."""
+    background.flush()
     return [line for line in log if line["event"] == event]
