@@ -6,9 +6,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 from structlog.testing import capture_logs
 
-from holdfast.core.errors import StoreError
+from holdfast.core.errors import PermissionDenied
+from holdfast.interfaces.cli import main
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from tests.ops.role_work import operate, prepare_plan, produce, read, work
@@ -111,12 +113,20 @@ async def test_a_reader_recognises_tokens_without_recording_their_use(owner: str
     assert found is not None
     assert found.valid
     assert (await ops.tokens())[-1].last_used_at is None
-    with pytest.raises(StoreError, match="permission denied"):
+    with pytest.raises(PermissionDenied, match="permission denied"):
         await reader.pause_queue("default", actor="grace", force=True)
     await ops.recognise_token(made.secret)
     assert (await ops.tokens())[-1].last_used_at is not None
     await ops.store.close()
     await reader.store.close()
+
+
+def test_a_command_that_lacks_a_grant_is_refused_and_points_to_the_grants(owner: str) -> None:
+    asked = ["--dsn", as_role(owner, "reader"), "queues", "pause", "default", "--force"]
+    ended = CliRunner().invoke(main, asked, prog_name="holdfast")
+    assert ended.exit_code == 4, ended.output
+    assert "permission denied" in ended.stderr
+    assert "docs/operate/roles.md" in ended.stderr
 
 
 async def test_a_session_that_may_only_read_recognises_tokens(owner: str) -> None:

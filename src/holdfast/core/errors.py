@@ -31,6 +31,7 @@
     │   ├── StoreUnavailable
     │   │   ├── StoreLocked           SQLite: another connection holds a lock
     │   │   └── StoreTimeout          PostgreSQL: a time limit of the role or database ended a statement
+    │   ├── PermissionDenied          PostgreSQL: the role lacks a grant
     │   ├── StoreReplaced             SQLite: the file was deleted or replaced while it was open
     │   ├── StoreBusy                 SQLite: a read snapshot could not become a write
     │   ├── SchemaMismatch
@@ -415,6 +416,21 @@ class StoreUnavailable(StoreError):
     def __str__(self) -> str:
         cause = f" ({self.cause})" if self.cause else ""
         return f"store {self.store} cannot be reached{cause}; check that it runs and that the DSN is right"
+
+
+class PermissionDenied(StoreError):
+    """The database refused a statement because the role lacks a grant; nothing was changed."""
+
+    def __init__(self, store: str, cause: str) -> None:
+        cause = mask(cause)
+        super().__init__(store, cause)
+        self.store, self.cause = store, cause
+
+    def __str__(self) -> str:
+        return (
+            f"store {self.store} refused: {self.cause}; connect with a role that may do this, or grant it what "
+            "docs/operate/roles.md lists"
+        )
 
 
 class StoreLocked(StoreUnavailable):

@@ -20,6 +20,7 @@ _STATUSES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.InvalidName, 422),
     (errors.InvalidPayload, 422),
     (errors.InvalidKey, 422),
+    (errors.PermissionDenied, 403),
     (errors.StoreError, 503),
     (errors.BrokerUnavailable, 503),
 )

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast._log import get_logger
-from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Refused, StoreError
+from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, PermissionDenied, Refused, StoreError
 from holdfast.core.mask import mask
 from holdfast.core.text import storable
 from holdfast.engine.fields import raised
@@ -190,6 +190,8 @@ class Console:
             return self._failed(request, refusal.status, "Not allowed", refusal.why, visitor)
         except NotFound as error:
             return self._failed(request, 404, "Not found", str(error), visitor)
+        except PermissionDenied as error:
+            return self._failed(request, 403, "Not allowed", str(error), visitor)
         except StoreError as error:
             return self._failed(request, 503, "Store unavailable", str(error), visitor)
         except HoldfastError as error:

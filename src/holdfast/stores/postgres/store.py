@@ -17,8 +17,8 @@ from psycopg.types.numeric import Int8Dumper
 from holdfast.core.errors import (
     ConfigurationError,
     LockTimeout,
+    PermissionDenied,
     SchemaMismatch,
-    StoreError,
     StoreTimeout,
     StoreUnavailable,
 )
@@ -324,7 +324,7 @@ class PostgresStore:
         except _UNREACHABLE as error:
             raise StoreUnavailable(self.name, str(error).strip() or type(error).__name__) from error
         except psycopg.errors.InsufficientPrivilege as error:
-            raise StoreError(f"store {self.name} refused: {error}; grant the role what it needs") from error
+            raise PermissionDenied(self.name, str(error).strip()) from error
 
 
 @contextlib.contextmanager
