@@ -44,6 +44,11 @@ async def test_an_agent_lists_reads_and_replays_a_dead_letter_in_its_own_name(sh
         assert len({event["id"] for event in events}) == len(events) == group["count"]
         assert rest["next"] is None
 
+        found = await ask(client, "search", text=group["error_type"], limit=1)
+        assert [one["fingerprint"] for one in found["groups"]] == [group["fingerprint"]]
+        assert found["matches"][0]["field"] == "error"
+        assert await ask(client, "search", text=group["error_type"], after=found["next"], limit=1)
+
         detail = await ask(client, "get_dlq_event_detail", id=events[0]["id"])
         assert detail["message"]["headers"]["request_id"].startswith("r-")
         assert [run["error_type"] for run in detail["runs"]] == ["RuntimeError", "RuntimeError"]

@@ -252,22 +252,17 @@ def carry_out(
     done: list[UUID] = []
     skipped = list(plan.skipped)
     consumers = {item.id: item.consumer for item in plan.items}
+    before = len(consumers.keys() & earlier)
     for batch in _batches([item for item in plan.items if item.id not in earlier]):
         wanted = [Wanted(i.id, i.fence, i.to_generation if generation is None else generation) for i in batch]
         acted = yield from do(act(plan.action, plan.id, wanted, actor, reason, rerun=plan.rerun))
         done += acted.done
         skipped += [Skipped(id=id, consumer=consumers[id], why=why, by=by) for id, why, by in acted.left]
         if progress is not None:
-            progress(Progress(len(done) + len(consumers.keys() & earlier), len(skipped), len(plan.items)))
+            progress(Progress(len(done) + before, len(skipped), len(plan.items)))
     if done and plan.action is Action.REPLAY:
         yield from ask(lambda store: store.hint_sync())
-    return Report(
-        plan=plan.id,
-        action=plan.action,
-        done=tuple(done),
-        earlier=len(consumers.keys() & earlier),
-        skipped=tuple(skipped),
-    )
+    return Report(plan=plan.id, action=plan.action, done=tuple(done), earlier=before, skipped=tuple(skipped))
 
 
 def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Work[Plan]:

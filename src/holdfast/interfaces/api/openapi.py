@@ -114,14 +114,15 @@ def _in_path(one: Endpoint, name: str) -> Schema:
 
 def _in_query(query: type[RequestModel]) -> list[Schema]:
     found = []
-    for name, schema in query.model_json_schema().get("properties", {}).items():
+    described = query.model_json_schema()
+    for name, schema in described.get("properties", {}).items():
         options = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
         kind = options[0] if options else schema
         found.append(
             {
                 "name": name,
                 "in": "query",
-                "required": False,
+                "required": name in described.get("required", ()),
                 "schema": {key: value for key, value in kind.items() if key not in ("title", "default")},
             }
         )

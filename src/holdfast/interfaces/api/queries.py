@@ -68,7 +68,7 @@ class MessageQuery(PageParams):
 class SearchQuery(PageParams):
     """What to look for: a part of an id, an error, a key, tenant, type, consumer or payload."""
 
-    q: Annotated[Text, Field(min_length=2, max_length=200)]
+    q: Annotated[Text, Field(min_length=2, max_length=200, examples=["connection refused"])]
 
 
 class StatsQuery(NoParams):

@@ -92,6 +92,17 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
         return {"groups": await ops.failure_groups(limit=limit, consumers=() if consumer is None else (consumer,))}
 
     @looks
+    async def search(
+        text: Annotated[str, Field(min_length=2, max_length=200, description="What to find, whatever the case.")],
+        after: Annotated[str | None, Field(description="The `next` of the answer before, to search further.")] = None,
+        limit: Limit = 20,
+    ) -> object:
+        """Failure groups and deliveries that hold a text: in a part of an id, the consumer, type, key, error, tenant and
+        other headers, or payload. It searches for a bounded time: `dead_scanned` and `scanned` say how many it has looked
+        at, newest first, and are null when it was all of them; there is more as long as `next` is given."""
+        return await ops.search(text, limit=limit, after=after)
+
+    @looks
     async def get_stats() -> object:
         """How much is pending, in flight and failed, and how old the oldest is, in all and by queue and consumer.
         Figures named in `at_least` are lower bounds."""
