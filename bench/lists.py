@@ -58,7 +58,7 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
     yield "metrics", ops.metrics
     yield "retrying", ops.retrying
     yield "search that finds nothing", lambda: ops.search("nothing such")
-    yield "search for an error", lambda: ops.search("RareError")
+    yield "search for a rare error", lambda: ops.search(GROUPS[-1].error_type)
     yield "plans", ops.plans
     yield "audit", ops.audit
     yield "preview of a group", lambda: ops.plan_replay(Filter(group=GROUPS[-1].fingerprint), limit=100)

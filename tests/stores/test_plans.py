@@ -17,6 +17,7 @@ from holdfast.core.identity import uuid7
 from holdfast.stores import query
 from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, next_expiry, take_over
 from holdfast.stores.counting import counts, failure_groups
+from holdfast.stores.health import at_history_bound
 from holdfast.stores.operate import pause_consumer, replay
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
@@ -577,6 +578,7 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
     assert "delivery_failed_count" in indexes(died([datetime.now(UTC)]))
     assert "delivery_claim" in indexes(retrying([("default", "billing")], 10))
     assert "message_request" in indexes(request_messages("r-1", 10))
+    assert "delivery_replayed" in indexes(at_history_bound())
     indexes(trail_deliveries([fresh_id(), fresh_id()], 10))
     indexes(trail_runs([fresh_id(), fresh_id()], 10))
     assert "audit_target" in str(sqlite_plan(piled_sqlite, trail_audit([fresh_id()], 10))[1])

@@ -6,6 +6,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.identity import uuid7
 from holdfast.stores.audit import AuditFilter, audit_page
 from holdfast.stores.failure import failing_runs
+from holdfast.stores.health import at_history_bound
 from holdfast.stores.plan_following import follow_plan
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.query import Filter, deliveries
@@ -68,6 +69,12 @@ def test_a_search_scans_one_stretch(full: PostgresStore, dead: bool) -> None:
         plan = asked.explain("search_deliveries")
         assert "Seq Scan" not in plan.scans("delivery") | plan.scans("message")
         assert plan.rows_read("delivery") + plan.rows_removed("delivery") <= 2_000
+
+
+def test_full_failure_histories_are_found_by_the_index_of_replayed_deliveries(full: PostgresStore) -> None:
+    with session(full) as asked:
+        assert asked.run(at_history_bound()) == []
+        assert asked.explain("history_bound").scans("delivery") == {"delivery_replayed"}
 
 
 def test_the_beginning_of_an_id_is_looked_up(full: PostgresStore) -> None:

@@ -1,6 +1,6 @@
 """Deliveries, dead letters and jobs: lists, and everything there is to know about one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -90,7 +90,20 @@ def job(id: UUID) -> Work[DeliveryDetail]:
 
 def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first, with the deploy each began with and its frame."""
-    found = yield from do(counting.failure_groups(limit, consumers))
+    return (yield from _described((yield from do(counting.failure_groups(limit, consumers)))))
+
+
+def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> Work[list[FailureGroup]]:
+    """`failure_groups` of those that match by what they show, largest first; only these are counted."""
+    every = yield from _described((yield from do(counting.uncounted_groups())))
+    kinds = [(one.fingerprint, one.consumer) for one in every if matches(one)]
+    if not kinds:
+        return []
+    return (yield from _described((yield from do(counting.failure_groups(limit, kinds=kinds)))))
+
+
+def _described(found: Sequence[FailureGroup]) -> Work[list[FailureGroup]]:
+    """Groups with the deploy each began with and its frame, as they may be shown."""
     runs = yield from do(failing_runs([(one.fingerprint, one.consumer, one.example) for one in found]))
     return [
         shown_group(

@@ -8,6 +8,7 @@ from holdfast.ops.deliveries import failure_groups
 from holdfast.ops.findings import Facts, Finding, judge, schema_finding, worst_first
 from holdfast.ops.projectors import judge_projectors
 from holdfast.ops.relays import relays
+from holdfast.ops.stats import loads
 from holdfast.ops.trend import retrying
 from holdfast.ops.upkeep import now_and_skew
 from holdfast.ops.work import Work, ask, do
@@ -65,5 +66,5 @@ def doctor(
     asked = yield from ask(lambda store: examine(places))
     read = judge_intakes((yield from do(intakes())), facts.now)
     rebuilds = judge_projectors((yield from do(projectors())))
-    work = judge_work(facts, (yield from failure_groups(limit=GROUPS)), (yield from retrying()))
+    work = judge_work(facts, (yield from failure_groups(limit=GROUPS)), (yield from retrying(held=loads(facts.counts))))
     return worst_first([*work, *judge(facts), *read, *rebuilds, *asked])

@@ -12,7 +12,7 @@ from holdfast.stores import lookback
 from holdfast.stores.lookback import Slice
 from holdfast.stores.query import Filter, Listed
 
-_PATIENCE = 0.05
+_PATIENCE = 0.03
 """Seconds for which an empty page is scanned further."""
 
 
@@ -27,7 +27,7 @@ def delivery_page(
 
     What no index serves is scanned for within a bound: a page may hold less than `limit`, even nothing after it has
     scanned for a while, and only when `next` is none was it the last. A page of dead letters is never empty while one
-    matches.
+    matches, unless they are narrowed by type, which is read from each one's message.
     """
     wanted = wanted or Filter()
     if wanted.type is not None:

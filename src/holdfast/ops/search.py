@@ -14,7 +14,7 @@ from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Message
-from holdfast.ops.deliveries import failure_groups
+from holdfast.ops.deliveries import groups_where
 from holdfast.ops.redaction import redactor, shown_listed, shown_message
 from holdfast.ops.work import Work, do
 from holdfast.stores import query
@@ -72,7 +72,7 @@ def search(
     groups: tuple[FailureGroup, ...] = ()
     ids: list[UUID] = []
     if after is None:
-        groups = tuple(one for one in (yield from failure_groups(limit=_GROUPS)) if _in_group(one, wanted))
+        groups = tuple((yield from groups_where(lambda one: _in_group(one, wanted), _GROUPS)))
         ids = yield from _looked_up(wanted, groups, limit)
     marks = _read_marks(after)
     counts = {True: 0, False: 0}

@@ -5,9 +5,9 @@ then counted to the end as long as the budget of the whole call lasts; PostgreSQ
 microsecond. A count that the budget ended is `or_more`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from holdfast.core.tally import Tally
+from holdfast.core.tally import NONE, Tally
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.query import Count, FailureGroup, page_size
@@ -45,21 +45,42 @@ def counts(*, exact: bool = False) -> Steps[list[Count]]:
 
 
 @operation(reads=True)
-def failure_groups(limit: int = 50, consumers: Sequence[str] = ()) -> Steps[list[FailureGroup]]:
+def failure_groups(
+    limit: int = 50, consumers: Sequence[str] = (), kinds: Sequence[Kind] | None = None
+) -> Steps[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all.
 
-    Of more than 500 groups, the first by fingerprint are looked at and those of the newest failures.
+    Of more than 500 groups, the first by fingerprint are looked at and those of the newest failures. `kinds` names the
+    groups to count instead.
     """
     limit = page_size(limit)
+    if kinds is None:
+        kinds = yield from _failure_kinds()
+    kinds = [kind for kind in kinds if not consumers or kind[1] in consumers]
+    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds, _FEW)), strict=True))
+    largest = sorted(counted, key=lambda kind: (-counted[kind][0], kind[0] is None, kind[0] or "", kind[1]))[:limit]
+    return (yield from _examples({kind: counted[kind] for kind in largest}))
+
+
+@operation(reads=True)
+def uncounted_groups() -> Steps[list[FailureGroup]]:
+    """`failure_groups`, all of them, without their sizes and their beginnings: a few look-ups for each."""
+    return (yield from _examples(dict.fromkeys((yield from _failure_kinds()), (NONE, (None,)))))
+
+
+def _failure_kinds() -> Steps[list[Kind]]:
     kinds: list[Kind] = [(mark, consumer) for mark, consumer in (yield Query("failure_kinds", limit=_KINDS + 1))]
     if len(kinds) > _KINDS:
         newest = yield Query("recent_failure_kinds", limit=_NEWEST)
         kinds = list(dict.fromkeys([*kinds, *((mark, consumer) for mark, consumer in newest)]))
-    kinds = [kind for kind in kinds if not consumers or kind[1] in consumers]
-    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds, _FEW)), strict=True))
-    largest = sorted(counted, key=lambda kind: (-counted[kind][0], kind[0] is None, kind[0] or "", kind[1]))[:limit]
-    examples = {row[0]: row for row in (yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(largest))))}
-    return [_group(kind, counted[kind], examples[n]) for n, kind in enumerate(largest) if n in examples]
+    return kinds
+
+
+def _examples(sizes: Mapping[Kind, tuple[Tally, Row]]) -> Steps[list[FailureGroup]]:
+    """The groups of these sizes, each with its newest dead letter."""
+    rows = yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(sizes)))
+    examples = {row[0]: row for row in rows}
+    return [_group(kind, sizes[kind], examples[n]) for n, kind in enumerate(sizes) if n in examples]
 
 
 @operation(reads=True)

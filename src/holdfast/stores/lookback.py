@@ -3,7 +3,8 @@
 A list goes by id, newest first. What an index in that order serves is read at once. For anything else no index is
 kept, because each would cost every write: a page scans a bounded number of deliveries, returns what matches, and
 says where to continue. So a page may hold less than was asked for, even nothing, and not be the last. Only among dead
-letters, which are counted elsewhere, an empty page is the last: the scan continues until something matches.
+letters, which are counted elsewhere, an empty page is the last: the scan continues until something matches. A type is
+not a column of theirs and not counted: narrowed by type, their scan is bounded, too.
 """
 
 from collections.abc import Mapping
@@ -53,7 +54,8 @@ def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -
         return _full((yield from _deliveries(wanted, limit, before, None)), limit)
     found: list[Listed] = []
     stretches = 0
-    while stretches < _STRETCHES or (not found and base != Filter()):
+    counted = base != Filter() and wanted.type is None
+    while stretches < _STRETCHES or (not found and counted):
         # Larger and larger: what is that far back is not found sooner in small steps.
         size = STRETCH * 2 ** max(0, min(stretches - 1, 4))
         stretches += 1

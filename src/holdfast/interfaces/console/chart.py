@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from holdfast.interfaces.cli.formatting import rough
 from holdfast.interfaces.console.watch import Sampled
@@ -86,7 +86,7 @@ def age(history: Sequence[Sampled], now: datetime) -> Chart:
         # Extends the last value to now: a line that ends before the edge looks like an outage.
         points.append((_WIDTH, points[-1][1]))
         drawn = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        marks.append(Markup('<polyline class="line" points="{}"/>').format(drawn))
+        marks.append(f'<polyline class="line" points="{drawn}"/>')
     peak = rough(timedelta(seconds=top))
     collected = rough(now - shown[0].at) if shown else "0s"
     return Chart(
@@ -98,24 +98,28 @@ def age(history: Sequence[Sampled], now: datetime) -> Chart:
     )
 
 
-def _bar(n: int, parts: Sequence[tuple[str, int]], top: int, title: str) -> Markup:
+def _bar(n: int, parts: Sequence[tuple[str, int]], top: int, title: str) -> str:
+    """A bar as markup. Written with f-strings: `Markup.format` would take a third of the time of the whole page."""
     step = _WIDTH / MINUTES
-    drawn, floor = Markup(), float(_FLOOR)
+    drawn, floor = "", float(_FLOOR)
     for kind, count in parts:
         if not count:
             continue
         # A single failure among thousands must be visible.
         high = max(1.5, _ROOM * count / top)
         floor -= high
-        drawn += Markup('<rect class="bar {}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
-            kind, n * step + 1, max(0.0, floor), step - 2, high
+        drawn += (
+            f'<rect class="bar {kind}" x="{n * step + 1:.1f}" y="{max(0.0, floor):.1f}" width="{step - 2:.1f}" '
+            f'height="{high:.1f}"/>'
         )
-    return Markup("<g><title>{}</title>{}</g>").format(title, drawn) if drawn else Markup()
+    return f"<g><title>{escape(title)}</title>{drawn}</g>" if drawn else ""
 
 
-def _frame(title: str, marks: Sequence[Markup]) -> Markup:
+def _frame(title: str, marks: Sequence[str]) -> Markup:
+    """The whole drawing; `marks` are markup, with every text in them escaped."""
+    drawn = Markup("".join(marks))  # noqa: S704 - the marks are made here, their texts escaped
     return Markup(
         '<svg class="chart" viewBox="0 0 {w} {h}" role="img" aria-label="{title}" preserveAspectRatio="none">'
         '<line class="grid" x1="0" y1="{top}" x2="{w}" y2="{top}"/>{marks}'
         '<line class="axis" x1="0" y1="{floor}" x2="{w}" y2="{floor}"/></svg>'
-    ).format(w=_WIDTH, h=_FLOOR + 2, floor=_FLOOR, top=_FLOOR - _ROOM, title=title, marks=Markup("").join(marks))
+    ).format(w=_WIDTH, h=_FLOOR + 2, floor=_FLOOR, top=_FLOOR - _ROOM, title=title, marks=drawn)

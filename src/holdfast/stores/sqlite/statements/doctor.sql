@@ -19,7 +19,7 @@ where d.status = 'in_flight' and d.lease_until < {now} - :grace and coalesce(w.a
 -- name: history_bound
 -- Unfinished deliveries whose failure history is full: replayed again and again, and still not done.
 select d.id, d.consumer from {hf}delivery d
-where d.failure_history is not null and d.status <> 'delivered' and json_array_length(d.failure_history) >= :bound
+where d.failure_history <> '[]' and d.status <> 'delivered' and json_array_length(d.failure_history) >= :bound
 order by d.id desc limit :limit
 
 -- name: subscription_lag
