@@ -27,7 +27,7 @@ PRAGMAS = [
 SETTINGS = "select name, setting from pg_settings where name not like 'transaction\\_%' order by name"
 # What may be said about a transaction that is not ours.
 ALLOWED = re.compile(
-    r"begin immediate|pragma (synchronous|journal_mode|database_list)|select|insert|update|delete|with|create|alter table|drop index",
+    r"begin immediate|pragma (synchronous|journal_mode|database_list)|select|insert|update|delete|with|create|alter table|drop (index|view)",
     re.I,
 )
 
