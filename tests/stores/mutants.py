@@ -210,6 +210,16 @@ CLAIMING = [
         sqlite("claim", "{suspicion}"),
     ),
     *kills(
+        partial(test_claim.test_a_large_payload_does_not_come_with_the_claim, text=test_claim.LARGE["compressible"]),
+        postgres("claimed", "octet_length(m.text) <= 65536"),
+        sqlite("with_message", "length(m.payload) <= 65536"),
+    ),
+    *kills(
+        test_claim.test_a_takeover_reads_no_payload,
+        postgres("take_over", "null::text as text", "m.payload::text as text"),
+        sqlite("take_over", "null as text", "m.payload as text"),
+    ),
+    *kills(
         test_claim.test_a_claim_counts_the_attempt_raises_the_fence_and_sets_the_lease,
         postgres("taken", "attempts = d.attempts + 1", "attempts = d.attempts"),
         sqlite("taken", "attempts = attempts + 1", "attempts = attempts"),

@@ -3,10 +3,11 @@
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+import orjson
 import pytest
 
 from holdfast.core.delivery import Status
-from holdfast.stores.claim import Lane, claim, claim_anew, claim_trial, lanes
+from holdfast.stores.claim import Lane, claim, claim_anew, claim_trial, lanes, load_payload, take_over
 from holdfast.stores.operate import (
     block_consumer,
     pause_consumer,
@@ -311,3 +312,34 @@ async def test_claims_of_any_size(store: Store, limit: int) -> None:
     assert len({c.id for c in claimed}) == limit
     (row,) = sql(store, "select count(*) from {hf}delivery where status = 'in_flight'")
     assert row == (limit,)
+
+
+LARGE = {
+    "compressible": "x" * 1_000_000,
+    "incompressible": "".join(chr(48 + (n * n * 7919 + n // 3) % 75) for n in range(200_000)),
+    "barely larger": "x" * 65_536,
+}
+
+
+@pytest.mark.parametrize("text", LARGE.values(), ids=LARGE)
+async def test_a_large_payload_does_not_come_with_the_claim(store: Store, text: str) -> None:
+    """FAULTS 69: one claim of many large payloads would exceed the worker's memory."""
+    await put(store, *[job("mail", {"text": text}) for _ in range(2)], job("mail", {"text": "small"}))
+    small, *large = sorted(await claim_all(store, "w1"), key=lambda claimed: claimed.has_payload, reverse=True)
+    assert (small.has_payload, [claimed.payload for claimed in large]) == (True, ["", ""])
+    for claimed in large:
+        assert orjson.loads(await store.run(load_payload(claimed.message_id))) == {"text": text}
+
+
+async def test_an_idle_workers_claim_leaves_a_large_payload_out(store: Store) -> None:
+    await put(store, job("mail", {"text": LARGE["compressible"]}))
+    (claimed,) = await store.run(claim_anew(["mail"], 0, "w1", LEASE, 10))
+    assert not claimed.has_payload
+
+
+async def test_a_takeover_reads_no_payload(store: Store) -> None:
+    await put(store, job("mail", {"text": "small"}))
+    await claim_all(store, "w1")
+    age(store, 2 * LEASE)
+    ((taken, _),) = await store.run(take_over("reaper", LEASE, 10))
+    assert not taken.has_payload

@@ -27,6 +27,7 @@ from holdfast.engine.fields import fields, raised
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.payloads import LargePayloads
 from holdfast.engine.settler import Settler
 from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
@@ -65,13 +66,35 @@ class Attempts:
         self._settler, self._outcomes, self._over = settler, outcomes, over
         self._threads = Threads("holdfast-handler")
         self._blocking = Blocking(self._store, worker, around.probes, self._threads, hold_back)
+        self._payloads = LargePayloads(self._store)
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs one delivery to its end in this task. Cancelled, it gives the delivery back."""
-        if (redactor := self._around.redactor()).declared:
-            hide_from_here(redactor.hide(claimed.type, claimed.payload))
+        if claimed.has_payload:
+            await self._attempt(claimed, claimed, task)
+            return
         try:
-            await self._run(claimed, task)
+            loaded = await self._payloads.load(claimed)
+        except asyncio.CancelledError:
+            while task.cancelling():
+                task.uncancel()
+            self.settle(claimed, Released(started=False))
+            return
+        except Exception as error:  # noqa: BLE001
+            log.error("the payload could not be loaded", **fields(claimed) | raised(error))
+            self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
+            return
+        try:
+            await self._attempt(claimed, loaded, task)
+        finally:
+            self._payloads.release(loaded)
+
+    async def _attempt(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
+        """Runs a delivery. `loaded` has its payload; `claimed` may not, so that a settlement does not keep it in memory."""
+        if (redactor := self._around.redactor()).declared:
+            hide_from_here(redactor.hide(claimed.type, loaded.payload))
+        try:
+            await self._run(claimed, loaded, task)
         except Exception as error:  # noqa: BLE001
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
             log.error("attempt failed outside handler", **fields(claimed) | raised(error))
@@ -96,11 +119,11 @@ class Attempts:
         """Ends the threads that are free."""
         self._threads.close()
 
-    async def _run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
+    async def _run(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
         handler = self._around.handlers[claimed.consumer]
         policy = handler.retry if claimed.retry is None else self._policy(claimed)
         context = Context(
-            claimed,
+            loaded,
             self._worker,
             self._store,
             self._around.publisher,
@@ -112,10 +135,10 @@ class Attempts:
         started = time.monotonic()
         trace = None
         if self._around.tracing.on:
-            run, first = partial(self._execute, handler, claimed, context, task), first_trace(claimed.id)
+            run, first = partial(self._execute, handler, loaded, context, task), first_trace(claimed.id)
             ended, trace = await traced(self._around.tracing, claimed, run, partial(self._store.run, first))
         else:
-            ended = await self._execute(handler, claimed, context, task)
+            ended = await self._execute(handler, loaded, context, task)
         elapsed = time.monotonic() - started
         outcome = await self._found(claimed, ended, elapsed) if context.completing else ended.outcome
         if outcome is not None and context.already_handled:

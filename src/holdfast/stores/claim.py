@@ -30,7 +30,11 @@ class Lane(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A delivery this worker may run, joined with its message. `payload` and `headers` are JSON text."""
+    """A delivery this worker may run, joined with its message. `payload` and `headers` are JSON text.
+
+    A payload of more than 64 kB is left out, and `payload` is empty, so that claims are bounded in bytes: `load_payload`
+    reads it just before the run.
+    """
 
     id: UUID
     message_id: UUID
@@ -53,6 +57,11 @@ class Claimed(NamedTuple):
     headers: str
     occurred_at: datetime
     message_generation: int
+
+    @property
+    def has_payload(self) -> bool:
+        """Whether the payload came with the claim. JSON text is never empty."""
+        return self.payload != ""
 
     @property
     def own_policy(self) -> RetryPolicy | None:
@@ -149,9 +158,16 @@ def claim_anew(
     return [_claimed(row) for row in rows]
 
 
+@operation(reads=True)
+def load_payload(message_id: UUID) -> Steps[str]:
+    """The payload of a claimed delivery that was too large to come with the claim."""
+    ((payload,),) = yield Query("payload", {"message_id": message_id})
+    return str(payload)
+
+
 @operation(single=True)
 def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver]]:
-    """Takes deliveries whose lease and whose worker's lease are both past; no attempt is counted.
+    """Takes deliveries whose lease and whose worker's lease are both past; no attempt is counted, and no payload is read.
 
     The old owner's fence is void from here on. What becomes of each is decided and settled as for any failure.
     """

@@ -55,6 +55,12 @@ def build(dsn: str) -> Holdfast:
         note(f"visit {body['n']} {ctx.message_id} by {os.environ.get('HOLDFAST_TEST_NAME', '')}")
         _wait(body, "outside")
 
+    @hf.consumer("weigh", retry=soon)
+    async def weigh(ctx: Context, body: dict[str, Any]) -> None:
+        """Waits a moment with its payload in memory, as a handler that sends it elsewhere does."""
+        await asyncio.sleep(0.05)
+        note(f"weigh {body['n']} {len(body['text'])}")
+
     @hf.consumer("die", retry=RetryPolicy.fixed(0.05, attempts=BUDGET))
     def die(ctx: Context, body: dict[str, Any]) -> None:
         note(f"die {body['n']} attempt {ctx.attempt}")

@@ -1,7 +1,13 @@
 -- fragment: claimed
 u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
-u.holds, u.expiries, u.suspect, u.run_at, u.retry::text, m.type, m.source, m.key, m.payload::text,
+u.holds, u.expiries, u.suspect, u.run_at, u.retry::text, m.type, m.source, m.key,
+case when octet_length(m.text) <= 65536 then m.text else '' end,
 m.headers::text, m.occurred_at, m.generation
+
+-- fragment: with_message
+cross join lateral (
+  select m.*, case when pg_column_size(m.payload) <= 65536 then m.payload::text end as text
+  from {hf}message m where m.id = u.message_id offset 0) m
 
 -- fragment: innocent
 not d.suspect
@@ -45,7 +51,9 @@ where q.paused_at is null and c.paused_at is null and {unheld}
 
 -- name: claim
 -- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence. `offset 0` leaves
--- one look-up for each message as the only way, also for a plan that was made while there were none.
+-- one look-up for each message as the only way, also for a plan that was made while there were none. A large payload is
+-- left out, or one claim could exceed the worker's memory: its stored size is known without reading it, the size of its
+-- text only once it is decompressed.
 with c as materialized (
   select d.id
   from unnest(:queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
@@ -65,7 +73,7 @@ u as (
   where d.id = any (array(select c.id from c))
   returning d.*)
 select {claimed} from u
-cross join lateral (select m.* from {hf}message m where m.id = u.message_id offset 0) m
+{with_message}
 
 -- name: claim_anew
 -- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
@@ -91,7 +99,7 @@ u as (
   where d.id = any (array(select c.id from c))
   returning d.*)
 select {claimed} from u
-cross join lateral (select m.* from {hf}message m where m.id = u.message_id offset 0) m
+{with_message}
 
 -- fragment: taken
 set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claimed_at = now(),
@@ -107,7 +115,7 @@ where c.name = :name::text and c.blocked_until <= now() for update skip locked
 update {hf}consumer set blocked_until = now() + :delay::interval where name = :name::text
 
 -- name: take_over
--- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.
+-- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt. It reads no payload: none runs.
 with c as materialized (
   select d.id from {hf}delivery d
   left join {hf}worker w on w.id = d.locked_by
@@ -119,7 +127,7 @@ u as (
   where d.id = any (array(select c.id from c))
   returning d.*)
 select {claimed}, coalesce(u.retry, k.retry)::text
-from u join {hf}message m on m.id = u.message_id
+from u cross join lateral (select m.*, null::text as text from {hf}message m where m.id = u.message_id) m
 left join {hf}consumer k on k.name = u.consumer
 
 -- name: next_expiry
@@ -133,3 +141,7 @@ select extract(epoch from least(
 -- name: holdings
 -- What a worker holds according to the store; it may not know of a claim whose reply was lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker::text
+
+-- name: payload
+-- The payload of a claimed delivery that was too large to come with the claim.
+select m.payload::text from {hf}message m where m.id = :message_id::uuid

@@ -1,7 +1,12 @@
 -- fragment: claimed
 u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
-u.holds, u.expiries, u.suspect, u.run_at, u.retry, m.type, m.source, m.key, m.payload,
+u.holds, u.expiries, u.suspect, u.run_at, u.retry, m.type, m.source, m.key,
+coalesce(m.text, ''),
 m.headers, m.occurred_at, m.generation
+
+-- fragment: with_message
+join (select m.*, case when length(m.payload) <= 65536 then m.payload end as text from {hf}message m) m
+  on m.id = u.message_id
 
 -- fragment: innocent
 not d.suspect
@@ -55,7 +60,8 @@ where q.paused_at is null and c.paused_at is null and {unheld}
                and (w.queues = '[]' or l.queue in (select value from json_each(w.queues))))))
 
 -- name: claim
--- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence.
+-- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence. A large payload is
+-- left out, or one claim could exceed the worker's memory.
 -- each: lanes
 update {hf}delivery
 {taken}
@@ -68,7 +74,7 @@ where id in (
   order by d.run_at, d.id limit :limit)
 returning id;
 -- all: returned
-select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value join {hf}message m on m.id = u.message_id
+select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value {with_message}
 
 -- name: claim_anew
 -- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
@@ -92,7 +98,7 @@ where id in (
   order by l.priority, l.queue, l.consumer, l.generation, t.run_at, t.id limit :limit)
 returning id;
 -- all: returned
-select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value join {hf}message m on m.id = u.message_id
+select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value {with_message}
 
 -- fragment: taken
 set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, claimed_at = {now},
@@ -107,7 +113,7 @@ select c.name from {hf}consumer c where c.name = :name and c.blocked_until <= {n
 update {hf}consumer set blocked_until = {now} + :delay where name = :name
 
 -- name: take_over
--- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt.
+-- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt. It reads no payload: none runs.
 -- once
 update {hf}delivery
 set fence = fence + 1, lease_until = {now} + :lease, locked_by = :worker
@@ -119,7 +125,7 @@ where id in (
 returning id;
 -- each: returned
 select {claimed}, coalesce(u.retry, k.retry)
-from {hf}delivery u join {hf}message m on m.id = u.message_id
+from {hf}delivery u join (select m.*, null as text from {hf}message m) m on m.id = u.message_id
 left join {hf}consumer k on k.name = u.consumer
 where u.id = :id
 
@@ -135,3 +141,7 @@ select (min(e.at) - {now}) / 1000.0 from (
 -- name: holdings
 -- What a worker holds according to the store; it may not know of a claim whose reply was lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker
+
+-- name: payload
+-- The payload of a claimed delivery that was too large to come with the claim.
+select m.payload from {hf}message m where m.id = :message_id

@@ -1,0 +1,51 @@
+"""Loads payloads that were too large to come with their claim, bounded in bytes per worker."""
+
+import asyncio
+
+from holdfast._log import get_logger
+from holdfast.core.errors import StoreUnavailable
+from holdfast.engine.fields import fields
+from holdfast.stores.claim import Claimed, load_payload
+from holdfast.stores.protocol import Store
+
+log = get_logger("holdfast.worker")
+
+_LIMIT = 64 * 1024 * 1024
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+
+
+class LargePayloads:
+    """Loads one payload at a time, and only while those of running handlers are below the limit.
+
+    So a worker holds at most the limit plus one payload, however many slots it has, and one payload can always be loaded.
+    """
+
+    def __init__(self, store: Store, limit: int = _LIMIT) -> None:
+        self._store, self._limit, self._held = store, limit, 0
+        self._turn = asyncio.Lock()
+        self._released = asyncio.Event()
+
+    async def load(self, claimed: Claimed) -> Claimed:
+        """Waits for its turn and for memory, then reads the payload; waits while the store is unavailable."""
+        async with self._turn:
+            while self._held >= self._limit:
+                self._released.clear()
+                await self._released.wait()
+            loaded = claimed._replace(payload=await self._read(claimed))
+            self._held += len(loaded.payload)
+            return loaded
+
+    def release(self, loaded: Claimed) -> None:
+        """Counts a payload off: its handler has ended."""
+        self._held -= len(loaded.payload)
+        self._released.set()
+
+    async def _read(self, claimed: Claimed) -> str:
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                return await self._store.run(load_payload(claimed.message_id))
+            except StoreUnavailable as error:
+                log.warning("a large payload waits for the store", **fields(claimed) | {"error": str(error)})
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
