@@ -119,7 +119,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (RetryAfter("5m", "busy"), ["5m", "busy"]),
     (Snooze(90), ["1m 30s"]),
     (Cancel("out of stock"), ["out of stock"]),
-    (Outage("mail"), ["mail is out"]),
+    (Outage("mail"), ["mail is unavailable"]),
     (CircuitOpen("acme", "5m"), ["acme", "5m"]),
     (CircuitOpen("acme", AT), ["acme", "2026-01-02T00:00:00+00:00"]),
 ]

@@ -187,8 +187,8 @@ def test_an_app_with_options_that_cannot_work_is_refused(problem: str, given: di
         ("retry is 5; for 5 runs give", {"retry": 5}),
         ("max_attempts is '5'", {"max_attempts": "5"}),
         ("priority is 9", {"priority": 9}),
-        ("queue name '' is refused", {"queue": ""}),
-        ("key '7' is refused: it is a int", {"key": 7}),
+        ("queue name '' is invalid", {"queue": ""}),
+        ("key '7' is invalid: it is a int", {"key": 7}),
         ("run_at is .* give a datetime with a time zone", {"run_at": datetime(2030, 1, 1)}),  # noqa: DTZ001
         ("both delay and run_at", {"delay": 1, "run_at": datetime(2030, 1, 1, tzinfo=UTC)}),
     ],

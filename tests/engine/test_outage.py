@@ -69,7 +69,7 @@ async def test_an_outage_returns_the_attempt_and_blocks_the_consumer(app: Holdfa
     (consumer,) = await app.store.run(consumers())
     assert consumer.blocked_resource == "mail"
     assert consumer.blocked_until is not None
-    assert [(run.outcome, run.error) for run in await run_records(app)] == [("failed", "mail is out")]
+    assert [(run.outcome, run.error) for run in await run_records(app)] == [("failed", "mail is unavailable")]
 
 
 async def test_a_blocked_consumer_is_left_alone_by_every_worker(
@@ -167,7 +167,7 @@ async def test_poison_that_looks_like_an_outage_ends_as_a_dead_letter(app: Holdf
     await pass_time(app, timedelta(hours=1), "delivery")
     await drain(app, idle_limit=NOW)
     dead = await only(app)
-    assert (dead.status, dead.attempts, dead.last_error) == (Status.FAILED, 2, "mail is out")
+    assert (dead.status, dead.attempts, dead.last_error) == (Status.FAILED, 2, "mail is unavailable")
 
 
 async def test_without_a_probe_an_outage_may_last_and_one_delivery_at_a_time_tries_whether_it_is_over(

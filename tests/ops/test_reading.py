@@ -97,7 +97,7 @@ async def test_a_pending_delivery_says_what_it_waits_for(store: Store, ops: Oper
     assert (await obstacles())[:3] == (
         "queue slow is paused",
         "consumer mail is paused",
-        "consumer mail is blocked: smtp is out",
+        "consumer mail is blocked: smtp is unavailable",
     )
 
 

@@ -168,7 +168,7 @@ async def test_blocking_holds_a_consumer_for_a_while_and_says_why(store: Store) 
     (free,) = await store.run(consumers())
     assert (free.blocked_until, free.blocked_resource) == (None, None)
     acts = [(e.actor, e.action, e.reason) for e in reversed(await store.run(audit()))]
-    assert acts == [("worker-1", "block", "smtp is out"), ("ada", "unblock", None)]
+    assert acts == [("worker-1", "block", "smtp is unavailable"), ("ada", "unblock", None)]
 
 
 async def test_the_longer_an_outage_lasts_the_longer_is_the_pause(store: Store) -> None:

@@ -48,7 +48,7 @@ async def test_a_commit_that_meets_a_reader_is_rolled_back_and_leaves_no_lock(
 ) -> None:
     other.execute("begin")
     other.execute("select * from orders").fetchone()
-    with pytest.raises(StoreLocked, match=r"rolled back.*kept reading"):
+    with pytest.raises(StoreLocked, match=r"rolled back.*was reading"):
         await put(store, message("order.placed"))
     other.execute("rollback")
     other.execute("insert into orders values (3)")  # the file is not left locked

@@ -36,7 +36,7 @@ def assert_no_secret(error: BaseException, store: object = None) -> None:
 async def test_an_unreachable_server_is_named_without_its_password() -> None:
     store = PostgresStore(f"postgresql://ada:{SECRET}@127.0.0.1:{free_port()}/shop?password={SECRET}", timeout=SOON)
     assert store.name.startswith("postgresql://127.0.0.1:")
-    with pytest.raises(StoreUnavailable, match="check that it runs") as unavailable:
+    with pytest.raises(StoreUnavailable, match="check that it is running") as unavailable:
         await store.run(counts())
     assert_no_secret(unavailable.value, store)
     for attempt in (lambda: store.run_sync(counts()), store.migrate, store.schema_status):

@@ -82,7 +82,7 @@ async def test_each_attempt_is_signed_anew_under_the_same_id(
     for request, stamp in zip(receiver.requests, stamps, strict=True):
         verify(request.body, request.headers, added.secret, now=stamp)
     first, second, third = await run_records(hf)
-    assert first.error == f'127.0.0.1:{receiver.port} answered 500 Internal Server Error and said "oops"'
+    assert first.error == f'127.0.0.1:{receiver.port} answered 500 Internal Server Error: "oops"'
     assert [run.detail["status"] for run in (first, second, third) if run.detail] == [500, 503, 200]
 
 

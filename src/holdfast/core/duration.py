@@ -103,7 +103,7 @@ def _from_seconds(exact: Decimal) -> timedelta:
 
 
 def _invalid(name: str, value: object, problem: str) -> InvalidDuration:
-    # errors.py needs durations for its signals, so the import can only point this way when it is used.
+    # Imported here: the errors package itself imports this module.
     from holdfast.core.errors import InvalidDuration
 
     return InvalidDuration(name, value, problem)

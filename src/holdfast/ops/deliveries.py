@@ -160,7 +160,7 @@ def _obstacles(one: Listed) -> Work[tuple[str, ...]]:
         if consumer.name == row.consumer and consumer.paused_at is not None:
             found.append(f"consumer {row.consumer} is paused")
         if consumer.name == row.consumer and consumer.blocked_until is not None and consumer.blocked_until > now:
-            found.append(f"consumer {row.consumer} is blocked: {consumer.blocked_resource} is out")
+            found.append(f"consumer {row.consumer} is blocked: {consumer.blocked_resource} is unavailable")
     serving = [w for w in (yield from do(workers())) if w.alive and row.consumer in w.consumers]
     if not serving:
         found.append(f"no living worker serves {row.consumer}")

@@ -265,7 +265,7 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
     for one in facts.consumers:
         if one.blocked_until is not None and one.blocked_until > facts.now:
             left = _rough(one.blocked_until - facts.now)
-            message = f"consumer {one.name} is blocked for another {left}: {one.blocked_resource} is out"
+            message = f"consumer {one.name} is blocked for another {left}: {one.blocked_resource} is unavailable"
             yield Finding("blocked", Level.WARN, message, "it goes on by itself; mend the resource")
 
 

@@ -165,7 +165,7 @@ def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> St
     ((until, now),) = yield Query("block_consumer", {"name": name, "resource": resource, **bounds})
     began = not rows[0][0]
     if began:
-        yield audited(actor, "block", "consumer", name, f"{resource} is out")
+        yield audited(actor, "block", "consumer", name, f"{resource} is unavailable")
     return Blocked(began, aware_time(until) - aware_time(now))
 
 

@@ -1,0 +1,139 @@
+"""Every exception Holdfast raises, in one tree.
+
+::
+
+    HoldfastError
+    ├── ConfigurationError            a setting or a declaration is wrong; fix the code
+    │   └── InvalidDuration           (also ValueError)
+    ├── InvalidName                   (also ValueError) a queue, consumer, source, schema, type …
+    ├── InvalidPayload                (also ValueError) `.path` is the position
+    │   ├── PayloadTooLarge
+    │   └── UnreadableRecord          a broker record cannot be converted to a message
+    ├── InvalidKey                    (also ValueError)
+    │   └── KeyRequired               a request has no idempotency key, and one is required
+    ├── KeyConflict                   one key, two different contents
+    ├── UnsupportedConnection         (also TypeError)
+    │   └── WrongDatabase
+    ├── NoTransaction                 the connection is in autocommit mode
+    ├── NotFound
+    ├── LeaseLost                     another worker owns the claim now
+    ├── ReservationLost               another request owns the idempotency key now
+    ├── RebuildLost                   another process owns the rebuild now
+    ├── RebuildStopped                the handler cannot apply an event during a rebuild
+    ├── AlreadyHandled                the effect was already applied; roll back
+    ├── Refused                       the state of the item does not allow an operator action
+    ├── ServiceRefused                a service answered a call with an error status
+    ├── AddressRefused                a webhook URL resolves to an address that must not be called
+    ├── WebhookRefused                a webhook receiver answered with an error status
+    ├── InvalidSignature              (also ValueError) a received webhook is not authentic
+    ├── BrokerUnavailable             a broker cannot be reached, or did not confirm
+    ├── StoreError
+    │   ├── StoreUnavailable
+    │   │   ├── StoreLocked           SQLite: another connection holds a lock
+    │   │   └── StoreTimeout          PostgreSQL: a time limit of the role or database cancelled a statement
+    │   ├── PermissionDenied          PostgreSQL: the role lacks a grant
+    │   ├── StoreReplaced             SQLite: the file was deleted or replaced while it was open
+    │   ├── StoreBusy                 SQLite: a read snapshot cannot become a write
+    │   ├── SchemaMismatch
+    │   ├── LogRewound                PostgreSQL: the event store was restored on another server
+    │   ├── EngineRunning             a second engine on one SQLite file
+    │   └── LockTimeout               a migration could not acquire its lock
+    └── Signal                        a handler may raise *or* return it
+        ├── TerminalError             dead letter now
+        ├── RetryAfter                retry after a delay, within limits
+        ├── Snooze                    run again later, not a failure
+        ├── Cancel                    discard, no alert
+        ├── Outage                    your own infrastructure is unavailable: block
+        └── CircuitOpen               a dependency is unavailable: park
+
+A constructor takes facts, and the class builds the message: what happened, to which item, what to do next. The facts
+are attributes. Every error can be pickled and copied, including subclasses with another constructor.
+"""
+
+from holdfast.core.errors.connection import NoTransaction, UnsupportedConnection, WrongDatabase
+from holdfast.core.errors.operation import NotFound, Refused
+from holdfast.core.errors.ownership import AlreadyHandled, LeaseLost, RebuildLost, RebuildStopped, ReservationLost
+from holdfast.core.errors.remote import (
+    AddressRefused,
+    BrokerUnavailable,
+    InvalidSignature,
+    ServiceRefused,
+    WebhookRefused,
+)
+from holdfast.core.errors.root import HoldfastError
+from holdfast.core.errors.signals import Cancel, CircuitOpen, Outage, RetryAfter, Signal, Snooze, TerminalError
+from holdfast.core.errors.store import (
+    EngineRunning,
+    LockTimeout,
+    LogRewound,
+    PermissionDenied,
+    SchemaMismatch,
+    StoreBusy,
+    StoreError,
+    StoreLocked,
+    StoreReplaced,
+    StoreTimeout,
+    StoreUnavailable,
+)
+from holdfast.core.errors.validation import (
+    ConfigurationError,
+    InvalidDuration,
+    InvalidKey,
+    InvalidName,
+    InvalidPayload,
+    KeyConflict,
+    KeyRequired,
+    PayloadTooLarge,
+    UnreadableRecord,
+)
+
+__all__ = [
+    "AddressRefused",
+    "AlreadyHandled",
+    "BrokerUnavailable",
+    "Cancel",
+    "CircuitOpen",
+    "ConfigurationError",
+    "EngineRunning",
+    "HoldfastError",
+    "InvalidDuration",
+    "InvalidKey",
+    "InvalidName",
+    "InvalidPayload",
+    "InvalidSignature",
+    "KeyConflict",
+    "KeyRequired",
+    "LeaseLost",
+    "LockTimeout",
+    "LogRewound",
+    "NoTransaction",
+    "NotFound",
+    "Outage",
+    "PayloadTooLarge",
+    "PermissionDenied",
+    "RebuildLost",
+    "RebuildStopped",
+    "Refused",
+    "ReservationLost",
+    "RetryAfter",
+    "SchemaMismatch",
+    "ServiceRefused",
+    "Signal",
+    "Snooze",
+    "StoreBusy",
+    "StoreError",
+    "StoreLocked",
+    "StoreReplaced",
+    "StoreTimeout",
+    "StoreUnavailable",
+    "TerminalError",
+    "UnreadableRecord",
+    "UnsupportedConnection",
+    "WebhookRefused",
+    "WrongDatabase",
+]
+
+# The store keeps the full name of an error's class and groups failures by it, so the name does not depend on the module.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name

@@ -1,0 +1,28 @@
+"""Errors about operator actions: the item does not exist, or its state does not allow the action."""
+
+from __future__ import annotations
+
+from holdfast.core.errors.root import HoldfastError, picklable, quoted
+
+
+class NotFound(HoldfastError):
+    """The requested item does not exist in this store."""
+
+    def __init__(self, what: str, id: object, hint: str = "check the id and whether it was pruned") -> None:
+        self.what, self.id, self.hint = what, picklable(id), hint
+        super().__init__(what, self.id, hint)
+
+    def __str__(self) -> str:
+        return f"no {self.what} {quoted(self.id)} in this store; {self.hint}"
+
+
+class Refused(HoldfastError):
+    """The current state of the item does not allow the action. Nothing changed."""
+
+    def __init__(self, action: str, item: str, state: str, remedy: str = "") -> None:
+        super().__init__(action, item, state, remedy)
+        self.action, self.item, self.state, self.remedy = action, item, state, remedy
+
+    def __str__(self) -> str:
+        text = f"cannot {self.action} {self.item}: it is {self.state}"
+        return f"{text}; {self.remedy}" if self.remedy else text

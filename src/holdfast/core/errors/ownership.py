@@ -1,0 +1,78 @@
+"""Errors about work that this process no longer owns or that is already done: roll back and stop."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from holdfast.core.errors.root import HoldfastError, quoted
+
+
+class LeaseLost(HoldfastError):
+    """The caller no longer owns the claim. Its write changed nothing."""
+
+    def __init__(self, delivery_id: UUID, fence: int) -> None:
+        super().__init__(delivery_id, fence)
+        self.delivery_id, self.fence = delivery_id, fence
+
+    def __str__(self) -> str:
+        return (
+            f"delivery {self.delivery_id} is no longer held under fence {self.fence}: its lease expired, or "
+            "it was cancelled or replayed; roll back and stop, the current owner settles it"
+        )
+
+
+class ReservationLost(HoldfastError):
+    """The request no longer owns its idempotency key. Let the exception roll back the effect."""
+
+    def __init__(self, scope: str, key: str) -> None:
+        super().__init__(scope, key)
+        self.scope, self.key = scope, key
+
+    def __str__(self) -> str:
+        return (
+            f"idempotency key {quoted(self.key)} of scope {quoted(self.scope)} is no longer held by this request: its "
+            "lease expired and another request took over, or an operator released it; roll back, the other request "
+            "responds"
+        )
+
+
+class RebuildLost(HoldfastError):
+    """This process no longer owns the rebuild. Its last write changed nothing, and the live result is unchanged."""
+
+    def __init__(self, projector: str) -> None:
+        super().__init__(projector)
+        self.projector = projector
+
+    def __str__(self) -> str:
+        return (
+            f"this process no longer owns the rebuild of projector {quoted(self.projector)}: its lease expired, or "
+            "another rebuild started; check `holdfast projectors list`, and rebuild again"
+        )
+
+
+class RebuildStopped(HoldfastError):
+    """The handler cannot apply an event during a rebuild. With an online rebuild the live result is unchanged."""
+
+    def __init__(self, projector: str, message_id: UUID, problem: str) -> None:
+        super().__init__(projector, message_id, problem)
+        self.projector, self.message_id, self.problem = projector, message_id, problem
+
+    def __str__(self) -> str:
+        return (
+            f"the rebuild of projector {quoted(self.projector)} stopped at event {self.message_id}: {self.problem}; "
+            f"fix the handler and rebuild again, or skip the event with --skip {self.message_id}"
+        )
+
+
+class AlreadyHandled(HoldfastError):
+    """This consumer already applied this message. Let the exception roll back the effect."""
+
+    def __init__(self, consumer: str, key: str) -> None:
+        super().__init__(consumer, key)
+        self.consumer, self.key = consumer, key
+
+    def __str__(self) -> str:
+        return (
+            f"consumer {quoted(self.consumer)} has already handled {quoted(self.key)}; "
+            "roll back, Holdfast then completes the delivery"
+        )
