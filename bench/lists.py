@@ -17,7 +17,7 @@ import httpx2
 from bench.incident import GROUPS, fill
 from bench.machine import load, machine
 from holdfast.core.delivery import Status
-from holdfast.interfaces.console.app import SCREENS, Console
+from holdfast.interfaces.console.app import PAGES, Console
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -70,10 +70,10 @@ def screens(ops: Operations) -> Iterator[tuple[str, Call]]:
     visitor = httpx2.AsyncClient(transport=httpx2.ASGITransport(shown.app), base_url="http://bench.test")
 
     async def look(path: str) -> None:
-        shown.watch.forget()
+        shown.cache.invalidate()
         (await visitor.get(path)).raise_for_status()
 
-    for path in SCREENS:
+    for path in PAGES:
         if "{" not in path and path not in ("/find", "/requests", "/search"):
             yield f"console {path}", lambda path=path: look(path)  # type: ignore[misc]
     yield (

@@ -4,11 +4,11 @@ from holdfast.core.errors import ConfigurationError
 
 try:
     from holdfast.interfaces.console.app import console
-    from holdfast.interfaces.console.visitor import Role, Visitor
+    from holdfast.interfaces.console.user import Role, User
 except ModuleNotFoundError as missing:
     library = (missing.name or "").partition(".")[0]
     if library not in ("starlette", "jinja2", "markupsafe"):
         raise
     raise ConfigurationError(f"the console needs {library}; run `pip install holdfast[console]`") from missing
 
-__all__ = ["Role", "Visitor", "console"]
+__all__ = ["Role", "User", "console"]

@@ -1,4 +1,4 @@
-"""A shop's store on a bad night, and visitors to its console."""
+"""A shop's store on a bad night, and users to its console."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -17,7 +17,7 @@ from tests.ops.conftest import ops, place, store
 __all__ = ["ops", "place", "store"]
 
 ADDRESS = "http://shop.test"
-Visiting = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
+ClientAs = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ async def shop(store: Store) -> Store:
 
 
 @pytest.fixture
-def visiting(ops: Operations) -> Visiting:
-    """Opens the console, mounted at /ops, as somebody with a role; a page was looked at, so that there is a cookie."""
+def client_as(ops: Operations) -> ClientAs:
+    """Opens the console, mounted at /ops, as a user with a role. One page is requested first to get the CSRF cookie."""
 
     @asynccontextmanager
-    async def visit(
+    async def connect(
         role: str | None = "operator", name: str = "ada", **more: object
     ) -> AsyncIterator[httpx2.AsyncClient]:
         app = Starlette(routes=[Mount("/ops", console(ops, actor=lambda _: role and (name, role), **more))])  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def visiting(ops: Operations) -> Visiting:
             await client.get("/ops/workers")
             yield client
 
-    return visit
+    return connect
 
 
 async def post(client: httpx2.AsyncClient, path: str, **form: str) -> httpx2.Response:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from holdfast.interfaces.console.serve import serve_in_thread
+from holdfast.interfaces.console.standalone import serve_in_thread
 from holdfast.ops.service import Operations, SyncOperations
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.console.shop import BROKEN, furnish
@@ -136,7 +136,7 @@ def _pause_a_queue(page: Page) -> None:
     row.locator("summary").click()
     row.get_by_label("Reason").fill("counting the shelves")
     row.get_by_role("button", name="Pause").click()
-    expect(page.locator(".said")).to_contain_text("Queue warehouse paused")
+    expect(page.locator(".flash")).to_contain_text("Queue warehouse paused")
     expect(page.locator("tr", has_text="warehouse")).to_contain_text("paused")
 
 

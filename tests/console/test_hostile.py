@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.interfaces.console.app import Console
-from holdfast.interfaces.console.serve import standalone
+from holdfast.interfaces.console.standalone import standalone
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
-from tests.console.conftest import Visiting, post
+from tests.console.conftest import ClientAs, post
 
 LONG = "9" * 5000
 
@@ -43,8 +43,8 @@ FORMS = [
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
-async def test_no_address_and_no_form_breaks_a_page(shop: Store, visiting: Visiting) -> None:
-    async with visiting("admin") as client:
+async def test_no_address_and_no_form_breaks_a_page(shop: Store, client_as: ClientAs) -> None:
+    async with client_as("admin") as client:
         plan = (await post(client, "/plans", action="replay")).headers["location"]
         addresses = [f"/ops{one}" for one in ADDRESSES] + [f"{plan}?after={one}" for one in ("99999999999", LONG)]
         found = {one[:60]: (await client.get(one)).status_code for one in addresses}
@@ -74,7 +74,7 @@ async def test_read_only_holds_for_the_api_beside_it_whatever_the_token(ops: Ope
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("read_only", [True, False])
-async def test_plans_are_carried_on_whatever_fails_unless_it_is_to_change_nothing(
+async def test_plans_run_after_any_error_unless_the_console_is_read_only(
     ops: Operations, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
     asked = asyncio.Event()
@@ -89,7 +89,7 @@ async def test_plans_are_carried_on_whatever_fails_unless_it_is_to_change_nothin
         for _ in range(20):
             await asyncio.sleep(0)
         assert asked.is_set() is not read_only
-        running = [task for task in asyncio.all_tasks() if "_carry_on" in repr(task)]
+        running = [task for task in asyncio.all_tasks() if "_run_plans_forever" in repr(task)]
         assert len(running) == (not read_only)
 
 

@@ -22,7 +22,7 @@ from holdfast.interfaces.api.app import ENDPOINTS, api
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.cli.logs import _masked
-from holdfast.interfaces.console.app import SCREENS
+from holdfast.interfaces.console.app import PAGES
 from holdfast.interfaces.mcp.server import server
 from holdfast.ops.shape import dumps
 from holdfast.stores.query import Filter
@@ -172,7 +172,7 @@ async def test_no_front_end_shows_a_secret(make_app: MakeApp) -> None:
                 shown += "[redacted]" in answer.text
     screens = httpx2.ASGITransport(console(hf, actor=lambda _: ("ada", "admin")))
     async with httpx2.AsyncClient(transport=screens, base_url="http://shop.test") as client:
-        for path in SCREENS:
+        for path in PAGES:
             for id in ids.values():
                 answer = await client.get(path.format(id=id), params={"id": "r-1", "q": id})
                 assert clean(answer.text)

@@ -58,7 +58,7 @@ from holdfast import (
     with_retry,
 )
 from holdfast.brokers import redis
-from holdfast.console import Role, Visitor, console
+from holdfast.console import Role, User, console
 
 hf = Holdfast("sqlite:///shop.db", source="shop", generation=2, keep="7d", dead_on=(LookupError,))
 Holdfast()
@@ -401,7 +401,7 @@ async def staff(request: Request) -> tuple[str, str] | None:
 
 def mounted() -> None:
     assert_type(console(hf, actor=staff), Starlette)
-    console(hf, actor=lambda request: Visitor("ada", Role.ADMIN), read_only=True, hosts=["ops.shop.example"])
+    console(hf, actor=lambda request: User("ada", Role.ADMIN), read_only=True, hosts=["ops.shop.example"])
     console(hf)  # type: ignore[call-arg]
     console(hf, actor=lambda request: 42)  # type: ignore[arg-type,return-value]
 

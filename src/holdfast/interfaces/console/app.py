@@ -20,22 +20,22 @@ from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Pe
 from holdfast.core.mask import mask
 from holdfast.core.text import storable
 from holdfast.engine.fields import raised
-from holdfast.interfaces.console import fleet, overview, plans, templating, work
-from holdfast.interfaces.console.actions import CHANGES, Change
+from holdfast.interfaces.console import delivery_pages, overview, plan_pages, system_pages, template_env
+from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
 from holdfast.interfaces.console.form import read_form
-from holdfast.interfaces.console.guard import (
-    NotAllowed,
+from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect
+from holdfast.interfaces.console.security import (
+    Forbidden,
+    add_security_headers,
+    check_csrf_token,
     check_host,
     check_origin,
-    check_token,
     is_https,
-    keep_token,
-    seal,
-    token_of,
+    read_csrf_token,
+    set_csrf_cookie,
 )
-from holdfast.interfaces.console.visit import Page, Said, Visit
-from holdfast.interfaces.console.visitor import Identify, Visitor, identify
-from holdfast.interfaces.console.watch import Watch
+from holdfast.interfaces.console.stats_cache import StatsCache
+from holdfast.interfaces.console.user import Identify, User, identify
 from holdfast.interfaces.refusals import NOBODY, Refusals
 from holdfast.ops.service import Operations
 from holdfast.produce.request_ids import RequestIdMiddleware
@@ -45,34 +45,34 @@ if TYPE_CHECKING:
 
 log = get_logger("holdfast.console")
 
-_SAID = "holdfast_said"
+_FLASH_COOKIE = "holdfast_flash"
 
-View = Callable[[Visit], Awaitable[Page | Response]]
+View = Callable[[ConsoleRequest], Awaitable[HtmlPage | Response]]
 
-SCREENS: dict[str, View] = {
+PAGES: dict[str, View] = {
     "/": overview.overview,
-    "/groups": work.groups,
-    "/dead": work.dead_letters,
-    "/deliveries": work.deliveries,
-    "/deliveries/{id}": work.delivery,
-    "/messages": work.messages,
-    "/messages/{id}": work.message,
-    "/requests": work.request,
-    "/find": work.find,
-    "/search": work.search,
-    "/plans": plans.plans,
-    "/plans/{id}": plans.plan,
-    "/queues": fleet.queues,
-    "/consumers": fleet.consumers,
-    "/projectors": fleet.projectors,
-    "/schedules": fleet.schedules,
-    "/webhooks": fleet.webhooks,
-    "/breakers": fleet.breakers,
-    "/keys": fleet.keys,
-    "/workers": fleet.workers,
-    "/audit": fleet.audit,
+    "/groups": delivery_pages.groups,
+    "/dead": delivery_pages.dead_letters,
+    "/deliveries": delivery_pages.deliveries,
+    "/deliveries/{id}": delivery_pages.delivery,
+    "/messages": delivery_pages.messages,
+    "/messages/{id}": delivery_pages.message,
+    "/requests": delivery_pages.request_trace,
+    "/find": delivery_pages.find,
+    "/search": delivery_pages.search,
+    "/plans": plan_pages.plans,
+    "/plans/{id}": plan_pages.plan,
+    "/queues": system_pages.queues,
+    "/consumers": system_pages.consumers,
+    "/projectors": system_pages.projectors,
+    "/schedules": system_pages.schedules,
+    "/webhooks": system_pages.webhooks,
+    "/breakers": system_pages.breakers,
+    "/keys": system_pages.keys,
+    "/workers": system_pages.workers,
+    "/audit": system_pages.audit,
 }
-"""Page functions by path."""
+"""HtmlPage functions by path."""
 
 
 def console(
@@ -94,7 +94,7 @@ def console(
 
 
 class Console:
-    """The console's state in one process. `app` is the ASGI application. `signed_in` shows a sign-out button."""
+    """The console's state in one process. `app` is the ASGI application. `can_sign_out` shows a sign-out button."""
 
     def __init__(
         self,
@@ -104,23 +104,23 @@ class Console:
         hosts: Sequence[str] | None = None,
         origins: Sequence[str] = (),
         *,
-        signed_in: bool = False,
+        can_sign_out: bool = False,
     ) -> None:
         self._hf, self._actor, self._read_only = hf, actor, read_only
         self._hosts, self._origins = hosts, tuple(origins)
-        self._signed_in = signed_in
-        self.watch = Watch(lambda: self._ops)
+        self._can_sign_out = can_sign_out
+        self.cache = StatsCache(lambda: self._ops)
         self._refusals = Refusals("console", lambda: self._ops.store)
         self._runner = f"console/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
         self._running: set[asyncio.Task[None]] = set()
         self._plans_requested = False
         routes = [Route("/static/{name}", self._static)]
-        routes += [Route(path, self._change(change), methods=["POST"]) for path, change in CHANGES.items()]
-        routes += [Route(path, self._screen(view)) for path, view in SCREENS.items()]
+        routes += [Route(path, self._action_route(action), methods=["POST"]) for path, action in ACTIONS.items()]
+        routes += [Route(path, self._page_route(view)) for path, view in PAGES.items()]
         self.app = Starlette(
             routes=routes,
             lifespan=self.lifespan,
-            exception_handlers={404: self._missing, 405: self._missing},
+            exception_handlers={404: self._not_found, 405: self._not_found},
             middleware=[Middleware(RequestIdMiddleware)],
         )
 
@@ -133,141 +133,150 @@ class Console:
     async def lifespan(self, _app: object) -> AsyncIterator[None]:
         """Samples statistics and, unless read-only, runs plans. A mounted app gets no lifespan events: it runs a plan when
         a user starts one."""
-        watching = [asyncio.create_task(self.watch.keep_watching())]
+        background = [asyncio.create_task(self.cache.sample_forever())]
         if not self._read_only:
-            watching.append(asyncio.create_task(self._run_plans_forever()))
+            background.append(asyncio.create_task(self._run_plans_forever()))
         try:
             yield
         finally:
-            for task in (*watching, *self._running):
+            for task in (*background, *self._running):
                 task.cancel()
-            await asyncio.gather(*watching, *self._running, return_exceptions=True)
+            await asyncio.gather(*background, *self._running, return_exceptions=True)
 
-    def _screen(self, view: View) -> Callable[[Request], Awaitable[Response]]:
+    def _page_route(self, view: View) -> Callable[[Request], Awaitable[Response]]:
         async def show(request: Request) -> Response:
-            return await self._answer(request, None, view)
+            return await self._handle(request, None, view)
 
         return show
 
-    def _change(self, change: Change) -> Callable[[Request], Awaitable[Response]]:
-        async def act(request: Request) -> Response:
-            return await self._answer(request, change, change.act)
+    def _action_route(self, action: ConsoleAction) -> Callable[[Request], Awaitable[Response]]:
+        async def run(request: Request) -> Response:
+            return await self._handle(request, action, action.run)
 
-        return act
+        return run
 
-    async def _answer(
-        self, request: Request, change: Change | None, view: Callable[[Visit], Awaitable[Page | Said | Response]]
+    async def _handle(
+        self,
+        request: Request,
+        action: ConsoleAction | None,
+        view: Callable[[ConsoleRequest], Awaitable[HtmlPage | Redirect | Response]],
     ) -> Response:
         """Checks and handles one request. Every response, including errors, gets the security headers."""
-        visitor: Visitor | None = None
+        user: User | None = None
         try:
             check_host(request, self._hosts)
             who = await identify(self._actor, request)
             if isinstance(who, Response):
-                return seal(who)
+                return add_security_headers(who)
             if who is None:
-                raise NotAllowed("You don't have access. Sign in with another account, or ask an admin.", 401)
-            visitor = who
-            visit = Visit(
-                request=request,
-                visitor=visitor,
+                raise Forbidden("You don't have access. Sign in with another account, or ask an admin.", 401)
+            user = who
+            page_request = ConsoleRequest(
+                http=request,
+                user=user,
                 ops=self._ops,
-                watch=self.watch,
-                token=token_of(request),
+                cache=self.cache,
+                csrf_token=read_csrf_token(request),
                 read_only=self._read_only,
-                form={} if change is None else await read_form(request),
+                form={} if action is None else await read_form(request),
             )
-            _check_text({**visit.query, **visit.form})
-            if change is not None:
+            _check_text({**page_request.query, **page_request.form})
+            if action is not None:
                 check_origin(request, self._origins)
-                check_token(request, visit.form)
-                if not visit.may(change.role):
-                    raise NotAllowed(_lacking(visit, change))
-            return self._finished(visit, await view(visit))
-        except NotAllowed as refusal:
-            if change is not None:
-                await self._refuse(visitor, request, refusal.why)
-            return self._failed(request, refusal.status, "Not allowed", refusal.why, visitor)
+                check_csrf_token(request, page_request.form)
+                if not page_request.can(action.role):
+                    raise Forbidden(_role_message(page_request, action))
+            return self._respond(page_request, await view(page_request))
+        except Forbidden as refusal:
+            if action is not None:
+                await self._record_refusal(user, request, refusal.why)
+            return self._error_page(request, refusal.status, "Not allowed", refusal.why, user)
         except NotFound as error:
-            return self._failed(request, 404, "Not found", str(error), visitor)
+            return self._error_page(request, 404, "Not found", str(error), user)
         except PermissionDenied as error:
-            return self._failed(request, 403, "Not allowed", str(error), visitor)
+            return self._error_page(request, 403, "Not allowed", str(error), user)
         except StoreError as error:
-            return self._failed(request, 503, "Store unavailable", str(error), visitor)
+            return self._error_page(request, 503, "Store unavailable", str(error), user)
         except HoldfastError as error:
             status = 409 if isinstance(error, Refused) else 400
-            return self._failed(request, status, "Request failed", str(error), visitor)
+            return self._error_page(request, status, "Request failed", str(error), user)
         except Exception as error:  # noqa: BLE001
             number = secrets.token_hex(4)
             # Without traceback: its variables could contain a payload.
             log.error("console page failed", operation=request.scope["path"], error_id=number, **raised(error))
-            return self._failed(
-                request, 500, "Internal error", f"The log contains the cause under error_id {number}.", visitor
+            return self._error_page(
+                request, 500, "Internal error", f"The log contains the cause under error_id {number}.", user
             )
 
-    async def _refuse(self, visitor: Visitor | None, request: Request, why: str) -> None:
-        name, client = visitor.name if visitor else NOBODY, request.client
+    async def _record_refusal(self, user: User | None, request: Request, why: str) -> None:
+        name, client = user.name if user else NOBODY, request.client
         await self._refusals.record(
             name, request.method, str(request.scope["path"]), why, client.host if client else None
         )
 
-    def _finished(self, visit: Visit, came: Page | Said | Response) -> Response:
-        match came:
-            case Said(text, to, runs_plan):
-                self.watch.forget()
+    def _respond(self, page_request: ConsoleRequest, result: HtmlPage | Redirect | Response) -> Response:
+        match result:
+            case Redirect(text, to, runs_plan):
+                self.cache.invalidate()
                 if runs_plan:
                     self._start_plan_runs()
                 response: Response = RedirectResponse(to, 303)
                 if text:
                     response.set_cookie(
-                        _SAID,
+                        _FLASH_COOKIE,
                         quote(text[:300]),
                         max_age=20,
-                        path=visit.root + "/",
+                        path=page_request.root + "/",
                         httponly=True,
                         samesite="strict",
-                        secure=is_https(visit.request),
+                        secure=is_https(page_request.http),
                     )
-            case Page(template, shown, status):
-                said = unquote(visit.request.cookies.get(_SAID, ""))
+            case HtmlPage(template, variables, status):
+                flash = unquote(page_request.http.cookies.get(_FLASH_COOKIE, ""))
                 response = HTMLResponse(
-                    templating.render(
-                        template, {**_common(visit), "said": said, "signed_in": self._signed_in, **shown}
+                    template_env.render(
+                        template,
+                        {
+                            **_page_variables(page_request),
+                            "flash": flash,
+                            "can_sign_out": self._can_sign_out,
+                            **variables,
+                        },
                     ),
                     status,
                 )
-                if said:
-                    response.delete_cookie(_SAID, path=visit.root + "/")
-                keep_token(visit.request, response, visit.token)
+                if flash:
+                    response.delete_cookie(_FLASH_COOKIE, path=page_request.root + "/")
+                set_csrf_cookie(page_request.http, response, page_request.csrf_token)
             case _:
-                response = came
-        return seal(response)
+                response = result
+        return add_security_headers(response)
 
-    def _failed(self, request: Request, status: int, title: str, text: str, visitor: Visitor | None) -> Response:
-        shown = {
+    def _error_page(self, request: Request, status: int, title: str, text: str, user: User | None) -> Response:
+        variables = {
             "status": status,
             "title": title,
             "text": mask(text),
             "root": _root(request),
-            "visitor": visitor,
+            "user": user,
             "back": _back(request),
         }
-        return seal(HTMLResponse(templating.render("error.html", shown), status))
+        return add_security_headers(HTMLResponse(template_env.render("error.html", variables), status))
 
-    async def _missing(self, request: Request, error: Exception) -> Response:
+    async def _not_found(self, request: Request, error: Exception) -> Response:
         status = getattr(error, "status_code", 404)
-        return self._failed(request, status, "Not found", "This page does not exist.", None)
+        return self._error_page(request, status, "Not found", "This page does not exist.", None)
 
     async def _static(self, request: Request) -> Response:
-        name = templating.static_files().get(request.path_params["name"])
+        name = template_env.static_files().get(request.path_params["name"])
         if name is None:
-            return await self._missing(request, NotFound("file", request.path_params["name"]))
-        body, media_type = templating.static_file(name)
+            return await self._not_found(request, NotFound("file", request.path_params["name"]))
+        body, media_type = template_env.static_file(name)
         # The name contains a content hash, so the file never changes.
         response = Response(
             body, media_type=media_type, headers={"Cache-Control": "public, max-age=31536000, immutable"}
         )
-        return seal(response)
+        return add_security_headers(response)
 
     def _start_plan_runs(self) -> None:
         """Runs plans in this process until none is left. A mounted console may have no worker that does it."""
@@ -297,16 +306,16 @@ class Console:
             await asyncio.sleep(1)
 
 
-def _common(visit: Visit) -> Mapping[str, Any]:
+def _page_variables(page_request: ConsoleRequest) -> Mapping[str, Any]:
     return {
-        "visit": visit,
-        "visitor": visit.visitor,
-        "root": visit.root,
-        "url": visit.url,
-        "again": visit.again,
-        "may": visit.may,
-        "token": visit.token,
-        "path": str(visit.request.scope["path"]).removeprefix(visit.root),
+        "request": page_request,
+        "user": page_request.user,
+        "root": page_request.root,
+        "url": page_request.url,
+        "with_query": page_request.with_query,
+        "can": page_request.can,
+        "csrf_token": page_request.csrf_token,
+        "path": str(page_request.http.scope["path"]).removeprefix(page_request.root),
     }
 
 
@@ -317,12 +326,12 @@ def _root(request: Request) -> str:
 def _back(request: Request) -> str | None:
     """Returns the URL of the console page that sent the form."""
     try:
-        came = urlsplit(request.headers.get("referer", ""))
+        referer = urlsplit(request.headers.get("referer", ""))
     except ValueError:
         return None
-    if request.method != "POST" or came.netloc != request.headers.get("host"):
+    if request.method != "POST" or referer.netloc != request.headers.get("host"):
         return None
-    return f"/{came.path.lstrip('/')}" + (f"?{came.query}" if came.query else "")
+    return f"/{referer.path.lstrip('/')}" + (f"?{referer.query}" if referer.query else "")
 
 
 def _check_text(given: Mapping[str, str]) -> None:
@@ -331,7 +340,7 @@ def _check_text(given: Mapping[str, str]) -> None:
             raise ConfigurationError(f"{name[:40]!r} contains a character that cannot be stored, such as NUL")
 
 
-def _lacking(visit: Visit, change: Change) -> str:
-    if visit.read_only:
+def _role_message(page_request: ConsoleRequest, action: ConsoleAction) -> str:
+    if page_request.read_only:
         return "This console is read-only."
-    return f"This requires the {change.role} role. {visit.visitor.name} has the {visit.visitor.role} role."
+    return f"This requires the {action.role} role. {page_request.user.name} has the {page_request.user.role} role."

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from markupsafe import Markup, escape
 
 from holdfast.interfaces.cli.formatting import rough
-from holdfast.interfaces.console.watch import Sampled
+from holdfast.interfaces.console.stats_cache import StatsSample
 from holdfast.ops.trend import MINUTES, Minute
 
 _WIDTH, _FLOOR, _ROOM = 600, 100, 92
@@ -74,7 +74,7 @@ def failures(minutes: Sequence[Minute]) -> Chart:
     )
 
 
-def age(history: Sequence[Sampled], now: datetime) -> Chart:
+def age(history: Sequence[StatsSample], now: datetime) -> Chart:
     """Age of the oldest due delivery over time."""
     shown = [one for one in history if now - one.at <= _HOUR]
     top = max((one.oldest for one in shown), default=0.0)

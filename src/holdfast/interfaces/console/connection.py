@@ -52,31 +52,35 @@ def connection_cap() -> int:
 
 
 @dataclass(slots=True)
-class Pool:
+class ConnectionLimit:
     """Shared by the connections of one server: the maximum of open connections and the number closed early."""
 
     cap: int
     closed: int = 0
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One client's connection. At the cap, a new connection closes the one that has waited longest for its client."""
 
-    def __init__(self, *args: Any, pool: Pool, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limit: ConnectionLimit, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._pool = pool
-        self._blocked = False
+        self._limit = limit
+        self._write_blocked = False
         self._waits: tuple[Phase | None, object, int] = (Phase.HEAD, None, 0)
         self._since = time.monotonic()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._pool.cap:
-            waiting = [one for one in self.connections if isinstance(one, Connection) and one.waits_for() is not None]
+        if len(self.connections) > self._limit.cap:
+            waiting = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, HttpConnection) and connection.client_phase() is not None
+            ]
             # If every other client has sent its request, only this connection waits, so it is closed.
-            min(waiting, key=lambda one: one._since).end()
+            min(waiting, key=lambda connection: connection._since).abort()
 
-    def waits_for(self) -> Phase | None:
+    def client_phase(self) -> Phase | None:
         """Returns what the client has to do next, or `None` while the application handles its request."""
         # A large response is one write, so the remaining buffer size shows whether the client reads.
         waits = (self._phase(), self.cycle, self.transport.get_write_buffer_size())
@@ -87,7 +91,7 @@ class Connection(H11Protocol):
     def _phase(self) -> Phase | None:
         if self.transport.is_closing():
             return Phase.CLOSE
-        if self._blocked:
+        if self._write_blocked:
             return Phase.READ
         if self.conn.their_state is h11.IDLE:
             return Phase.HEAD
@@ -97,31 +101,31 @@ class Connection(H11Protocol):
 
     def overdue(self, now: float) -> bool:
         """Whether the client has exceeded its deadline."""
-        phase = self.waits_for()
+        phase = self.client_phase()
         return phase is not None and now - self._since > DEADLINES[phase]
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Closes the connection immediately and drops unread and unsent data."""
-        self._pool.closed += 1
+        self._limit.closed += 1
         self.connections.discard(self)
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        self._blocked = True
+        self._write_blocked = True
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._blocked = False
+        self._write_blocked = False
         super().resume_writing()
 
 
-def bounded_server(app: ASGIApp) -> uvicorn.Server:
+def create_server(app: ASGIApp) -> uvicorn.Server:
     """Returns a server with bounded connections and bounded logging."""
-    pool = Pool(connection_cap())
+    limit = ConnectionLimit(connection_cap())
     return _Server(
         uvicorn.Config(
             app,
-            http=partial(Connection, pool=pool),  # type: ignore[arg-type]
+            http=partial(HttpConnection, limit=limit),  # type: ignore[arg-type]
             ws="none",
             backlog=ACCEPTED_AT_ONCE,
             log_config=None,
@@ -130,16 +134,16 @@ def bounded_server(app: ASGIApp) -> uvicorn.Server:
             server_header=False,
             timeout_graceful_shutdown=3,
         ),
-        pool,
+        limit,
     )
 
 
 class _Server(uvicorn.Server):
     """Closes overdue connections and logs their number once a minute. Installs no signal handlers."""
 
-    def __init__(self, config: uvicorn.Config, pool: Pool) -> None:
+    def __init__(self, config: uvicorn.Config, limit: ConnectionLimit) -> None:
         super().__init__(config)
-        self._pool, self._reported = pool, time.monotonic()
+        self._limit, self._reported = limit, time.monotonic()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -147,20 +151,20 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for one in sockets or ():
-            # `backlog` limits connections per iteration; the kernel queue may be longer.
-            one.listen(_QUEUED_BY_KERNEL)
+        for listener in sockets or ():
+            # `backlog` only limits accepts per iteration; the kernel queue may be longer.
+            listener.listen(_QUEUED_BY_KERNEL)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:
             now = time.monotonic()
-            for one in tuple(self.server_state.connections):
-                if isinstance(one, Connection) and one.overdue(now):
-                    one.end()
+            for connection in tuple(self.server_state.connections):
+                if isinstance(connection, HttpConnection) and connection.overdue(now):
+                    connection.abort()
             self._report(now)
         return await super().on_tick(counter)
 
     def _report(self, now: float) -> None:
-        if self._pool.closed and now - self._reported >= _REPORT_SECONDS:
-            log.warning("slow connections closed", count=self._pool.closed, open_at_most=self._pool.cap)
-            self._pool.closed, self._reported = 0, now
+        if self._limit.closed and now - self._reported >= _REPORT_SECONDS:
+            log.warning("slow connections closed", count=self._limit.closed, open_at_most=self._limit.cap)
+            self._limit.closed, self._reported = 0, now

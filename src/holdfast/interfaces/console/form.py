@@ -4,7 +4,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from holdfast.interfaces.console.guard import NotAllowed
+from holdfast.interfaces.console.security import Forbidden
 
 _MAX_BYTES = 64 * 1024
 _MAX_FIELDS = 50
@@ -16,8 +16,8 @@ async def read_form(request: Request) -> dict[str, str]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MAX_BYTES:
-            raise NotAllowed("The form is too large.", 413)
+            raise Forbidden("The form is too large.", 413)
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError:
-        raise NotAllowed("The form cannot be parsed.", 400) from None
+        raise Forbidden("The form cannot be parsed.", 400) from None

@@ -11,8 +11,8 @@ from uuid import UUID
 from starlette.requests import Request
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.console.visitor import Role, Visitor
-from holdfast.interfaces.console.watch import Watch
+from holdfast.interfaces.console.stats_cache import StatsCache
+from holdfast.interfaces.console.user import Role, User
 from holdfast.ops.service import Operations
 
 PAGE = 50
@@ -20,26 +20,26 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class ConsoleRequest:
     """One request for a page or a change. `form` contains the posted fields."""
 
-    request: Request
-    visitor: Visitor
+    http: Request
+    user: User
     ops: Operations
-    watch: Watch
-    token: str
+    cache: StatsCache
+    csrf_token: str
     read_only: bool
     form: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def query(self) -> Mapping[str, str]:
         """Query parameters without empty values."""
-        return {name: value for name, value in self.request.query_params.items() if value.strip()}
+        return {name: value for name, value in self.http.query_params.items() if value.strip()}
 
     @property
     def root(self) -> str:
         """Mount path of the console, without a trailing slash."""
-        return str(self.request.scope.get("root_path", "")).rstrip("/")
+        return str(self.http.scope.get("root_path", "")).rstrip("/")
 
     @property
     def now_text(self) -> str:
@@ -51,27 +51,27 @@ class Visit:
         given = {name: value for name, value in query.items() if value is not None}
         return f"{self.root}{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
-    def again(self, **query: object) -> str:
+    def with_query(self, **query: object) -> str:
         """URL of this page with changed query parameters."""
-        path = str(self.request.scope["path"]).removeprefix(self.root)
+        path = str(self.http.scope["path"]).removeprefix(self.root)
         return self.url(path, **{**self.query, **query})
 
-    def may(self, role: str) -> bool:
+    def can(self, role: str) -> bool:
         """Whether the user has this role and the console is not read-only."""
-        return not self.read_only and self.visitor.role.covers(Role(role))
+        return not self.read_only and self.user.role.covers(Role(role))
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HtmlPage:
     """A page: its template and the template's variables."""
 
     template: str
-    shown: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, Any] = field(default_factory=dict)
     status: int = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Redirect:
     """Redirect after a change, with a message for the next page. `runs_plan` starts plan execution in this process."""
 
     text: str

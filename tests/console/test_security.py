@@ -9,13 +9,13 @@ from structlog.testing import capture_logs
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.api.app import api
-from holdfast.interfaces.console.actions import CHANGES
-from holdfast.interfaces.console.app import SCREENS
-from holdfast.interfaces.console.visitor import Role
+from holdfast.interfaces.console.actions import ACTIONS
+from holdfast.interfaces.console.app import PAGES
+from holdfast.interfaces.console.user import Role
 from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.protocol import Store
-from tests.console.conftest import ADDRESS, Visiting, post
+from tests.console.conftest import ADDRESS, ClientAs, post
 
 pytestmark = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 
@@ -24,26 +24,26 @@ async def refusals(ops: Operations) -> list[tuple[str, str, str]]:
     return [(one.actor, one.target, one.reason or "") for one in await ops.audit() if one.action == "refused"]
 
 
-@pytest.mark.parametrize("path", CHANGES)
-async def test_a_viewer_changes_nothing(visiting: Visiting, ops: Operations, path: str) -> None:
-    async with visiting("viewer") as client:
+@pytest.mark.parametrize("path", ACTIONS)
+async def test_a_viewer_changes_nothing(client_as: ClientAs, ops: Operations, path: str) -> None:
+    async with client_as("viewer") as client:
         answer = await post(client, path, name="mail", action="replay")
     assert answer.status_code == 403
-    needed = CHANGES[path].role
+    needed = ACTIONS[path].role
     assert await refusals(ops) == [("ada", f"/ops{path}", f"This requires the {needed} role. ada has the viewer role.")]
 
 
-@pytest.mark.parametrize("path", [path for path, change in CHANGES.items() if change.role is Role.ADMIN])
-async def test_an_operator_does_nothing_that_takes_an_admin(visiting: Visiting, ops: Operations, path: str) -> None:
-    async with visiting("operator") as client:
+@pytest.mark.parametrize("path", [path for path, change in ACTIONS.items() if change.role is Role.ADMIN])
+async def test_an_operator_does_nothing_that_takes_an_admin(client_as: ClientAs, ops: Operations, path: str) -> None:
+    async with client_as("operator") as client:
         assert (await post(client, path, name="mail")).status_code == 403
     assert len(await refusals(ops)) == 1
 
 
 async def test_a_console_that_is_read_only_changes_nothing_even_for_an_admin(
-    visiting: Visiting, ops: Operations, shop: Store
+    client_as: ClientAs, ops: Operations, shop: Store
 ) -> None:
-    async with visiting("admin", read_only=True) as client:
+    async with client_as("admin", read_only=True) as client:
         assert (await post(client, "/queues/pause", name="payments")).status_code == 403
         page = (await client.get("/ops/queues")).text
     assert '<form method="post"' not in page
@@ -53,10 +53,10 @@ async def test_a_console_that_is_read_only_changes_nothing_even_for_an_admin(
 
 @pytest.mark.parametrize("token", [None, "", "x" * 43])
 async def test_a_form_without_the_token_of_its_page_is_refused(
-    visiting: Visiting, ops: Operations, token: str | None
+    client_as: ClientAs, ops: Operations, token: str | None
 ) -> None:
     form = {"name": "mail"} if token is None else {"name": "mail", "csrf": token}
-    async with visiting("admin") as client:
+    async with client_as("admin") as client:
         answer = await client.post("/ops/queues/pause", data=form)
         assert answer.status_code == 403
         client.cookies.clear()  # an empty token is not equal to no cookie
@@ -69,9 +69,9 @@ async def test_a_form_without_the_token_of_its_page_is_refused(
     ["http://evil.test", "null", "http://shop.test.evil.test", "http://shop.test:81", "evil", "http://[", None],
 )
 async def test_a_change_asked_for_by_another_sites_page_is_refused(
-    visiting: Visiting, ops: Operations, origin: str | None
+    client_as: ClientAs, ops: Operations, origin: str | None
 ) -> None:
-    async with visiting("admin") as client:
+    async with client_as("admin") as client:
         del client.headers["origin"]
         if origin is not None:
             client.headers["origin"] = origin
@@ -81,15 +81,15 @@ async def test_a_change_asked_for_by_another_sites_page_is_refused(
     assert len(await refusals(ops)) == 2
 
 
-async def test_an_origin_behind_a_proxy_can_be_named(visiting: Visiting, shop: Store) -> None:
-    async with visiting("admin", origins=["https://ops.shop.example"]) as client:
+async def test_an_origin_behind_a_proxy_can_be_named(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("admin", origins=["https://ops.shop.example"]) as client:
         client.headers["origin"] = "https://ops.shop.example"
         assert (await post(client, "/queues/pause", name="payments")).status_code == 303
 
 
 @pytest.mark.parametrize("host", ["evil.test", "shop.test.evil.test", "[", ""])
-async def test_a_foreign_host_gets_nothing(visiting: Visiting, host: str) -> None:
-    async with visiting("admin", hosts=["shop.test"]) as client:
+async def test_a_foreign_host_gets_nothing(client_as: ClientAs, host: str) -> None:
+    async with client_as("admin", hosts=["shop.test"]) as client:
         for path in ("/ops/", "/ops/dead"):
             answer = await client.get(path, headers={"host": host})
             assert answer.status_code == 421
@@ -99,21 +99,21 @@ async def test_a_foreign_host_gets_nothing(visiting: Visiting, host: str) -> Non
 
 
 @pytest.mark.parametrize("odd", ["[", "a b", "\u00e9", "x:y:z"])
-async def test_odd_headers_break_nothing(visiting: Visiting, odd: str) -> None:
+async def test_odd_headers_break_nothing(client_as: ClientAs, odd: str) -> None:
     headers = {
         b"host": odd.encode(),
         b"referer": f"http://{odd}/".encode(),
         b"cookie": f"holdfast_console={odd}".encode(),
     }
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         assert (await client.get("/ops/audit", headers=headers)).status_code == 200
         answer = await client.post("/ops/queues/pause", headers={**headers, b"origin": f"http://{odd}".encode()})
     assert answer.status_code == 403
     assert "default-src" in answer.headers["content-security-policy"]
 
 
-async def test_a_refusal_leads_back_to_the_page_it_came_from_and_nowhere_else(visiting: Visiting, shop: Store) -> None:
-    async with visiting("admin") as client:
+async def test_a_refusal_leads_back_to_the_page_it_came_from_and_nowhere_else(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("admin") as client:
         for referer, link in (
             (f"{ADDRESS}/ops/queues?a=1", 'href="/ops/queues?a=1"'),
             ("http://evil.test/x", None),
@@ -126,10 +126,10 @@ async def test_a_refusal_leads_back_to_the_page_it_came_from_and_nowhere_else(vi
 
 
 async def test_nobody_gets_in_whom_the_application_does_not_know(
-    visiting: Visiting, ops: Operations, shop: Store
+    client_as: ClientAs, ops: Operations, shop: Store
 ) -> None:
-    async with visiting(None) as client:
-        for path in (path for path in SCREENS if "{" not in path):
+    async with client_as(None) as client:
+        for path in (path for path in PAGES if "{" not in path):
             answer = await client.get(f"/ops{path}")
             assert answer.status_code == 401
             assert "stock" not in answer.text
@@ -137,12 +137,12 @@ async def test_nobody_gets_in_whom_the_application_does_not_know(
     assert await refusals(ops) == []
 
 
-async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(visiting: Visiting, ops: Operations) -> None:
+async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(client_as: ClientAs, ops: Operations) -> None:
     with capture_logs() as logged:
-        async with visiting(None) as client:
+        async with client_as(None) as client:
             for _ in range(70):
                 await post(client, "/queues/pause")
-        async with visiting("viewer") as client:
+        async with client_as("viewer") as client:
             for _ in range(70):
                 await post(client, "/queues/pause")
     assert Counter(one["actor_key"] for one in logged if one["event"] == "request refused") == {"nobody": 60, "ada": 60}
@@ -153,7 +153,7 @@ async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(visiting: 
 async def test_an_actor_that_names_nobody_properly_opens_nothing(ops: Operations, answer: object) -> None:
     from starlette.requests import Request
 
-    from holdfast.interfaces.console.visitor import identify
+    from holdfast.interfaces.console.user import identify
 
     with pytest.raises(ConfigurationError):
         await identify(lambda _: answer, Request({"type": "http"}))  # type: ignore[arg-type,return-value]
@@ -162,16 +162,16 @@ async def test_an_actor_that_names_nobody_properly_opens_nothing(ops: Operations
 async def test_an_actor_may_be_async_and_a_bare_name_is_a_viewer(ops: Operations) -> None:
     from starlette.requests import Request
 
-    from holdfast.interfaces.console.visitor import Visitor, identify
+    from holdfast.interfaces.console.user import User, identify
 
     async def staff(_: Request) -> str:
         return " ada "
 
-    assert await identify(staff, Request({"type": "http"})) == Visitor("ada", Role.VIEWER)
+    assert await identify(staff, Request({"type": "http"})) == User("ada", Role.VIEWER)
 
 
-async def test_every_answer_is_sealed(visiting: Visiting, shop: Store) -> None:
-    async with visiting("admin") as client:
+async def test_every_answer_is_sealed(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("admin") as client:
         page = await client.get("/ops/")
         answers = [
             page,
@@ -196,27 +196,27 @@ async def test_every_answer_is_sealed(visiting: Visiting, shop: Store) -> None:
         assert "Path=/ops/" in cookie
 
 
-async def test_a_cookie_is_secure_where_the_page_is(visiting: Visiting) -> None:
-    async with visiting("viewer") as client:
+async def test_a_cookie_is_secure_where_the_page_is(client_as: ClientAs) -> None:
+    async with client_as("viewer") as client:
         client.cookies.clear()
         answer = await client.get(f"{ADDRESS.replace('http', 'https')}/ops/workers")
     assert "Secure" in answer.headers["set-cookie"]
 
 
-async def test_a_form_that_never_ends_is_not_read_to_its_end(visiting: Visiting) -> None:
-    async with visiting("admin") as client:
+async def test_a_form_that_never_ends_is_not_read_to_its_end(client_as: ClientAs) -> None:
+    async with client_as("admin") as client:
         assert (await post(client, "/queues/pause", name="x" * 100_000)).status_code == 413
         answer = await client.post("/ops/queues/pause", data={f"f{n}": "1" for n in range(200)})
         assert answer.status_code == 400
 
 
 async def test_a_viewer_does_not_see_the_path_of_a_webhooks_address(
-    visiting: Visiting, ops: Operations, shop: Store
+    client_as: ClientAs, ops: Operations, shop: Store
 ) -> None:
     options = WebhookOptions(allow_http=True, allow_networks=("127.0.0.0/8",))
     await ops.add_webhook("http://127.0.0.1/services/x9f8e7d6c5b4a3", events=["a"], actor="ada", options=options)
     for role, seen in (("viewer", False), ("operator", True), ("admin", True), ("viewer", False)):
-        async with visiting(role) as client:
+        async with client_as(role) as client:
             page = (await client.get("/ops/webhooks")).text
             assert "http://127.0.0.1" in page
             assert ("x9f8e7d6c5b4a3" in page) is seen

@@ -17,7 +17,7 @@ FIELD = "csrf"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 # Not `no-referrer`: with it browsers send "Origin: null" on same-origin forms, and `check_origin` would reject them.
-_SEALS = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -32,7 +32,7 @@ _SEALS = {
 }
 
 
-class NotAllowed(Exception):
+class Forbidden(Exception):
     """A rejected request. `why` is shown to the user, `status` is the HTTP status."""
 
     def __init__(self, why: str, status: int = 403) -> None:
@@ -40,9 +40,9 @@ class NotAllowed(Exception):
         self.why, self.status = why, status
 
 
-def seal(response: Response) -> Response:
+def add_security_headers(response: Response) -> Response:
     """Adds the headers that prevent framing, content sniffing, caching and foreign scripts."""
-    for name, value in _SEALS.items():
+    for name, value in _SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     return response
 
@@ -53,7 +53,7 @@ def check_host(connection: HTTPConnection, hosts: Iterable[str] | None) -> None:
         return
     given = connection.headers.get("host", "")
     if _name_in(f"//{given}") not in {host.strip("[]").lower() for host in hosts}:
-        raise NotAllowed(f"This console does not serve the host {given[:100]!r}.", 421)
+        raise Forbidden(f"This console does not serve the host {given[:100]!r}.", 421)
 
 
 def check_origin(request: Request, origins: Iterable[str]) -> None:
@@ -61,14 +61,14 @@ def check_origin(request: Request, origins: Iterable[str]) -> None:
     origin = request.headers.get("origin")
     if origin is None:
         if request.headers.get("sec-fetch-site") != "same-origin":
-            raise NotAllowed("The request has no Origin header. Send it from a page of this console.")
+            raise Forbidden("The request has no Origin header. Send it from a page of this console.")
         return
     if origin in set(origins):
         return
     # Compares the host only: behind a proxy that terminates TLS, the scheme here differs from the browser's.
     host = request.headers.get("host", "").lower()
     if not host or origin.lower().partition("://")[2] != host:
-        raise NotAllowed(f"The request comes from {origin[:100]!r}, not from a page of this console.")
+        raise Forbidden(f"The request comes from {origin[:100]!r}, not from a page of this console.")
 
 
 def is_https(request: Request) -> bool:
@@ -84,7 +84,7 @@ def is_https(request: Request) -> bool:
     return "sec-fetch-site" in request.headers and not local
 
 
-def token_of(request: Request) -> str:
+def read_csrf_token(request: Request) -> str:
     """Returns the CSRF token from the cookie, or a new one."""
     kept = request.cookies.get(COOKIE, "")
     if len(kept) == 43 and kept.isascii():
@@ -92,7 +92,7 @@ def token_of(request: Request) -> str:
     return secrets.token_urlsafe(32)
 
 
-def keep_token(request: Request, response: Response, token: str) -> None:
+def set_csrf_cookie(request: Request, response: Response, token: str) -> None:
     """Stores the CSRF token in a cookie that is hidden from scripts and not sent with cross-site requests."""
     if request.cookies.get(COOKIE) != token:
         response.set_cookie(
@@ -105,11 +105,11 @@ def keep_token(request: Request, response: Response, token: str) -> None:
         )
 
 
-def check_token(request: Request, form: Mapping[str, str]) -> None:
+def check_csrf_token(request: Request, form: Mapping[str, str]) -> None:
     """Rejects a change if the form's CSRF token differs from the cookie."""
     kept, given = request.cookies.get(COOKIE, ""), form.get(FIELD, "")
     if not kept or not hmac.compare_digest(kept.encode(), given.encode()):
-        raise NotAllowed("CSRF check failed. Reload the page and try again.")
+        raise Forbidden("CSRF check failed. Reload the page and try again.")
 
 
 def _name_in(address: str) -> str:

@@ -15,15 +15,15 @@ from holdfast.ops.stats import Stats
 
 T = TypeVar("T")
 
-_FRESH_SECONDS = 1.5
-_REST = 10
+_MIN_CACHE_SECONDS = 1.5
+_CACHE_FACTOR = 10
 """A value is cached for this many times its query duration, so that the console cannot dominate the load."""
-_SPACING_SECONDS = 10
-_SAMPLES = 361
+_SAMPLE_SECONDS = 10
+_MAX_SAMPLES = 361
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class StatsSample:
     """Store totals at one time. `oldest` is in seconds."""
 
     at: datetime
@@ -32,60 +32,60 @@ class Sampled:
     dead: int
 
 
-class Watch:
+class StatsCache:
     """Caches query results of one store for a short time and keeps one hour of samples for the charts."""
 
     def __init__(self, ops: Callable[[], Operations]) -> None:
         self._ops = ops
-        self._kept: dict[str, tuple[float, Any]] = {}
-        self._asking: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        self._cached: dict[str, tuple[float, Any]] = {}
+        self._running: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._changes = 0
-        self._history: deque[Sampled] = deque(maxlen=_SAMPLES)
+        self._history: deque[StatsSample] = deque(maxlen=_MAX_SAMPLES)
 
     @property
-    def history(self) -> Sequence[Sampled]:
+    def history(self) -> Sequence[StatsSample]:
         """Samples, oldest first, at least ten seconds apart."""
         return tuple(self._history)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Clears the cache after a change. Later reads start a new query, even if an older one is still running."""
         self._changes += 1
-        self._kept.clear()
+        self._cached.clear()
 
     async def stats(self) -> Stats:
         found = await self.read("stats", lambda ops: ops.stats())
-        if not self._history or (found.now - self._history[-1].at).total_seconds() >= _SPACING_SECONDS:
-            self._history.append(Sampled(found.now, found.oldest.total_seconds(), found.pending, found.failed))
+        if not self._history or (found.now - self._history[-1].at).total_seconds() >= _SAMPLE_SECONDS:
+            self._history.append(StatsSample(found.now, found.oldest.total_seconds(), found.pending, found.failed))
         return found
 
-    async def read(self, name: str, ask: Callable[[Operations], Awaitable[T]]) -> T:
-        """Returns the cached or new result of `ask`. Concurrent callers share one query."""
-        until, value = self._kept.get(name, (0.0, None))
+    async def read(self, name: str, query: Callable[[Operations], Awaitable[T]]) -> T:
+        """Returns the cached or new result of `query`. Concurrent callers share one query."""
+        until, value = self._cached.get(name, (0.0, None))
         if time.monotonic() < until:
             return value  # type: ignore[no-any-return]
-        now = (name, self._changes)
-        if now not in self._asking:
-            self._asking[now] = asyncio.ensure_future(self._look(now, ask))
+        key = (name, self._changes)
+        if key not in self._running:
+            self._running[key] = asyncio.ensure_future(self._query(key, query))
             # Retrieves the exception, since every caller may have been cancelled.
-            self._asking[now].add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        asking: asyncio.Future[T] = self._asking[now]
-        return await asyncio.shield(asking)
+            self._running[key].add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        running: asyncio.Future[T] = self._running[key]
+        return await asyncio.shield(running)
 
-    async def _look(self, now: tuple[str, int], ask: Callable[[Operations], Awaitable[T]]) -> T:
+    async def _query(self, key: tuple[str, int], query: Callable[[Operations], Awaitable[T]]) -> T:
         began = time.monotonic()
         try:
-            value = await ask(self._ops())
+            value = await query(self._ops())
         finally:
-            del self._asking[now]
+            del self._running[key]
         ended = time.monotonic()
-        name, changes = now
+        name, changes = key
         if changes == self._changes:
-            self._kept[name] = (ended + max(_FRESH_SECONDS, _REST * (ended - began)), value)
+            self._cached[name] = (ended + max(_MIN_CACHE_SECONDS, _CACHE_FACTOR * (ended - began)), value)
         return value
 
-    async def keep_watching(self) -> None:
+    async def sample_forever(self) -> None:
         """Samples until cancelled. Ignores store errors, which the pages report."""
         while True:
             with contextlib.suppress(HoldfastError):
                 await self.stats()
-            await asyncio.sleep(_SPACING_SECONDS)
+            await asyncio.sleep(_SAMPLE_SECONDS)

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from holdfast.interfaces.console import connection
 from holdfast.interfaces.console.connection import DEADLINES, Phase
-from holdfast.interfaces.console.serve import open_port, serve
+from holdfast.interfaces.console.standalone import open_port, serve
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from holdfast.core.change import DeadLetter
 from holdfast.core.correlation import correlate
-from holdfast.interfaces.console.app import SCREENS
-from holdfast.interfaces.console.templating import static_file
+from holdfast.interfaces.console.app import PAGES
+from holdfast.interfaces.console.template_env import static_file
 from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
@@ -22,19 +22,19 @@ from holdfast.stores.operate import block_consumer, pause_queue
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter, deliveries
 from holdfast.stores.webhook import add_endpoint
-from tests.console.conftest import Visiting, post
+from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN, WORKER
 from tests.stores.build import claim_all, failure, finish, message, put, register_consumers
 
-LISTS = [path for path in SCREENS if "{" not in path and path not in ("/find", "/requests", "/search")]
+LISTS = [path for path in PAGES if "{" not in path and path not in ("/find", "/requests", "/search")]
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 ONE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
 
 
 @BOTH
-async def test_every_screen_of_an_empty_store_teaches_the_next_command(visiting: Visiting) -> None:
-    async with visiting("viewer") as client:
+async def test_every_screen_of_an_empty_store_teaches_the_next_command(client_as: ClientAs) -> None:
+    async with client_as("viewer") as client:
         for path in LISTS:
             page = await client.get(f"/ops{path}")
             assert page.status_code == 200, path
@@ -43,8 +43,8 @@ async def test_every_screen_of_an_empty_store_teaches_the_next_command(visiting:
 
 
 @BOTH
-async def test_every_screen_and_every_link_on_it_answers_under_a_prefix(visiting: Visiting, shop: Store) -> None:
-    async with visiting("admin") as client:
+async def test_every_screen_and_every_link_on_it_answers_under_a_prefix(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("admin") as client:
         seen: set[str] = set()
         waiting = [f"/ops{path}" for path in LISTS]
         while waiting:
@@ -69,9 +69,9 @@ async def test_every_screen_and_every_link_on_it_answers_under_a_prefix(visiting
 
 @BOTH
 async def test_the_overview_says_first_what_is_broken_how_many_alike_and_since_which_generation(
-    visiting: Visiting, shop: Store
+    client_as: ClientAs, shop: Store
 ) -> None:
-    async with visiting("operator") as client:
+    async with client_as("operator") as client:
         page = (await client.get("/ops/")).text
         group = re.search(r'href="(/ops/dead\?group=[^"]+)"', page)
         assert group
@@ -88,10 +88,10 @@ async def test_the_overview_says_first_what_is_broken_how_many_alike_and_since_w
 
 @BOTH
 async def test_a_timeline_tells_request_message_run_and_death_in_order(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     found = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=1))[0]
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         page = (await client.get(f"/ops/deliveries/{found.delivery.id}")).text
     told = re.findall(r"<strong>(Request|Published|Accepted|Attempt 1: failed|Dead letter)</strong>", page)
     assert told == ["Request", "Published", "Accepted", "Attempt 1: failed", "Dead letter"]
@@ -101,7 +101,7 @@ async def test_a_timeline_tells_request_message_run_and_death_in_order(
 
 @BOTH
 async def test_one_request_is_followed_by_its_id_through_messages_runs_replays_and_audit(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     dead = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=1))[0].delivery.id
     message = (await ops.delivery(dead)).message
@@ -109,7 +109,7 @@ async def test_one_request_is_followed_by_its_id_through_messages_runs_replays_a
     await ops.replay([dead], actor="grace", reason="shelf is back")
     with correlate(request_id=message.headers["request_id"]):
         await ops.pause_consumer("stock", actor="grace")
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         wanted = {"q": message.headers["request_id"]}
         found = (await client.get("/ops/find", params=wanted, follow_redirects=True)).text
         nothing = (await client.get("/ops/find", params={"q": "req-unknown"}, follow_redirects=True)).text
@@ -122,17 +122,17 @@ async def test_one_request_is_followed_by_its_id_through_messages_runs_replays_a
 
 
 @ONE
-async def test_an_id_is_found_whatever_it_names(visiting: Visiting, shop: Store, ops: Operations) -> None:
+async def test_an_id_is_found_whatever_it_names(client_as: ClientAs, shop: Store, ops: Operations) -> None:
     one = (await ops.deliveries(limit=1))[0].delivery
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         for id, where in ((one.id, "deliveries"), (one.message_id, "messages")):
             answer = await client.get("/ops/find", params={"q": f" {id} "})
             assert answer.headers["location"] == f"/ops/{where}/{id}"
 
 
 @ONE
-async def test_pages_go_on_where_the_last_ended_and_filters_stay(visiting: Visiting, shop: Store) -> None:
-    async with visiting("viewer") as client:
+async def test_pages_go_on_where_the_last_ended_and_filters_stay(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("viewer") as client:
         path, ids = "/ops/deliveries?consumer=billing,stock", []
         while path:
             page = (await client.get(path)).text
@@ -145,10 +145,10 @@ async def test_pages_go_on_where_the_last_ended_and_filters_stay(visiting: Visit
 
 @ONE
 async def test_a_list_that_looked_at_a_part_says_so_and_goes_on(
-    visiting: Visiting, shop: Store, monkeypatch: pytest.MonkeyPatch
+    client_as: ClientAs, shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.stores.lookback.STRETCH", 10)
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         at_once = (await client.get("/ops/deliveries?type=order.cancelled")).text
         assert "No matches" in at_once, "the server continues the scan"
         monkeypatch.setattr("holdfast.ops.pages._PATIENCE", 0)
@@ -167,16 +167,16 @@ async def test_a_list_that_looked_at_a_part_says_so_and_goes_on(
     "query", ["status=odd", "before=1", "since=1h&until=2h", "since=soon", "type=a..b", "consumer=%00", "before=%ff"]
 )
 async def test_a_filter_that_makes_no_sense_is_answered_with_a_sentence(
-    visiting: Visiting, shop: Store, query: str
+    client_as: ClientAs, shop: Store, query: str
 ) -> None:
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         answer = await client.get(f"/ops/deliveries?{query}")
     assert answer.status_code in (200, 400)
     assert "Internal error" not in answer.text
 
 
 @BOTH
-async def test_script_in_every_field_stays_text(visiting: Visiting, store: Store, ops: Operations) -> None:
+async def test_script_in_every_field_stays_text(client_as: ClientAs, store: Store, ops: Operations) -> None:
     await register_consumers(store, {"billing": ["order.placed"]})
     evil = message(payload={EVIL: EVIL}, key=EVIL, headers={"request_id": EVIL, "note": EVIL})
     await put(store, evil)
@@ -199,7 +199,7 @@ async def test_script_in_every_field_stays_text(visiting: Visiting, store: Store
         f"{path}?{name}={quote(EVIL)}" for path in LISTS for name in ("consumer", "target", "tenant", "scope", "state")
     ]
     hostile = 0
-    async with visiting("admin", name=EVIL) as client:
+    async with client_as("admin", name=EVIL) as client:
         for path in paths:
             page = await client.get(f"/ops{path}")
             assert "<script>alert" not in page.text, path
@@ -212,8 +212,8 @@ async def test_script_in_every_field_stays_text(visiting: Visiting, store: Store
 
 
 @ONE
-async def test_a_change_is_told_once_and_as_text(visiting: Visiting, shop: Store) -> None:
-    async with visiting("operator") as client:
+async def test_a_change_is_told_once_and_as_text(client_as: ClientAs, shop: Store) -> None:
+    async with client_as("operator") as client:
         answer = await post(client, "/queues/pause", name="payments", reason=EVIL)
         assert answer.headers["location"] == "/ops/queues"
         assert "Queue payments paused" in (await client.get("/ops/queues")).text
@@ -224,13 +224,13 @@ async def test_a_change_is_told_once_and_as_text(visiting: Visiting, shop: Store
 
 @ONE
 async def test_a_page_that_breaks_says_so_and_tells_nothing(
-    visiting: Visiting, shop: Store, monkeypatch: pytest.MonkeyPatch
+    client_as: ClientAs, shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("secret-7")
 
-    monkeypatch.setattr("holdfast.interfaces.console.watch.Watch.stats", broken)
-    async with visiting("viewer") as client:
+    monkeypatch.setattr("holdfast.interfaces.console.stats_cache.StatsCache.stats", broken)
+    async with client_as("viewer") as client:
         with capture_logs() as logged:
             answer = await client.get("/ops/")
     assert answer.status_code == 500
@@ -241,7 +241,7 @@ async def test_a_page_that_breaks_says_so_and_tells_nothing(
 
 
 @ONE
-async def test_a_store_that_is_out_is_said_plainly_and_its_password_is_not(visiting: Visiting) -> None:
+async def test_a_store_that_is_out_is_said_plainly_and_its_password_is_not(client_as: ClientAs) -> None:
     from holdfast.console import console
     from holdfast.stores.postgres.store import PostgresStore
 
@@ -284,23 +284,23 @@ def test_every_text_is_readable_on_what_it_stands_on(scheme: int) -> None:
 
 
 @ONE
-async def test_the_page_of_a_request_leads_on_to_its_other_messages(store: Store, visiting: Visiting) -> None:
+async def test_the_page_of_a_request_leads_on_to_its_other_messages(store: Store, client_as: ClientAs) -> None:
     await register_consumers(store, {"billing": ["order.placed"]})
     await put(store, *(message(headers={"request_id": "r-1"}) for _ in range(23)))
-    async with visiting() as visitor:
+    async with client_as() as visitor:
         first = (await visitor.get("/ops/requests?id=r-1")).text
         (following,) = re.findall(r'href="([^"]*)" rel="next"', first)
         second = (await visitor.get(unescape(following))).text
-    assert first.count('<section class="trail"') == 20
-    assert second.count('<section class="trail"') == 3
+    assert first.count('<section class="trace"') == 20
+    assert second.count('<section class="trace"') == 3
     assert "First messages" in second
     assert 'rel="next"' not in second
 
 
 @ONE
-async def test_the_field_at_the_top_finds_ids_and_any_other_text(visiting: Visiting, shop: Store) -> None:
+async def test_the_field_at_the_top_finds_ids_and_any_other_text(client_as: ClientAs, shop: Store) -> None:
     (dead, *_) = await shop.run(deliveries(Filter(dead=True), 1))
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         named = await client.get("/ops/find", params={"q": str(dead.delivery.id)})
         assert named.headers["location"] == f"/ops/deliveries/{dead.delivery.id}"
         found = await client.get("/ops/find", params={"q": dead.delivery.consumer})

@@ -10,18 +10,18 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from holdfast.core.errors import HoldfastError
-from holdfast.interfaces.console import templating
+from holdfast.interfaces.console import template_env
 from holdfast.interfaces.console.form import read_form
-from holdfast.interfaces.console.guard import (
-    NotAllowed,
+from holdfast.interfaces.console.security import (
+    Forbidden,
+    add_security_headers,
+    check_csrf_token,
     check_origin,
-    check_token,
     is_https,
-    keep_token,
-    seal,
-    token_of,
+    read_csrf_token,
+    set_csrf_cookie,
 )
-from holdfast.interfaces.console.visitor import Role, Visitor
+from holdfast.interfaces.console.user import Role, User
 from holdfast.interfaces.refusals import NOBODY, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope
@@ -38,7 +38,7 @@ class _Session:
     expires_at: float
 
 
-class SignIn:
+class LoginSessions:
     """Login page and sessions. A session ends with the first request after its token expires or is revoked."""
 
     def __init__(self, ops: Operations) -> None:
@@ -54,36 +54,36 @@ class SignIn:
             Route("/logout", self._sign_out, methods=["POST"]),
         ]
 
-    async def actor(self, request: Request) -> Visitor | Response:
+    async def actor(self, request: Request) -> User | Response:
         """Returns the user of the session, or a redirect to the login page."""
         session = self._sessions.get(_digest(request.cookies.get(_COOKIE, "")))
         if session is not None and session.expires_at > time.monotonic():
-            visitor = await self._visitor(session.secret)
-            if visitor is not None:
-                return visitor
+            user = await self._user(session.secret)
+            if user is not None:
+                return user
         return RedirectResponse("/login", 303)
 
-    async def _visitor(self, secret: str) -> Visitor | None:
+    async def _user(self, secret: str) -> User | None:
         token = await self._ops.recognise_token(secret)
-        return None if token is None or not token.valid else Visitor(token.name, ROLES[token.scope])
+        return None if token is None or not token.valid else User(token.name, ROLES[token.scope])
 
     async def _show(self, request: Request) -> Response:
-        return _form(request)
+        return _login_page(request)
 
     async def _sign_in(self, request: Request) -> Response:
         try:
             form = await read_form(request)
             check_origin(request, ())
-            check_token(request, form)
-            visitor = await self._visitor(form.get("token", "").strip())
-        except NotAllowed as refusal:
-            return _form(request, refusal.why, refusal.status)
+            check_csrf_token(request, form)
+            user = await self._user(form.get("token", "").strip())
+        except Forbidden as refusal:
+            return _login_page(request, refusal.why, refusal.status)
         except HoldfastError:
-            return _form(request, "The store is unavailable. Try again in a moment.", 503)
-        if visitor is None:
+            return _login_page(request, "The store is unavailable. Try again in a moment.", 503)
+        if user is None:
             client = request.client.host if request.client else None
             await self._refusals.record(NOBODY, "POST", "/login", "invalid, expired or revoked token", client)
-            return _form(request, "This token is invalid, expired or revoked.", 401)
+            return _login_page(request, "This token is invalid, expired or revoked.", 401)
         now = time.monotonic()
         self._sessions = {key: one for key, one in self._sessions.items() if one.expires_at > now}
         while len(self._sessions) >= _MAX_SESSIONS:
@@ -99,25 +99,27 @@ class SignIn:
             samesite="strict",
             secure=is_https(request),
         )
-        return seal(response)
+        return add_security_headers(response)
 
     async def _sign_out(self, request: Request) -> Response:
         try:
             check_origin(request, ())
-            check_token(request, await read_form(request))
-        except NotAllowed as refusal:
-            return _form(request, refusal.why, refusal.status)
+            check_csrf_token(request, await read_form(request))
+        except Forbidden as refusal:
+            return _login_page(request, refusal.why, refusal.status)
         self._sessions.pop(_digest(request.cookies.get(_COOKIE, "")), None)
         response = RedirectResponse("/login", 303)
         response.delete_cookie(_COOKIE)
-        return seal(response)
+        return add_security_headers(response)
 
 
-def _form(request: Request, error: str = "", status: int = 200) -> Response:
-    token = token_of(request)
-    response = HTMLResponse(templating.render("login.html", {"root": "", "token": token, "error": error}), status)
-    keep_token(request, response, token)
-    return seal(response)
+def _login_page(request: Request, error: str = "", status: int = 200) -> Response:
+    token = read_csrf_token(request)
+    response = HTMLResponse(
+        template_env.render("login.html", {"root": "", "csrf_token": token, "error": error}), status
+    )
+    set_csrf_cookie(request, response, token)
+    return add_security_headers(response)
 
 
 def _digest(key: str) -> str:

@@ -19,7 +19,7 @@ def read_filter(given: Mapping[str, str], now: datetime, *, decided: str | None 
     status = given.get("status", "")
     if status and status not in STATES:
         raise ConfigurationError(f"{status[:40]!r} is not a valid state; valid states are {', '.join(STATES)}")
-    since, until = read_moment(given.get("since"), now), read_moment(given.get("until"), now)
+    since, until = read_time(given.get("since"), now), read_time(given.get("until"), now)
     if since is not None and until is not None and since >= until:
         raise ConfigurationError("`since` must be before `until`")
     discarded = {"discarded": True, "failed": False}.get(status)
@@ -47,7 +47,7 @@ def as_options(given: Mapping[str, str]) -> str:
     return "".join(words)
 
 
-def read_moment(text: str | None, now: datetime) -> datetime | None:
+def read_time(text: str | None, now: datetime) -> datetime | None:
     """Parses a timestamp or an age (2h) from a URL or a form."""
     if not text:
         return None

@@ -26,42 +26,42 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class User:
     """A user of the console. `name` is the actor in the audit log."""
 
     name: str
     role: Role
 
 
-Answer: TypeAlias = Visitor | tuple[str, str] | str | Response | None
-Identify: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
+ActorResult: TypeAlias = User | tuple[str, str] | str | Response | None
+Identify: TypeAlias = Callable[[Request], ActorResult | Awaitable[ActorResult]]
 """Returns the user of a request: a `User`, a pair of name and role, or a name (a viewer). `None` rejects the request with
 401. A response, such as a redirect to a login page, is sent unchanged."""
 
 
-async def identify(actor: Identify, request: Request) -> Visitor | Response | None:
+async def identify(actor: Identify, request: Request) -> User | Response | None:
     """Calls `actor` and validates its result."""
-    answer = actor(request)
-    if inspect.isawaitable(answer):
-        answer = await answer
-    match answer:
+    result = actor(request)
+    if inspect.isawaitable(result):
+        result = await result
+    match result:
         case None | Response():
-            return answer
-        case Visitor(name, role):
-            return _visitor(name, role)
+            return result
+        case User(name, role):
+            return _checked_user(name, role)
         case str():
-            return _visitor(answer, Role.VIEWER)
+            return _checked_user(result, Role.VIEWER)
         case (str(name), str(role)):
-            return _visitor(name, role)
+            return _checked_user(name, role)
         case _:
             raise ConfigurationError(
-                f"actor returned {type(answer).__name__}; return a name and a role, such as ('ada', 'operator'), or None"
+                f"actor returned {type(result).__name__}; return a name and a role, such as ('ada', 'operator'), or None"
             )
 
 
-def _visitor(name: str, role: str) -> Visitor:
+def _checked_user(name: str, role: str) -> User:
     if role not in set(Role):
         raise ConfigurationError(f"actor returned the role {role!r}; the roles are {', '.join(Role)}")
     if not name.strip():
         raise ConfigurationError("actor returned an empty name; return the name for the audit log")
-    return Visitor(sanitise(name.strip(), 200), Role(role))
+    return User(sanitise(name.strip(), 200), Role(role))

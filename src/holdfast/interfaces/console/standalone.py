@@ -19,10 +19,10 @@ from holdfast.interfaces.api.app import PREFIX, api
 from holdfast.interfaces.api.auth import forwarded_by, is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.console.app import Console
-from holdfast.interfaces.console.connection import bounded_server
-from holdfast.interfaces.console.guard import LOOPBACK, NotAllowed, check_host
-from holdfast.interfaces.console.signin import ROLES, SignIn
-from holdfast.interfaces.console.visitor import Role, Visitor
+from holdfast.interfaces.console.connection import create_server
+from holdfast.interfaces.console.login import ROLES, LoginSessions
+from holdfast.interfaces.console.security import LOOPBACK, Forbidden, check_host
+from holdfast.interfaces.console.user import Role, User
 from holdfast.interfaces.metrics.serve import CONTENT_TYPE
 from holdfast.ops.service import Operations
 
@@ -60,11 +60,11 @@ def standalone(
     extra: list[BaseRoute] = []
     anonymous = None
     if auth == "token":
-        login = SignIn(ops)
-        console = Console(ops, login.actor, read_only, signed_in=True)
+        login = LoginSessions(ops)
+        console = Console(ops, login.actor, read_only, can_sign_out=True)
         extra += login.routes
     else:
-        local = Visitor(actor, role)
+        local = User(actor, role)
         console = Console(ops, lambda _: local, read_only, hosts=(*LOOPBACK, host))
         anonymous = Caller(actor, _SCOPES[role])
     inner = api(ops, anonymous=anonymous, read_only=read_only)
@@ -75,23 +75,23 @@ def standalone(
                 check_host(request, (*LOOPBACK, host))
             elif not await _bearer(ops, request):
                 return PlainTextResponse("authentication required; send Authorization: Bearer TOKEN\n", 401)
-            families = await console.watch.read("metrics", lambda ops: ops.metrics())
-        except NotAllowed as refusal:
+            families = await console.cache.read("metrics", lambda ops: ops.metrics())
+        except Forbidden as refusal:
             return PlainTextResponse(f"{refusal.why}\n", refusal.status)
         except HoldfastError:
             return PlainTextResponse("the store is unavailable; see /readyz and the log\n", 503)
         return PlainTextResponse(exposition(families), media_type=CONTENT_TYPE)
 
-    screens = Starlette(routes=[*extra, Route("/metrics", metrics), Mount("/", console.app)], lifespan=console.lifespan)
+    pages = Starlette(routes=[*extra, Route("/metrics", metrics), Mount("/", console.app)], lifespan=console.lifespan)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        chosen: ASGIApp = inner if path.startswith(f"{PREFIX}/") or path in _HEALTH else screens
-        if anonymous is not None and chosen is screens and scope["type"] == "http":
+        target: ASGIApp = inner if path.startswith(f"{PREFIX}/") or path in _HEALTH else pages
+        if anonymous is not None and target is pages and scope["type"] == "http":
             # The API has its own check; health checks are public.
             header = forwarded_by(HTTPConnection(scope).headers)
-            chosen = screens if header is None else PlainTextResponse(_FORWARDED.format(header=header), 403)
-        await chosen(scope, receive, send)
+            target = pages if header is None else PlainTextResponse(_FORWARDED.format(header=header), 403)
+        await target(scope, receive, send)
 
     return dispatch
 
@@ -120,7 +120,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 async def serve(app: ASGIApp, bound: socket.socket, stop: asyncio.Event) -> None:
     """Serves until `stop` is set. Running requests have three seconds to finish."""
-    server = bounded_server(app)
+    server = create_server(app)
     serving = asyncio.create_task(server.serve(sockets=[bound]))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.interfaces.console.watch import Watch
+from holdfast.interfaces.console.stats_cache import StatsCache
 from holdfast.ops.service import Operations
 
 
@@ -23,34 +23,34 @@ class Readings:
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch(lambda: None)  # type: ignore[arg-type,return-value]
+def cache() -> StatsCache:
+    return StatsCache(lambda: None)  # type: ignore[arg-type,return-value]
 
 
-async def test_many_who_look_at_once_ask_once(watch: Watch) -> None:
+async def test_many_who_look_at_once_ask_once(cache: StatsCache) -> None:
     ask = Readings()
-    looking = [asyncio.create_task(watch.read("figure", ask)) for _ in range(10)]
+    looking = [asyncio.create_task(cache.read("figure", ask)) for _ in range(10)]
     await asyncio.sleep(0)
     ask.answer.set()
     assert await asyncio.gather(*looking) == [1] * 10
-    assert await watch.read("figure", ask) == 1
+    assert await cache.read("figure", ask) == 1
 
 
-async def test_after_a_change_nobody_is_shown_a_reading_that_began_before_it(watch: Watch) -> None:
+async def test_after_a_change_nobody_is_shown_a_reading_that_began_before_it(cache: StatsCache) -> None:
     ask = Readings()
-    early = asyncio.create_task(watch.read("figure", ask))
+    early = asyncio.create_task(cache.read("figure", ask))
     await asyncio.sleep(0)
-    watch.forget()
-    late = asyncio.create_task(watch.read("figure", ask))
+    cache.invalidate()
+    late = asyncio.create_task(cache.read("figure", ask))
     await asyncio.sleep(0)
     ask.answer.set()
     assert (await early, await late) == (1, 2)
-    assert await watch.read("figure", ask) == 2
+    assert await cache.read("figure", ask) == 2
 
 
-async def test_one_who_leaves_does_not_take_the_answer_along_and_a_failure_is_not_kept(watch: Watch) -> None:
+async def test_one_who_leaves_does_not_take_the_answer_along_and_a_failure_is_not_kept(cache: StatsCache) -> None:
     ask = Readings()
-    gone, stays = (asyncio.create_task(watch.read("figure", ask)) for _ in range(2))
+    gone, stays = (asyncio.create_task(cache.read("figure", ask)) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
     ask.answer.set()
@@ -60,5 +60,5 @@ async def test_one_who_leaves_does_not_take_the_answer_along_and_a_failure_is_no
         raise RuntimeError("out")
 
     with pytest.raises(RuntimeError):
-        await watch.read("other", broken)
-    assert await watch.read("other", ask) == 2
+        await cache.read("other", broken)
+    assert await cache.read("other", ask) == 2

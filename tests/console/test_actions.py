@@ -10,12 +10,12 @@ import pytest
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
-from holdfast.interfaces.console.actions import CHANGES
+from holdfast.interfaces.console.actions import ACTIONS
 from holdfast.ops.service import Operations
 from holdfast.stores.plan import PlanState, StoredPlan
 from holdfast.stores.protocol import Store
 from holdfast.stores.query import Filter
-from tests.console.conftest import Visiting, post
+from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN
 
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
@@ -39,11 +39,11 @@ async def ended(ops: Operations, id: str) -> StoredPlan:
 
 @BOTH
 async def test_a_group_is_previewed_replayed_and_reported_exactly(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     group = (await ops.failure_groups())[0]
     assert group.fingerprint
-    async with visiting("operator") as client:
+    async with client_as("operator") as client:
         id = await preview(client, action="replay", group=group.fingerprint, consumer=group.consumer)
         shown = (await client.get(f"/ops/plans/{id}")).text
         assert f"{BROKEN} deliveries would be" in shown
@@ -62,9 +62,9 @@ async def test_a_group_is_previewed_replayed_and_reported_exactly(
 
 @BOTH
 async def test_a_replay_that_two_operators_start_at_once_runs_once(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
-    async with visiting("operator") as ada, visiting("operator", name="grace") as grace:
+    async with client_as("operator") as ada, client_as("operator", name="grace") as grace:
         id = await preview(ada, action="replay", consumer="stock")
         answers = await asyncio.gather(
             *(post(one, "/plans/start", id=id, reason="fixed in 43") for one in (ada, grace, ada, grace))
@@ -82,9 +82,9 @@ async def test_a_replay_that_two_operators_start_at_once_runs_once(
 
 @ONE
 async def test_plans_that_are_started_while_another_runs_are_carried_on_too(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
-    async with visiting("operator") as client:
+    async with client_as("operator") as client:
         ids = [await preview(client, action="replay", consumer=consumer) for consumer in ("stock", "billing", "stock")]
         await asyncio.gather(*(post(client, "/plans/start", id=id, reason="r") for id in ids))
         plans = [await ended(ops, id) for id in ids]
@@ -93,9 +93,9 @@ async def test_plans_that_are_started_while_another_runs_are_carried_on_too(
 
 @ONE
 async def test_what_moved_on_since_the_preview_is_left_alone_and_named(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
-    async with visiting("operator") as client:
+    async with client_as("operator") as client:
         id = await preview(client, action="discard", consumer="stock", limit="10")
         moved = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=100))[-1].delivery.id
         await ops.replay([moved], actor="grace")
@@ -109,11 +109,11 @@ async def test_what_moved_on_since_the_preview_is_left_alone_and_named(
 
 @ONE
 async def test_one_delivery_is_replayed_discarded_or_cancelled_from_its_page(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     dead = [one.delivery.id for one in await ops.deliveries(Filter(dead=True, consumers=("billing",)))]
     pending = (await ops.deliveries(Filter(consumers=("welcome",)), limit=1))[0].delivery.id
-    async with visiting("operator") as client:
+    async with client_as("operator") as client:
         for action, id in (("replay", dead[0]), ("discard", dead[1]), ("cancel", pending)):
             page = (await client.get(f"/ops/deliveries/{id}")).text
             assert f'name="action" value="{action}"' in page
@@ -128,22 +128,22 @@ async def test_one_delivery_is_replayed_discarded_or_cancelled_from_its_page(
 
 
 @ONE
-async def test_done_work_is_run_again_by_an_admin_alone(visiting: Visiting, shop: Store, ops: Operations) -> None:
+async def test_done_work_is_run_again_by_an_admin_alone(client_as: ClientAs, shop: Store, ops: Operations) -> None:
     done = (await ops.deliveries(Filter(statuses=(Status.DELIVERED,)), limit=1))[0].delivery.id
-    async with visiting("operator") as client:
+    async with client_as("operator") as client:
         assert 'name="rerun"' not in (await client.get(f"/ops/deliveries/{done}")).text
         assert (await post(client, "/plans", action="replay", ids=str(done), rerun="yes")).status_code == 403
         plan = await ops.plan(UUID(await preview(client, action="replay", ids=str(done))))
         assert (plan.total, plan.left) == (1, 0)  # without saying so it is left alone
-    async with visiting("admin") as client:
+    async with client_as("admin") as client:
         assert 'name="rerun"' in (await client.get(f"/ops/deliveries/{done}")).text
         id = await preview(client, action="replay", ids=str(done), rerun="yes")
         assert "Their effects may be applied twice" in (await client.get(f"/ops/plans/{id}")).text
 
 
 @ONE
-async def test_a_plan_is_paused_resumed_and_abandoned(visiting: Visiting, shop: Store, ops: Operations) -> None:
-    async with visiting("operator") as client:
+async def test_a_plan_is_paused_resumed_and_abandoned(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+    async with client_as("operator") as client:
         id = await preview(client, action="replay")
         await ops.start_plan(UUID(id), actor="grace", reason="r")
         assert (await post(client, "/plans/pause", id=id)).status_code == 303
@@ -160,7 +160,7 @@ async def test_a_plan_is_paused_resumed_and_abandoned(visiting: Visiting, shop: 
 
 @BOTH
 async def test_every_other_change_does_what_it_says_and_is_audited(
-    visiting: Visiting, shop: Store, ops: Operations
+    client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     (hook,) = await ops.webhooks()
     steps = [
@@ -178,8 +178,8 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
         ("/webhooks/enable", {"name": hook.id}, "enable"),
         ("/keys/release", {"name": "checkout-0", "scope": "user:7"}, "release"),
     ]
-    assert {path for path, _, _ in steps} == {path for path in CHANGES if not path.startswith("/plans")}
-    async with visiting("admin") as client:
+    assert {path for path, _, _ in steps} == {path for path in ACTIONS if not path.startswith("/plans")}
+    async with client_as("admin") as client:
         for path, form, action in steps:
             answer = await post(client, path, **form, reason=f"why {path}")
             assert answer.status_code == 303, (path, answer.text)
@@ -209,9 +209,9 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
     ],
 )
 async def test_a_form_that_makes_no_sense_changes_nothing(
-    visiting: Visiting, ops: Operations, path: str, form: dict[str, str]
+    client_as: ClientAs, ops: Operations, path: str, form: dict[str, str]
 ) -> None:
-    async with visiting("admin") as client:
+    async with client_as("admin") as client:
         answer = await post(client, path, **form)
     assert answer.status_code in (400, 404)
     assert "Internal error" not in answer.text
@@ -219,9 +219,9 @@ async def test_a_form_that_makes_no_sense_changes_nothing(
 
 
 @ONE
-async def test_a_viewer_sees_no_button(visiting: Visiting, shop: Store, ops: Operations) -> None:
+async def test_a_viewer_sees_no_button(client_as: ClientAs, shop: Store, ops: Operations) -> None:
     dead = (await ops.deliveries(Filter(dead=True), limit=1))[0].delivery.id
-    async with visiting("viewer") as client:
+    async with client_as("viewer") as client:
         for path in (
             "/",
             "/dead",

@@ -1,0 +1,251 @@
+"""Pages for deliveries, dead letters, failure groups, messages, request traces and search."""
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from starlette.responses import RedirectResponse
+
+from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.interfaces.cli.delivery_report import next_commands
+from holdfast.interfaces.cli.search import reach
+from holdfast.interfaces.console.filter_params import DECIDED, FIELDS, STATES, as_options, read_filter
+from holdfast.interfaces.console.overview import failure_group_cards, failure_groups, is_truncated
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_id
+from holdfast.ops.deliveries import DeliveryDetail
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """One event of a delivery's timeline. `tone` selects icon and colour."""
+
+    at: datetime
+    tone: str
+    title: str
+    text: str = ""
+    trace: str | None = None
+    took: tuple[datetime | None, datetime] | None = None
+
+
+async def deliveries(request: ConsoleRequest) -> HtmlPage:
+    return await _list_page(request, dead=False)
+
+
+async def dead_letters(request: ConsoleRequest) -> HtmlPage:
+    return await _list_page(request, dead=True)
+
+
+async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
+    chosen = {name: request.query[name] for name in FIELDS if name in request.query and not (dead and name == "status")}
+    now = await request.ops.now()
+    decided = request.query.get("state", DECIDED[0]) if dead else None
+    if decided is not None and decided not in DECIDED:
+        raise ConfigurationError(
+            f"{decided[:40]!r} is not a valid state of dead letters; valid states are {', '.join(DECIDED)}"
+        )
+    filters = read_filter(chosen, now, decided=decided)
+    before = read_id(request.query["before"]) if "before" in request.query else None
+    found = await request.ops.delivery_page(filters, limit=PAGE, before=before)
+    group = None
+    if dead and "group" in chosen:
+        group = next(
+            (
+                one
+                for one in await failure_groups(request)
+                if one.fingerprint == chosen["group"] and chosen.get("consumer", one.consumer) == one.consumer
+            ),
+            None,
+        )
+    return HtmlPage(
+        "deliveries.html",
+        {
+            "rows": found.items,
+            "next": request.with_query(before=found.next) if found.next else None,
+            "newest": request.with_query(before=None) if before else None,
+            "chosen": chosen,
+            "dead": dead,
+            "decided": decided,
+            "decisions": DECIDED,
+            "states": STATES,
+            "group": group,
+            "now": now,
+            "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_options(chosen)}"
+            + (f" --state {decided}" if decided not in (None, DECIDED[0]) else ""),
+        },
+    )
+
+
+async def groups(request: ConsoleRequest) -> HtmlPage:
+    now = await request.ops.now()
+    workers = await request.cache.read("workers", lambda ops: ops.workers())
+    found = await failure_groups(request)
+    full = is_truncated(found)
+    if "consumer" in request.query:
+        found = [one for one in found if one.consumer == request.query["consumer"]]
+    return HtmlPage(
+        "groups.html",
+        {
+            "cards": failure_group_cards(found, workers, now),
+            "now": now,
+            "full": full,
+            "consumer": request.query.get("consumer"),
+        },
+    )
+
+
+async def delivery(request: ConsoleRequest) -> HtmlPage:
+    detail = await request.ops.delivery(read_id(request.http.path_params["id"]))
+    return HtmlPage(
+        "delivery.html",
+        {
+            "detail": detail,
+            "row": detail.listed.delivery,
+            "now": detail.now,
+            "events": timeline(detail),
+            "commands": list(next_commands(detail)),
+            "request_id": detail.message.headers.get("request_id") if detail.message else None,
+        },
+    )
+
+
+def timeline(detail: DeliveryDetail) -> list[TimelineEvent]:
+    """Returns the events of a delivery, oldest first."""
+    row, message = detail.listed.delivery, detail.message
+    found: list[TimelineEvent] = []
+    if message is not None:
+        request = message.headers.get("request_id")
+        if request:
+            found.append(TimelineEvent(message.occurred_at, "request", "Request", request))
+        found.append(
+            TimelineEvent(
+                message.occurred_at, "message", "Published", f"{detail.listed.type} by {detail.listed.source}"
+            )
+        )
+    # SQLite stores milliseconds, so a delivery can appear up to one millisecond older than its message.
+    accepted = row.created_at if message is None else max(row.created_at, message.occurred_at)
+    found.append(TimelineEvent(accepted, "pending", "Accepted", f"for {row.consumer} in queue {row.queue}"))
+    for run in detail.runs:
+        good = run.outcome in ("succeeded", "deliver")
+        error = f"{run.error_type}: {run.error}" if run.error_type else (run.error or "")
+        found.append(
+            TimelineEvent(
+                run.completed_at,
+                "delivered" if good else "attempt",
+                f"Attempt {run.attempt}: {run.outcome.replace('_', ' ')}",
+                f"on {run.worker}"
+                + (f", generation {run.generation}" if run.generation is not None else "")
+                + (f" · {error}" if error else ""),
+                run.trace,
+                (run.started_at, run.completed_at),
+            )
+        )
+    for cycle in row.failure_history:
+        if cycle.replayed_at is not None:
+            why = f": {cycle.reason}" if cycle.reason else ""
+            found.append(
+                TimelineEvent(
+                    cycle.replayed_at,
+                    "replayed",
+                    f"Replayed by {cycle.replayed_by}",
+                    f"after {cycle.attempts} attempts in generation {cycle.generation}{why}",
+                )
+            )
+    replays = {cycle.replayed_at for cycle in row.failure_history}
+    for entry in detail.audit:
+        if entry.action == "replay" and replays:
+            continue
+        found.append(
+            TimelineEvent(entry.at, "audit", f"{entry.action.capitalize()} by {entry.actor}", entry.reason or "")
+        )
+    if row.status == "delivered" and row.completed_at is not None and not any(one.tone == "delivered" for one in found):
+        found.append(TimelineEvent(row.completed_at, "delivered", "Delivered"))
+    found.sort(key=lambda one: one.at)
+    if row.dead and row.completed_at is not None:
+        # The current state comes last, even if its attempt was recorded slightly later.
+        found.append(TimelineEvent(row.completed_at, "failed", "Dead letter", "waiting to be replayed or discarded"))
+    return found
+
+
+async def messages(request: ConsoleRequest) -> HtmlPage:
+    filters = {name: request.query[name] for name in ("type", "source", "key") if name in request.query}
+    before = read_id(request.query["before"]) if "before" in request.query else None
+    found = await request.ops.message_page(**filters, limit=PAGE, before=before)
+    return HtmlPage(
+        "messages.html",
+        {
+            "rows": found.items,
+            "next": request.with_query(before=found.next) if found.next else None,
+            "newest": request.with_query(before=None) if before else None,
+            "chosen": filters,
+            "now": await request.ops.now(),
+            "command": "holdfast messages list"
+            + "".join(f" --{name} {shlex.quote(value)}" for name, value in filters.items()),
+        },
+    )
+
+
+async def message(request: ConsoleRequest) -> HtmlPage:
+    found = await request.ops.message(read_id(request.http.path_params["id"]))
+    return HtmlPage(
+        "message.html", {"message": found.message, "deliveries": found.deliveries, "now": await request.ops.now()}
+    )
+
+
+async def request_trace(request: ConsoleRequest) -> HtmlPage:
+    """Trace of one request: its messages, their deliveries with all attempts, and operator actions."""
+    after = read_id(request.query["after"]) if "after" in request.query else None
+    trace = await request.ops.follow(request.query.get("id", "").strip(), after=after)
+    return HtmlPage(
+        "request.html",
+        {
+            "trace": trace,
+            "next": request.with_query(after=trace.next) if trace.next else None,
+            "first": request.with_query(after=None) if after else None,
+            "now": await request.ops.now(),
+        },
+    )
+
+
+async def find(request: ConsoleRequest) -> RedirectResponse:
+    """Redirects to the delivery, message, plan or request with this ID, or to a text search."""
+    filters = request.query.get("q", "").strip()
+    try:
+        id = UUID(filters)
+    except ValueError:
+        return await _search_redirect(request, filters) if filters else RedirectResponse(request.url("/"), 303)
+    for path, read in (
+        ("/deliveries", request.ops.delivery),
+        ("/messages", request.ops.message),
+        ("/plans", request.ops.plan),
+    ):
+        try:
+            await read(id)
+        except NotFound:
+            continue
+        return RedirectResponse(request.url(f"{path}/{id}"), 303)
+    # A request ID may also be a UUID.
+    return await _search_redirect(request, filters)
+
+
+async def _search_redirect(request: ConsoleRequest, text: str) -> RedirectResponse:
+    path = request.url("/requests", id=text) if await request.ops.has_request(text) else request.url("/search", q=text)
+    return RedirectResponse(path, 303)
+
+
+async def search(request: ConsoleRequest) -> HtmlPage:
+    """Failure groups and deliveries that contain a text, and the request with this ID."""
+    text = request.query.get("q", "").strip()
+    if not text:
+        return HtmlPage("search.html", {"text": "", "found": None})
+    found = await request.ops.search(text, limit=PAGE, after=request.query.get("after"))
+    return HtmlPage(
+        "search.html",
+        {
+            "text": text,
+            "found": found,
+            "reach": reach(found),
+            "request_id": text if any(one.field == "request_id" for one in found.matches) else None,
+            "next": request.with_query(after=found.next) if found.next else None,
+        },
+    )

@@ -1,0 +1,129 @@
+"""Pages and actions of bulk plans: preview, start, pause, resume, abandon, report."""
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.console.filter_params import FIELDS, read_filter
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, Redirect, read_id, read_number
+from holdfast.interfaces.console.security import Forbidden
+from holdfast.interfaces.console.user import Role
+from holdfast.ops.plans import MAX_PLAN, Skipped
+from holdfast.stores.plan import PlanState
+from holdfast.stores.planned import Action, Why
+from holdfast.stores.query import Filter
+
+_ITEMS = ("all", "skipped", "dead")
+
+
+async def plans(request: ConsoleRequest) -> HtmlPage:
+    before = read_id(request.query["before"]) if "before" in request.query else None
+    state = request.query.get("state")
+    if state is not None and state not in set(PlanState):
+        raise ConfigurationError(f"{state[:40]!r} is not a valid plan state; valid states are {', '.join(PlanState)}")
+    found = await request.ops.plans(limit=PAGE + 1, before=before, state=None if state is None else PlanState(state))
+    return HtmlPage(
+        "plans.html",
+        {
+            "rows": found[:PAGE],
+            "next": request.with_query(before=found[PAGE - 1].id) if len(found) > PAGE else None,
+            "newest": request.with_query(before=None) if before else None,
+            "states": list(PlanState),
+            "state": state,
+            "now": await request.ops.now(),
+        },
+    )
+
+
+async def plan(request: ConsoleRequest) -> HtmlPage:
+    id = read_id(request.http.path_params["id"])
+    found = await request.ops.plan(id)
+    which = request.query.get("items", "all")
+    if which not in _ITEMS:
+        raise ConfigurationError(
+            f"{which[:40]!r} is not a valid value of `items`; valid values are {', '.join(_ITEMS)}"
+        )
+    after = min(read_number(request.query.get("after", "")) or 0, 2 * MAX_PLAN)
+    items = await request.ops.plan_items(
+        id, limit=PAGE + 1, after=after, skipped=which == "skipped", dead=which == "dead"
+    )
+    return HtmlPage(
+        "plan.html",
+        {
+            "plan": found,
+            "items": items[:PAGE],
+            "next": request.with_query(after=items[PAGE - 1].n) if len(items) > PAGE else None,
+            "first": request.with_query(after=None) if after else None,
+            "which": which,
+            "reasons": {why: Skipped(id=id, consumer=None, why=why).reason for why in Why},
+            "done_word": {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}[
+                found.action
+            ],
+            "now": await request.ops.now(),
+        },
+    )
+
+
+async def preview(request: ConsoleRequest) -> Redirect:
+    """Stores a plan for the selected deliveries. Changes no delivery."""
+    form = request.form
+    action = form.get("action", "")
+    if action not in set(Action):
+        raise ConfigurationError(f"{action[:40]!r} is not a valid action; valid actions are {', '.join(Action)}")
+    given = form.get("limit", "") or str(MAX_PLAN)
+    limit = read_number(given)
+    if limit is None or not 1 <= limit <= MAX_PLAN:
+        raise ConfigurationError(f"{given[:20]!r} is not a valid limit; a plan contains 1 to {MAX_PLAN:,} deliveries")
+    wanted = await _wanted(request)
+    rerun = form.get("rerun") == "yes"
+    if rerun and not request.can(Role.ADMIN):
+        raise Forbidden("A rerun requires the admin role, because effects may be applied twice.")
+    if action == Action.REPLAY:
+        made = await request.ops.plan_replay(wanted, limit=limit, rerun=rerun)
+    else:
+        plan = request.ops.plan_discard if action == Action.DISCARD else request.ops.plan_cancel
+        made = await plan(wanted, limit=limit)
+    await request.ops.save_plan(made, actor=request.user.name)
+    return Redirect("", request.url(f"/plans/{made.id}"))
+
+
+async def _wanted(request: ConsoleRequest) -> Filter:
+    ids = tuple(read_id(id) for id in request.form.get("ids", "").replace(",", " ").split())
+    if ids:
+        return Filter(ids=ids)
+    chosen = {name: request.form[name] for name in FIELDS if request.form.get(name)}
+    return read_filter(chosen, await request.ops.now())
+
+
+async def start(request: ConsoleRequest) -> Redirect:
+    id = read_id(request.form.get("id", ""))
+    given = request.form.get("generation", "").strip()
+    generation = read_number(given)
+    if given and generation is None:
+        raise ConfigurationError(
+            f"{given[:20]!r} is not a valid generation; enter a whole number or leave the field empty"
+        )
+    await request.ops.start_plan(id, actor=request.user.name, reason=_reason(request), generation=generation)
+    return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
+
+
+async def pause(request: ConsoleRequest) -> Redirect:
+    id = read_id(request.form.get("id", ""))
+    await request.ops.pause_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
+    return Redirect("The plan pauses after the current batch.", request.url(f"/plans/{id}"))
+
+
+async def resume(request: ConsoleRequest) -> Redirect:
+    id = read_id(request.form.get("id", ""))
+    await request.ops.resume_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
+    return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
+
+
+async def abandon(request: ConsoleRequest) -> Redirect:
+    id = read_id(request.form.get("id", ""))
+    await request.ops.abandon_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
+    return Redirect("Plan abandoned. Deliveries it already changed stay changed.", request.url(f"/plans/{id}"))
+
+
+def _reason(request: ConsoleRequest) -> str:
+    reason = request.form.get("reason", "").strip()
+    if not reason:
+        raise ConfigurationError("enter a reason; it is recorded in the audit log")
+    return reason

@@ -1,0 +1,130 @@
+"""Pages for queues, consumers, projectors, schedules, webhooks, circuit breakers, keys, workers and the audit log."""
+
+import shlex
+from collections.abc import Mapping
+from datetime import datetime
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.console.filter_params import read_time
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
+from holdfast.interfaces.console.user import Role
+from holdfast.stores.idempotency import Mark, Progress
+
+
+async def queues(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("queues", lambda ops: ops.queues())
+    return HtmlPage("queues.html", {"rows": found, "now": await _now(request)})
+
+
+async def consumers(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("consumers", lambda ops: ops.consumers())
+    return HtmlPage("consumers.html", {"rows": found, "now": await _now(request)})
+
+
+async def projectors(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("projectors", lambda ops: ops.projectors())
+    relays = await request.cache.read("relays", lambda ops: ops.relays())
+    return HtmlPage("projectors.html", {"rows": found, "relays": relays, "now": await _now(request)})
+
+
+async def schedules(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("schedules", lambda ops: ops.schedules())
+    return HtmlPage("schedules.html", {"rows": found, "now": await _now(request)})
+
+
+async def webhooks(request: ConsoleRequest) -> HtmlPage:
+    shown = request.user.role.covers(Role.OPERATOR)
+    found = await request.cache.read(f"webhooks {shown}", lambda ops: ops.webhooks(show_path=shown))
+    wanted = request.query.get("tenant")
+    return HtmlPage(
+        "webhooks.html",
+        {"rows": [one for one in found if wanted in (None, one.tenant)], "tenant": wanted, "now": await _now(request)},
+    )
+
+
+async def breakers(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("breakers", lambda ops: ops.breakers())
+    return HtmlPage("breakers.html", {"rows": found, "now": await _now(request)})
+
+
+async def workers(request: ConsoleRequest) -> HtmlPage:
+    found = await request.cache.read("workers", lambda ops: ops.workers())
+    shown = sorted(found, key=lambda one: (not one.alive, -one.generation, one.id))
+    return HtmlPage("workers.html", {"rows": shown, "now": await _now(request)})
+
+
+async def keys(request: ConsoleRequest) -> HtmlPage:
+    query = request.query
+    status = query.get("status")
+    if status is not None and status not in set(Progress):
+        raise ConfigurationError(f"{status[:40]!r} is not a valid key state; valid states are {', '.join(Progress)}")
+    found = await request.ops.idempotency_keys(
+        scope=query.get("scope"),
+        key=query.get("key"),
+        status=None if status is None else Progress(status),
+        limit=PAGE + 1,
+        before=_mark(query) if "after_key" in query else None,
+    )
+    last = found[PAGE - 1] if len(found) > PAGE else None
+    return HtmlPage(
+        "keys.html",
+        {
+            "rows": found[:PAGE],
+            "next": request.with_query(after_at=last.expires_at.isoformat(), after_scope=last.scope, after_key=last.key)
+            if last
+            else None,
+            "newest": request.with_query(after_at=None, after_scope=None, after_key=None)
+            if "after_key" in query
+            else None,
+            "chosen": {name: query[name] for name in ("scope", "key", "status") if name in query},
+            "states": list(Progress),
+            "now": await _now(request),
+        },
+    )
+
+
+def _mark(query: Mapping[str, str]) -> Mark:
+    try:
+        at = datetime.fromisoformat(query.get("after_at", ""))
+    except ValueError:
+        raise ConfigurationError("`after_at` is not a valid timestamp; start with the newest page") from None
+    return Mark(at, query.get("after_scope", ""), query["after_key"])
+
+
+async def audit(request: ConsoleRequest) -> HtmlPage:
+    query = request.query
+    kind, colon, target = query.get("target", "").partition(":")
+    if "target" in query and not (kind and colon and target):
+        raise ConfigurationError(
+            f"{query['target'][:60]!r} is not a valid target; write KIND:NAME, for example queue:mail"
+        )
+    before = read_number(query.get("before", ""))
+    chosen = {name: query[name] for name in ("actor", "action", "since", "until") if name in query}
+    now = await _now(request)
+    found = await request.ops.audit(
+        limit=PAGE + 1,
+        before=before,
+        target=(kind, target) if colon else None,
+        actor=chosen.get("actor"),
+        action=chosen.get("action"),
+        since=read_time(chosen.get("since"), now),
+        until=read_time(chosen.get("until"), now),
+    )
+    return HtmlPage(
+        "audit.html",
+        {
+            "rows": found[:PAGE],
+            "next": request.with_query(before=found[PAGE - 1].id) if len(found) > PAGE else None,
+            "newest": request.with_query(before=None) if before else None,
+            "target": query.get("target"),
+            "chosen": chosen,
+            "options": "".join(
+                f" --{'by' if name == 'actor' else name} {shlex.quote(value)}" for name, value in chosen.items()
+            ),
+            "now": now,
+        },
+    )
+
+
+async def _now(request: ConsoleRequest) -> datetime:
+    return await request.ops.now()
