@@ -33,7 +33,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "deliveries cancel": ("--consumer", "billing", "--yes"),
     "messages list": (),
     "messages show": (ABSENT,),
-    "messages follow": ("r-none",),
+    "messages trace": ("r-none",),
     "console": ("--port", "0"),
     "jobs list": (),
     "jobs show": (ABSENT,),

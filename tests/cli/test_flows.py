@@ -341,11 +341,11 @@ def test_a_condition_that_holds_is_a_failed_check(shop: Shop) -> None:
 
 def test_a_request_is_followed_by_its_id(shop: Shop) -> None:
     # One of the orders was discarded, which of them chance decided.
-    answers = {id: shop.run("messages", "follow", id) for id in ("r-3", "r-4")}
+    answers = {id: shop.run("messages", "trace", id) for id in ("r-3", "r-4")}
     assert {answer.exit_code for answer in answers.values()} == {0}
     id, told = next((id, one.stdout) for id, one in answers.items() if "  billing: failed" in one.stdout)
     lines = told.splitlines()
     assert lines[0].startswith("order.placed from shop")
     assert any("run 2 failed" in line and "card declined" in line for line in lines)
-    assert json.loads(shop.run("messages", "follow", id, "--format", "json").stdout)["request_id"] == id
-    assert shop.run("messages", "follow", "r-none").exit_code == 3
+    assert json.loads(shop.run("messages", "trace", id, "--format", "json").stdout)["request_id"] == id
+    assert shop.run("messages", "trace", "r-none").exit_code == 3

@@ -78,13 +78,13 @@ async def test_one_user_action_is_followed_by_its_request_id_alone(make_app: Mak
     assert dead["latency_ms"] >= 0
     assert "card declined" in dead["stack_trace"]
 
-    trail = await hf.ops.follow("r-42")
+    trail = await hf.ops.trace_request("r-42")
     assert [step.message.type for step in trail.steps] == ["order.placed", "order.billed"]
     (billing,), (mail,) = (step.deliveries for step in trail.steps)
     assert [run.error for run in billing.runs] == ["card declined"]
     assert billing.listed.delivery.status == mail.listed.delivery.status == "delivered"
     assert {(entry.action, entry.actor, entry.request_id) for entry in billing.audit} == {("replay", "ada", "r-ops")}
-    acted = await hf.ops.follow("r-ops")
+    acted = await hf.ops.trace_request("r-ops")
     assert {(entry.action, entry.reason) for entry in acted.audit} == {("replay", "card renewed")}
     assert {entry.kind for entry in acted.audit} == {"delivery", "plan"}
 

@@ -100,13 +100,13 @@ async def test_a_request_is_followed_by_its_id_alone(store: Store, ops: Operatio
         await finish(store, claimed, DeadLetter(), error=failure())
     with correlate(request_id="r-1"):
         await ops.pause_consumer("billing", actor="ada")
-    trail = await ops.follow("r-1")
+    trail = await ops.trace_request("r-1")
     (step,) = trail.steps
     assert step.message.headers == {"request_id": "r-1"}
     assert [[run.outcome for run in one.runs] for one in step.deliveries] == [["failed"]]
     assert [(entry.actor, entry.action) for entry in trail.audit] == [("ada", "pause")]
     assert trail.next is None
-    nothing = await ops.follow("r-3")
+    nothing = await ops.trace_request("r-3")
     assert (nothing.steps, nothing.audit) == ((), ())
 
 
@@ -116,9 +116,9 @@ async def test_a_request_that_led_to_very_much_is_read_in_pages(store: Store, op
     await put(store, *published)
     with correlate(request_id="r-1"):
         await ops.pause_consumer("a", actor="ada")
-    trails = [await ops.follow("r-1")]
+    trails = [await ops.trace_request("r-1")]
     while (following := trails[-1].next) is not None:
-        trails.append(await ops.follow("r-1", after=following))
+        trails.append(await ops.trace_request("r-1", after=following))
     assert [len(trail.steps) for trail in trails] == [20, 20, 5]
     assert [len(trail.audit) for trail in trails] == [1, 0, 0], "on the first page"
     found = [step.message.id for trail in trails for step in trail.steps]
@@ -126,9 +126,9 @@ async def test_a_request_that_led_to_very_much_is_read_in_pages(store: Store, op
     for trail in trails:
         for step in trail.steps:
             assert [one.listed.delivery.consumer for one in step.deliveries] == ["a", "b", "c"]
-    assert (await ops.follow("r-1", limit=45)).next is None
+    assert (await ops.trace_request("r-1", limit=45)).next is None
     with pytest.raises(ConfigurationError, match="1 to 100"):
-        await ops.follow("r-1", limit=101)
+        await ops.trace_request("r-1", limit=101)
 
 
 async def test_a_page_of_a_trail_asks_as_often_for_many_messages_as_for_one(
@@ -147,9 +147,9 @@ async def test_a_page_of_a_trail_asks_as_often_for_many_messages_as_for_one(
         return await run(operation)
 
     monkeypatch.setattr(type(store), "run", watched)
-    await ops.follow("one")
+    await ops.trace_request("one")
     once = len(asked)
-    trail = await ops.follow("many")
+    trail = await ops.trace_request("many")
     assert len(asked) - once == once <= 6
     assert all(one.runs[0].outcome == "failed" for step in trail.steps for one in step.deliveries)
 
@@ -157,5 +157,5 @@ async def test_a_page_of_a_trail_asks_as_often_for_many_messages_as_for_one(
 async def test_a_message_with_very_many_deliveries_shows_the_first_on_a_trail(store: Store, ops: Operations) -> None:
     await register_consumers(store, {f"c{n:02}": ["order.placed"] for n in range(52)})
     await put(store, message(headers={"request_id": "r-1"}))
-    (step,) = (await ops.follow("r-1")).steps
+    (step,) = (await ops.trace_request("r-1")).steps
     assert (len(step.deliveries), step.more) == (50, True)

@@ -68,7 +68,7 @@ class _Catalogue:
     messages = Task(_messages.messages)
     message = Task(_messages.message)
     message_page = Task(_pages.message_page)
-    follow = Task(_trail.follow)
+    trace_request = Task(_trail.trace_request)
     publish = Task(_messages.publish_event)
     enqueue = Task(_messages.enqueue)
 

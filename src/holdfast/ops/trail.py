@@ -49,13 +49,13 @@ class Trail:
     next: UUID | None
 
 
-def follow(request_id: str, *, limit: int = 20, after: UUID | None = None) -> Work[Trail]:
-    """A page of what one request left behind; nothing when no message and no act carries its id.
+def trace_request(request_id: str, *, limit: int = 20, after: UUID | None = None) -> Work[Trail]:
+    """Return a page of the messages, deliveries and runs of one request; empty if no message and no audit entry has its id.
 
-    A page takes six queries, however many messages the request led to.
+    A page takes six queries, independent of the number of messages.
     """
     if not 1 <= limit <= MOST_STEPS:
-        raise ConfigurationError(f"limit is {limit}; a page of a trail holds 1 to {MOST_STEPS} messages")
+        raise ConfigurationError(f"limit is {limit}; a page has 1 to {MOST_STEPS} messages")
     found = yield from do(trail.request_messages(request_id, limit + 1, after or trail.FIRST))
     page = found[:limit]
     own = yield from do(trail.trail_deliveries([message.id for message in page], _DELIVERIES + 1))

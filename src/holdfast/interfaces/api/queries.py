@@ -243,7 +243,7 @@ async def _relays(call: Call) -> Page[RelayState]:
 
 
 async def _follow(call: Call) -> Trail:
-    return await call.ops.follow(call.name, limit=call.query.limit, after=call.query.after)
+    return await call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after)
 
 
 async def _breakers(call: Call) -> Page[BreakerState]:

@@ -61,14 +61,14 @@ def show(id: UUID) -> None:
         note("no delivery: nobody subscribed to it, or they were pruned")
 
 
-@command(cli, name="follow")
+@command(cli, name="trace")
 @click.argument("request_id")
 @click.option("--limit", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="How many messages.")
 @click.option("--after", type=ID, metavar="ID", help="After this message: the last one of the page before.")
-def follow(request_id: str, limit: int, after: UUID | None) -> None:
-    """Follow one request by its id: the messages it led to, their deliveries and runs, and what operators did in it."""
+def trace(request_id: str, limit: int, after: UUID | None) -> None:
+    """Trace one request by its id: its messages, their deliveries and runs, and the actions of operators in it."""
     ops = settings().operations()
-    trail = ops.follow(request_id, limit=limit, after=after)
+    trail = ops.trace_request(request_id, limit=limit, after=after)
     if not trail.steps and not trail.audit and after is None:
         raise NotFound("request", request_id, "no message and no act carries this id, or they were pruned")
     if not settings().tabular:

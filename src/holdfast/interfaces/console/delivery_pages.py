@@ -195,7 +195,7 @@ async def message(request: ConsoleRequest) -> HtmlPage:
 async def request_trace(request: ConsoleRequest) -> HtmlPage:
     """Trace of one request: its messages, their deliveries with all attempts, and operator actions."""
     after = read_id(request.query["after"]) if "after" in request.query else None
-    trace = await request.ops.follow(request.query.get("id", "").strip(), after=after)
+    trace = await request.ops.trace_request(request.query.get("id", "").strip(), after=after)
     return HtmlPage(
         "request.html",
         {
