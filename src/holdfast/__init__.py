@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from holdfast.outbound.budget import RetryBudget
     from holdfast.outbound.circuits import MemoryCircuits, StoreCircuits
     from holdfast.outbound.client import ServiceClient, SyncServiceClient
-    from holdfast.outbound.course import Attempt
     from holdfast.outbound.redis_circuits import RedisCircuits
-    from holdfast.outbound.retrying import with_retry
+    from holdfast.outbound.retry import with_retry
+    from holdfast.outbound.retry_state import Attempt
     from holdfast.outbound.webhooks.options import WebhookOptions
     from holdfast.produce.aggregates import RaisesEvents, collect_events
     from holdfast.produce.immediate import begin_immediate, immediate
@@ -152,9 +152,9 @@ _HOMES = {
     "StoreCircuits": "outbound.circuits",
     "ServiceClient": "outbound.client",
     "SyncServiceClient": "outbound.client",
-    "Attempt": "outbound.course",
+    "Attempt": "outbound.retry_state",
     "RedisCircuits": "outbound.redis_circuits",
-    "with_retry": "outbound.retrying",
+    "with_retry": "outbound.retry",
     "WebhookOptions": "outbound.webhooks.options",
     "RaisesEvents": "produce.aggregates",
     "collect_events": "produce.aggregates",

@@ -25,8 +25,8 @@ from holdfast import (
     TerminalError,
 )
 from holdfast.core.circuit import Circuit, CircuitState, Result
-from holdfast.outbound.breaker import result_of
-from holdfast.outbound.circuits import Circuits
+from holdfast.outbound.breaker import classify_failure
+from holdfast.outbound.circuits import CircuitStore
 from holdfast.stores.breaker import breakers
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
@@ -39,7 +39,7 @@ KINDS = ["memory", "redis", "sqlite", "postgres18"]
 class Shared:
     """One place for circuits, as several processes would open it, each for itself."""
 
-    def __init__(self, open: Callable[[], Circuits]) -> None:
+    def __init__(self, open: Callable[[], CircuitStore]) -> None:
         self.open = open
 
     def breaker(self, name: str = "mail", **options: Any) -> CircuitBreaker:
@@ -272,14 +272,14 @@ async def test_a_probe_that_is_cancelled_goes_to_the_next(shared: Shared) -> Non
     ids=repr,
 )
 def test_only_being_out_of_order_counts_against_a_dependency(error: BaseException | None, result: Result) -> None:
-    assert result_of(error) is result
+    assert classify_failure(error) is result
 
 
 def test_a_closed_circuit_costs_no_question_and_a_failure_one() -> None:
     class Counted(MemoryCircuits):
         refresh, asked = 60.0, 0
 
-        def glance(self, name: str, /) -> None:  # type: ignore[override]
+        def peek(self, name: str, /) -> None:  # type: ignore[override]
             return None
 
         def change_sync(self, name: str, change: Any, /) -> Any:

@@ -27,7 +27,7 @@ from holdfast import (
     TerminalError,
     correlate,
 )
-from holdfast.outbound.client import Reach, Response
+from holdfast.outbound.client import Availability, Response
 from tests.outbound.loopback import Drip, Endless, Hang, Reply, Reset, Server
 
 FAST = RetryPolicy.fixed(0.001, attempts=3, retry_after_cap=0.02)
@@ -389,22 +389,22 @@ def test_retries_are_a_fraction_of_the_calls_by_default(client: Colour) -> None:
 def test_a_probe_tells_unavailable_from_retriable(client: Colour) -> None:
     made = client(timeout=0.2)
     for act, reach in (
-        (Reply(200), Reach.AVAILABLE),
-        (Reply(404), Reach.AVAILABLE),
-        (Reply(503), Reach.RETRIABLE),
-        (Reply(429), Reach.RETRIABLE),
-        (Reset(), Reach.UNAVAILABLE),
-        (Hang(), Reach.UNAVAILABLE),
+        (Reply(200), Availability.AVAILABLE),
+        (Reply(404), Availability.AVAILABLE),
+        (Reply(503), Availability.RETRIABLE),
+        (Reply(429), Availability.RETRIABLE),
+        (Reset(), Availability.UNAVAILABLE),
+        (Hang(), Availability.UNAVAILABLE),
     ):
         client.server.plays(act)
         assert made.probe("/healthz") is reach
         assert len(client.server.requests) == 1
-    assert not Reach.RETRIABLE
+    assert not Availability.RETRIABLE
     client.server.plays(Reply(500))
     guarded = client(breaker=CircuitBreaker("x", threshold=2))
-    assert guarded.probe() is Reach.RETRIABLE
-    assert guarded.probe() is Reach.UNAVAILABLE
-    assert guarded.probe() is Reach.UNAVAILABLE
+    assert guarded.probe() is Availability.RETRIABLE
+    assert guarded.probe() is Availability.UNAVAILABLE
+    assert guarded.probe() is Availability.UNAVAILABLE
 
 
 @pytest.mark.parametrize("path", ["https://evil.example/x", "//evil.example/x", "http://127.0.0.1/x"])

@@ -14,7 +14,7 @@ from holdfast import CircuitBreaker, CircuitOpen, Holdfast, RetryPolicy, correla
 from holdfast.core.delivery import Delivery, Status
 from holdfast.outbound.breaker import Permit
 from holdfast.outbound.circuits import MemoryCircuits
-from holdfast.outbound.webhooks.courier import Courier, Parcel
+from holdfast.outbound.webhooks.dispatcher import WebhookDispatcher, WebhookEvent
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.stores.query import runs
 from holdfast.webhooks import WebhookOptions, verify
@@ -72,7 +72,7 @@ async def test_each_attempt_is_signed_anew_under_the_same_id(
     added = await add(hf, receiver)
     receiver.then(answer(500, b"oops"), answer(503), answer(200))
     moments = iter([1_700_000_000.9, 1_700_000_100.2, 1_700_000_200.0])
-    monkeypatch.setattr("holdfast.outbound.webhooks.courier.time.time", lambda: next(moments))
+    monkeypatch.setattr("holdfast.outbound.webhooks.dispatcher.time.time", lambda: next(moments))
     id = await place(hf)
     await drain(hf)
     assert [request.id for request in receiver.requests] == [id] * 3
@@ -441,9 +441,9 @@ def test_everything_but_sending_needs_no_http_client() -> None:
     program = """
 import sys
 sys.modules["httpcore2"] = sys.modules["httpx2"] = sys.modules["anyio"] = None
-import holdfast.outbound.webhooks.courier, holdfast.webhooks, holdfast.ops.webhooks
+import holdfast.outbound.webhooks.dispatcher, holdfast.webhooks, holdfast.ops.webhooks
 from holdfast import ConfigurationError, Holdfast, WebhookOptions
-from holdfast.outbound.webhooks.send import Sender
+from holdfast.outbound.webhooks.sender import Sender
 Holdfast("sqlite:///nowhere.db").webhooks
 try:
     Sender(WebhookOptions())
@@ -521,17 +521,17 @@ async def test_a_name_that_comes_to_lead_where_it_must_not_costs_a_few_deliverie
 
 async def test_a_probe_that_came_late_to_its_turn_has_what_is_left_and_no_more() -> None:
     circuits = MemoryCircuits()
-    courier = Courier(replace(LOOPBACK, timeout=5), circuits, disable=lambda *_: asyncio.sleep(0))
+    dispatcher = WebhookDispatcher(replace(LOOPBACK, timeout=5), circuits, disable=lambda *_: asyncio.sleep(0))
     async with receiving(silent) as receiver:
         endpoint = new_endpoint(receiver.url, events=["order.*"], options=LOOPBACK)
         await CircuitBreaker(endpoint.consumer, circuits).trip(0.01, "down")
         await asyncio.sleep(0.02)
-        breaker = courier._breaker(endpoint)
+        breaker = dispatcher._breaker(endpoint)
         permit = await breaker.admit()
         late = Permit(permit.entry, asyncio.get_running_loop().time() - 1)
         breaker.admit = lambda: asyncio.sleep(0, late)  # type: ignore[method-assign]
-        parcel = Parcel(id="1", type="order.placed", occurred_at=datetime.now(UTC), payload={})
+        event = WebhookEvent(id="1", type="order.placed", occurred_at=datetime.now(UTC), payload={})
         async with asyncio.timeout(2):
             with pytest.raises(CircuitOpen):
-                await courier.deliver(endpoint, parcel, lambda _: None)
-    await courier.close()
+                await dispatcher.deliver(endpoint, event, lambda _: None)
+    await dispatcher.close()

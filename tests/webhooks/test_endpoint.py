@@ -16,8 +16,8 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import AddressRefused, ConfigurationError, HoldfastError, InvalidName, NotFound
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.webhooks.circuits import EndpointCircuits
-from holdfast.outbound.webhooks.gate import Gate
 from holdfast.outbound.webhooks.options import WebhookOptions
+from holdfast.outbound.webhooks.rate_limiter import RateLimiter
 from holdfast.stores.breaker import StoredBreaker
 from tests.engine.conftest import MakeApp
 from tests.engine.running import all_of, drain, only
@@ -200,7 +200,7 @@ class Clock:
 
 
 def test_a_gate_lets_so_many_pass_at_once() -> None:
-    gate = Gate(2, None, Clock())
+    gate = RateLimiter(2, None, Clock())
     assert [gate.enter() == 0 for _ in range(3)] == [True, True, False]
     gate.leave(0.1)
     assert gate.enter() == 0
@@ -208,7 +208,7 @@ def test_a_gate_lets_so_many_pass_at_once() -> None:
 
 def test_a_gate_spaces_those_that_begin_and_tells_the_others_different_times() -> None:
     clock = Clock()
-    gate = Gate(100, 10, clock)
+    gate = RateLimiter(100, 10, clock)
     assert gate.enter() == 0
     waits = [gate.enter() for _ in range(5)]
     assert all(wait > 0 for wait in waits)
@@ -219,13 +219,13 @@ def test_a_gate_spaces_those_that_begin_and_tells_the_others_different_times() -
 
 def test_a_wait_at_a_gate_is_bounded_and_a_hold_too() -> None:
     clock = Clock()
-    gate = Gate(1, 0.001, clock)
+    gate = RateLimiter(1, 0.001, clock)
     assert gate.enter() == 0
     assert max(gate.enter() for _ in range(100)) <= 300
-    busy = Gate(1, None, clock)
+    busy = RateLimiter(1, None, clock)
     assert busy.enter() == 0
     assert max(busy.enter() for _ in range(1000)) <= 30
-    held = Gate(1, None, clock)
+    held = RateLimiter(1, None, clock)
     held.hold(1e9)
     assert 0 < held.enter() <= 300
     clock.now += 301
@@ -236,19 +236,19 @@ def test_a_wait_at_a_gate_is_bounded_and_a_hold_too() -> None:
 async def test_what_was_read_of_all_circuits_lets_closed_ones_pass_for_a_moment(hf: Holdfast) -> None:
     await hf.publish("order.placed", {}, conn=None)
     circuits = EndpointCircuits(hf.store)
-    assert circuits.glance("webhook:a") is None, "nothing was read yet"
+    assert circuits.peek("webhook:a") is None, "nothing was read yet"
     now = time.monotonic()
     at = datetime.now(UTC)
     circuits.take([StoredBreaker("webhook:open", Circuit(open_until=at), at)], now)
-    assert circuits.glance("webhook:a") == Circuit()
-    assert circuits.glance("webhook:open") is None, "the breaker knows more of an open one"
+    assert circuits.peek("webhook:a") == Circuit()
+    assert circuits.peek("webhook:open") is None, "the breaker knows more of an open one"
     breaker = CircuitBreaker("webhook:a", circuits, threshold=1)
     await breaker.settle(await breaker.admit(), Result.FAILED, "down")
-    assert circuits.glance("webhook:a") is None
+    assert circuits.peek("webhook:a") is None
     circuits.take([], now)
-    assert circuits.glance("webhook:a") is None, "it was read before it changed"
+    assert circuits.peek("webhook:a") is None, "it was read before it changed"
     circuits.take([], now - 10)
-    assert circuits.glance("webhook:b") is None, "it was read too long ago"
+    assert circuits.peek("webhook:b") is None, "it was read too long ago"
 
 
 @pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)

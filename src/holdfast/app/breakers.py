@@ -1,13 +1,13 @@
 """An app's circuit breakers: one of each name, so that what one handler learns all others know."""
 
 from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
-from holdfast.outbound.circuits import Circuits
+from holdfast.outbound.circuits import CircuitStore
 
 
 class Breakers:
     """Makes them when they are first asked for."""
 
-    def __init__(self, circuits: Circuits) -> None:
+    def __init__(self, circuits: CircuitStore) -> None:
         self._circuits = circuits
         self._made: dict[str, CircuitBreaker] = {}
 

@@ -31,7 +31,7 @@ from holdfast.stores.webhook import (
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
-    from holdfast.outbound.webhooks.courier import Courier
+    from holdfast.outbound.webhooks.dispatcher import WebhookDispatcher
 
 log = get_logger("holdfast.webhooks")
 
@@ -124,7 +124,7 @@ class Served:
         self._known: dict[str, Endpoint] = {}
         self._endpoint_handlers: dict[str, Handler] = {}
         self.handlers: Mapping[str, Handler] = ChainMap(app.handlers, self._endpoint_handlers)
-        self._courier: Courier | None = None
+        self._dispatcher: WebhookDispatcher | None = None
         self._circuits = EndpointCircuits(app.store)
         self._due = 0.0
         self._announced: tuple[str, list[str]] | None = None
@@ -156,8 +156,8 @@ class Served:
         for endpoint in found:
             if endpoint.consumer not in self._endpoint_handlers:
                 self._endpoint_handlers[endpoint.consumer] = self._handler(endpoint)
-        if self._courier is not None:
-            self._courier.serve(found, await self._store.run(living_workers()))
+        if self._dispatcher is not None:
+            self._dispatcher.serve(found, await self._store.run(living_workers()))
             asked_at = time.monotonic()
             self._circuits.take(await self._store.run(breakers()), asked_at)
         ended = time.monotonic()
@@ -165,20 +165,20 @@ class Served:
 
     async def close(self) -> None:
         """Closes what is open."""
-        if self._courier is not None:
-            await self._courier.close()
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
 
     def _handler(self, endpoint: Endpoint) -> Handler:
-        courier = self._the_courier()
+        dispatcher = self._the_dispatcher()
 
         async def deliver(ctx: Context, payload: object) -> None:
-            from holdfast.outbound.webhooks.courier import Parcel
-            from holdfast.outbound.webhooks.send import Answer
+            from holdfast.outbound.webhooks.dispatcher import WebhookEvent
+            from holdfast.outbound.webhooks.sender import WebhookResponse
 
-            def told(answer: Answer) -> None:
+            def told(answer: WebhookResponse) -> None:
                 ctx.detail = answer.to_json()
 
-            parcel = Parcel(
+            event = WebhookEvent(
                 id=str(ctx.message_id),
                 type=ctx.type,
                 occurred_at=ctx.occurred_at,
@@ -188,7 +188,7 @@ class Served:
             known = self._known.get(ctx.consumer)
             if known is None:
                 raise TerminalError(f"the endpoint of {ctx.consumer} is gone from the store")
-            await courier.deliver(known, parcel, told)
+            await dispatcher.deliver(known, event, told)
 
         return Handler(
             name=endpoint.consumer,
@@ -202,13 +202,13 @@ class Served:
             takes_context=True,
         )
 
-    def _the_courier(self) -> "Courier":
-        if self._courier is None:
+    def _the_dispatcher(self) -> "WebhookDispatcher":
+        if self._dispatcher is None:
             # An app without endpoints needs no HTTP client.
-            from holdfast.outbound.webhooks.courier import Courier
+            from holdfast.outbound.webhooks.dispatcher import WebhookDispatcher
 
-            self._courier = Courier(self._options, self._circuits, self._disable)
-        return self._courier
+            self._dispatcher = WebhookDispatcher(self._options, self._circuits, self._disable)
+        return self._dispatcher
 
     async def _disable(self, endpoint: Endpoint, reason: str) -> None:
         await self._store.run(disable_endpoint(endpoint.id, "holdfast", reason))

@@ -14,10 +14,10 @@ from holdfast.core.mask import mask
 from holdfast.core.tally import Tally, total
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
-from holdfast.outbound.webhooks.address import shown
 from holdfast.outbound.webhooks.endpoint import CONCURRENCY, Added, new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.signature import new_secret
+from holdfast.outbound.webhooks.ssrf import shown
 from holdfast.stores import webhook
 from holdfast.stores.breaker import breakers
 from holdfast.stores.counting import counts
@@ -165,10 +165,10 @@ def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -
 
 
 async def _try(endpoint: Endpoint, options: WebhookOptions) -> Tried:
-    from holdfast.outbound.webhooks.courier import Parcel, post
-    from holdfast.outbound.webhooks.send import Sender
+    from holdfast.outbound.webhooks.dispatcher import WebhookEvent, post
+    from holdfast.outbound.webhooks.sender import Sender
 
-    parcel = Parcel(
+    event = WebhookEvent(
         id=f"test_{secrets.token_hex(8)}",
         type="webhook.test",
         occurred_at=datetime.now(UTC),
@@ -177,7 +177,7 @@ async def _try(endpoint: Endpoint, options: WebhookOptions) -> Tried:
     sender = Sender(options)
     started = time.monotonic()
     try:
-        answer = await post(sender, endpoint, parcel, within=options.seconds)
+        answer = await post(sender, endpoint, event, within=options.seconds)
     except (OSError, HoldfastError) as error:
         latency = timedelta(seconds=time.monotonic() - started)
         return Tried(id=endpoint.id, accepted=False, status=None, latency=latency, excerpt="", error=str(error))

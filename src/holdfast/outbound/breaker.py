@@ -12,11 +12,11 @@ from holdfast.core.circuit import Change, Circuit, Entry, Limits, Result, enter,
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import CircuitOpen, StoreUnavailable
 from holdfast.core.names import check_name
-from holdfast.outbound.circuits import Circuits, MemoryCircuits
+from holdfast.outbound.circuits import CircuitStore, MemoryCircuits
+from holdfast.outbound.failure_classification import classify_failure
 from holdfast.outbound.guard import Guard, Permit, SyncGuard
-from holdfast.outbound.judge import result_of
 
-__all__ = ["CircuitBreaker", "Permit", "Result", "SyncCircuitBreaker", "result_of"]
+__all__ = ["CircuitBreaker", "Permit", "Result", "SyncCircuitBreaker", "classify_failure"]
 
 log = get_logger("holdfast.breaker")
 
@@ -70,7 +70,7 @@ class CircuitBreaker:
     def __init__(
         self,
         name: str,
-        circuits: Circuits | None = None,
+        circuits: CircuitStore | None = None,
         *,
         threshold: int = 5,
         cooldown: Duration = "5m",
@@ -79,7 +79,7 @@ class CircuitBreaker:
         rate: float | None = None,
         window: Duration = "1m",
         min_calls: int = 20,
-        classify_failure: Callable[[BaseException], Result] = result_of,
+        classify_failure: Callable[[BaseException], Result] = classify_failure,
     ) -> None:
         self.name = check_name("circuit", name)
         self.limits = Limits(
@@ -93,7 +93,7 @@ class CircuitBreaker:
         )
         self.classify_failure = classify_failure
         self.circuits = circuits or MemoryCircuits()
-        self._glance = self.circuits.glance
+        self._peek = self.circuits.peek
         # Never so long that a process could still believe in a closed circuit when another one probes.
         self._refresh = min(self.circuits.refresh, self.limits.cooldown.total_seconds() / 4)
         self._known: _Known | None = None
@@ -145,7 +145,7 @@ class CircuitBreaker:
 
     def _quick(self) -> Permit | None:
         """What can be said without looking: leave while closed, a refusal while open; None when it must look."""
-        circuit = self._glance(self.name)
+        circuit = self._peek(self.name)
         if circuit is None:
             return self._remembered()
         if circuit.open_until is not None:
@@ -189,7 +189,7 @@ class CircuitBreaker:
 
     def _unremarkable(self) -> bool:
         """Whether an ordinary success need not be told: no failure is known of."""
-        known = self._glance(self.name) or self._known
+        known = self._peek(self.name) or self._known
         if known is None or known.failures:
             return False
         if self.limits.rate is not None:

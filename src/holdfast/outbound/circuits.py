@@ -16,7 +16,7 @@ T = TypeVar("T")
 _FRESH = Circuit()
 
 
-class Circuits(Protocol):
+class CircuitStore(Protocol):
     """Keeps circuits by name and applies a change to one as a whole, by a clock that all who share it agree on.
 
     `refresh` is for how many seconds a process may rely on what it saw of a closed or open circuit.
@@ -24,7 +24,7 @@ class Circuits(Protocol):
 
     refresh: float
 
-    def glance(self, name: str, /) -> Circuit | None:
+    def peek(self, name: str, /) -> Circuit | None:
         """The circuit where that costs nothing, else None."""
         ...
 
@@ -49,12 +49,12 @@ class MemoryCircuits:
         self._circuits: dict[str, Circuit] = {}
         self._lock = threading.Lock()
 
-    def glance(self, name: str, /) -> Circuit:
+    def peek(self, name: str, /) -> Circuit:
         """The circuit as it is."""
         return self._circuits.get(name, _FRESH)
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `Circuits`."""
+        """Applies a change to a circuit as a whole; see `CircuitStore`."""
         return self.change_sync(name, change)
 
     def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
@@ -80,11 +80,11 @@ class StoreCircuits:
         self._store, self._prepare = store, prepare
         self._prepared: Store | None = None
 
-    def glance(self, name: str, /) -> None:
+    def peek(self, name: str, /) -> None:
         """Nothing: looking costs a question."""
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `Circuits`."""
+        """Applies a change to a circuit as a whole; see `CircuitStore`."""
         store = self._named()
         if self._prepared is not store:
             await asyncio.to_thread(self._make_ready, store)

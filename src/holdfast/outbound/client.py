@@ -10,12 +10,12 @@ from typing import Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from holdfast.core.errors import CircuitOpen, TerminalError
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
-from holdfast.outbound.course import Attempt
+from holdfast.outbound.retry_state import Attempt
 from holdfast.outbound.service import (
+    Availability,
     Body,
     Call,
     CallOptions,
-    Reach,
     Response,
     Service,
     ServiceOptions,
@@ -23,7 +23,7 @@ from holdfast.outbound.service import (
     request_of,
 )
 
-__all__ = ["Reach", "Response", "ServiceClient", "SyncServiceClient"]
+__all__ = ["Availability", "Response", "ServiceClient", "SyncServiceClient"]
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class ServiceClient:
 
     def __init__(self, base_url: str, **options: Unpack[ServiceOptions]) -> None:
         self._service = Service(base_url, **options)
-        self._side = _AsyncSide(self._service)
+        self._transport = _AsyncTransport(self._service)
         self.get, self.head, self.post, self.put, self.patch, self.delete = (
             cast(AsyncVerb, partial(self.request, method)) for method in _METHODS
         )
@@ -105,20 +105,20 @@ class ServiceClient:
         self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
         """Makes one call: its `Response`, or a value of the type that `returns` names."""
-        call, retrying = self._service.call(method, path, conflict_ok, options)
+        call, retry_runner = self._service.call(method, path, conflict_ok, options)
 
         async def attempt(attempt: Attempt) -> Response:
-            return await _drive(self._service.attempt(self._side, call, attempt))
+            return await _drive(self._service.attempt(self._transport, call, attempt))
 
-        return parsed(await retrying.run(attempt, True), returns)
+        return parsed(await retry_runner.run(attempt, True), returns)
 
-    async def probe(self, path: str = "/") -> Reach:
+    async def probe(self, path: str = "/") -> Availability:
         """Asks once and tells how the service can be reached: available, retriable (it says "later") or unavailable."""
-        return await _drive(self._service.probe(self._side, path))
+        return await _drive(self._service.probe(self._transport, path))
 
     async def close(self) -> None:
         """Closes the connections; they open again when needed."""
-        await self._side.close()
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,7 +134,7 @@ class SyncServiceClient:
 
     def __init__(self, base_url: str, **options: Unpack[ServiceOptions]) -> None:
         self._service = Service(base_url, **options)
-        self._side = _SyncSide(self._service)
+        self._transport = _SyncTransport(self._service)
         self.get, self.head, self.post, self.put, self.patch, self.delete = (
             cast(SyncVerb, partial(self.request, method)) for method in _METHODS
         )
@@ -146,20 +146,20 @@ class SyncServiceClient:
         self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
         """Makes one call: its `Response`, or a value of the type that `returns` names."""
-        call, retrying = self._service.call(method, path, conflict_ok, options)
+        call, retry_runner = self._service.call(method, path, conflict_ok, options)
 
         def attempt(attempt: Attempt) -> Response:
-            return _drive_sync(self._service.attempt(self._side, call, attempt))
+            return _drive_sync(self._service.attempt(self._transport, call, attempt))
 
-        return parsed(retrying.run_sync(attempt, True), returns)
+        return parsed(retry_runner.run_sync(attempt, True), returns)
 
-    def probe(self, path: str = "/") -> Reach:
+    def probe(self, path: str = "/") -> Availability:
         """`ServiceClient.probe`, blocking."""
-        return _drive_sync(self._service.probe(self._side, path))
+        return _drive_sync(self._service.probe(self._transport, path))
 
     def close(self) -> None:
         """Closes the connections; they open again when needed."""
-        self._side.close()
+        self._transport.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +170,7 @@ class SyncServiceClient:
         self.close()
 
 
-class _AsyncSide:
+class _AsyncTransport:
     """Steps that are awaited."""
 
     def __init__(self, service: Service) -> None:
@@ -224,13 +224,13 @@ class _AsyncSide:
         if self._client is None:
             import httpx2
 
-            from holdfast.outbound.handshake import closing
+            from holdfast.outbound.transport import close_on_handshake_failure
 
-            self._client = closing(httpx2.AsyncClient(**self._service.http))
+            self._client = close_on_handshake_failure(httpx2.AsyncClient(**self._service.http))
         return self._client
 
 
-class _SyncSide:
+class _SyncTransport:
     """Steps that block."""
 
     def __init__(self, service: Service) -> None:
@@ -254,7 +254,7 @@ class _SyncSide:
         return breaker.sync.settle(permit, result, why)
 
     def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Response:
-        from holdfast.outbound.bounded import within
+        from holdfast.outbound.transport import within
 
         client, service = self._opened(), self._service
         request = client.build_request(**request_of(call, headers), timeout=service.phases(seconds))
@@ -278,9 +278,9 @@ class _SyncSide:
             if self._client is None:
                 import httpx2
 
-                from holdfast.outbound.bounded import bound
+                from holdfast.outbound.transport import with_deadline
 
-                self._client = bound(httpx2.Client(**self._service.http))
+                self._client = with_deadline(httpx2.Client(**self._service.http))
             return self._client
 
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.core.circuit import Entry, Result
-from holdfast.outbound.judge import why_of
+from holdfast.outbound.failure_classification import describe_error
 
 if TYPE_CHECKING:
     from holdfast.outbound.breaker import CircuitBreaker
@@ -62,7 +62,7 @@ class Guard:
         if error is None:
             await self._breaker.settle(self._permit, Result.SUCCEEDED)
             return False
-        opened = await self._breaker.settle(self._permit, self._breaker.classify_failure(error), why_of(error))
+        opened = await self._breaker.settle(self._permit, self._breaker.classify_failure(error), describe_error(error))
         if opened is not None:
             raise opened from error
         if error is not given:
@@ -92,7 +92,7 @@ class SyncGuard:
             if self._permit.deadline is not None or not self._breaker._unremarkable():
                 self._breaker.sync.settle(self._permit, Result.SUCCEEDED)
             return False
-        opened = self._breaker.sync.settle(self._permit, self._breaker.classify_failure(error), why_of(error))
+        opened = self._breaker.sync.settle(self._permit, self._breaker.classify_failure(error), describe_error(error))
         if opened is not None:
             raise opened from error
         return False

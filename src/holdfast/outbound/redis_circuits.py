@@ -1,4 +1,4 @@
-"""Circuits in Redis, shared by all processes. Needs `holdfast[redis]`."""
+"""CircuitStore in Redis, shared by all processes. Needs `holdfast[redis]`."""
 
 from collections.abc import Callable, Generator
 from dataclasses import fields
@@ -46,11 +46,11 @@ class RedisCircuits:
         self._errors = (redis.RedisError, OSError)
         self._prefix, self._ttl = prefix, to_timedelta(ttl, name="ttl")
 
-    def glance(self, name: str, /) -> None:
+    def peek(self, name: str, /) -> None:
         """Nothing: looking costs a question."""
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `Circuits`."""
+        """Applies a change to a circuit as a whole; see `CircuitStore`."""
         steps = self._steps(name, change)
         try:
             command = next(steps)

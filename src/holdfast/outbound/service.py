@@ -31,9 +31,9 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.text import sanitise
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.budget import RetryBudget
-from holdfast.outbound.course import Attempt
-from holdfast.outbound.judge import why_of
-from holdfast.outbound.retrying import DEFAULT_POLICY, Retrying
+from holdfast.outbound.failure_classification import describe_error
+from holdfast.outbound.retry import DEFAULT_POLICY, RetryRunner
+from holdfast.outbound.retry_state import Attempt
 
 log = get_logger("holdfast.client")
 
@@ -50,7 +50,7 @@ _EXCERPT = 2_000
 _ENCODINGS = ("gzip", "deflate")
 
 
-class Reach(StrEnum):
+class Availability(StrEnum):
     """How a service can be reached; true only when it is available.
 
     Retriable: it is there and says "later" (408, 425, 429, 5xx). Unavailable: no answer, or its circuit is open.
@@ -61,7 +61,7 @@ class Reach(StrEnum):
     UNAVAILABLE = "unavailable"
 
     def __bool__(self) -> bool:
-        return self is Reach.AVAILABLE
+        return self is Availability.AVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Call:
     fields: Mapping[str, object]
 
 
-class Side(Protocol):
+class Transport(Protocol):
     """One colour: each of these gives a value, or something to await for it."""
 
     def token(self, seconds: float) -> Step: ...
@@ -198,7 +198,7 @@ class Service:
 
         return httpx2.Timeout(seconds, connect=min(self.connect_timeout, seconds))
 
-    def call(self, method: str, path: str, conflict_ok: bool, options: CallOptions) -> tuple[Call, Retrying]:
+    def call(self, method: str, path: str, conflict_ok: bool, options: CallOptions) -> tuple[Call, RetryRunner]:
         """A call, and how it is retried: one that changes something only under a key."""
         if "://" in path.partition("?")[0] or path.startswith("//"):
             raise ConfigurationError(f"path {path!r} leads away from {self.name}, and its token would go along")
@@ -236,7 +236,7 @@ class Service:
             fields=fields,
         )
         repeatable = method in _SAFE or key is not None
-        retrying = Retrying(
+        retry_runner = RetryRunner(
             operation,
             policy=(options.get("policy") or self.policy) if repeatable else _ONCE,
             timeout=None,
@@ -246,12 +246,12 @@ class Service:
             budget=self.budget,
             own=True,  # the exchange ends itself, so that its end is seen as what it is: a failure of the service
         )
-        return call, retrying
+        return call, retry_runner
 
-    def attempt(self, side: Side, call: Call, attempt: Attempt) -> Steps:
+    def attempt(self, transport: Transport, call: Call, attempt: Attempt) -> Steps:
         """One attempt: its answer, or the failure as an exception."""
         headers = dict(call.headers)
-        token = yield side.token(_least(call.timeout, attempt, None))
+        token = yield transport.token(_least(call.timeout, attempt, None))
         if token is not None:
             if not (token and fits_header(token)):
                 raise TerminalError(
@@ -261,19 +261,21 @@ class Service:
             headers["authorization"] = f"Bearer {token}"
         permit = None
         if self.breaker is not None:
-            permit = yield side.admit(self.breaker)
+            permit = yield transport.admit(self.breaker)
         began = time.monotonic()
         try:
-            answer = yield side.exchange(call, headers, _least(call.timeout, attempt, permit))
+            answer = yield transport.exchange(call, headers, _least(call.timeout, attempt, permit))
             self._check(call, answer)
         except BaseException as error:
             if self.breaker is not None and permit is not None:
-                opened = yield side.settle(self.breaker, permit, self.breaker.classify_failure(error), why_of(error))
+                opened = yield transport.settle(
+                    self.breaker, permit, self.breaker.classify_failure(error), describe_error(error)
+                )
                 if opened is not None:
                     raise opened from error
             raise
         if self.breaker is not None and permit is not None:
-            yield side.settle(self.breaker, permit, Result.SUCCEEDED, "")
+            yield transport.settle(self.breaker, permit, Result.SUCCEEDED, "")
         known = dict(call.fields) | {
             "operation": call.operation,
             "http_status": answer.status,
@@ -284,18 +286,18 @@ class Service:
         log.info("call completed", **known | ({} if call.key is None else {"idempotency_key": call.key}))
         return answer  # type: ignore[no-any-return]
 
-    def probe(self, side: Side, path: str) -> Generator[Step, Any, Reach]:
+    def probe(self, transport: Transport, path: str) -> Generator[Step, Any, Availability]:
         """Asks once, without retries, and tells how the service can be reached; never raises because of it."""
         call, _ = self.call("GET", path, False, {})
         try:
-            yield from self.attempt(side, call, Attempt())
+            yield from self.attempt(transport, call, Attempt())
         except CircuitOpen:
-            return Reach.UNAVAILABLE
+            return Availability.UNAVAILABLE
         except Exception as error:  # noqa: BLE001
             if carried_status(error) is None:
-                return Reach.UNAVAILABLE
-            return Reach.RETRIABLE if classify(error).kind is VerdictKind.RETRY else Reach.AVAILABLE
-        return Reach.AVAILABLE
+                return Availability.UNAVAILABLE
+            return Availability.RETRIABLE if classify(error).kind is VerdictKind.RETRY else Availability.AVAILABLE
+        return Availability.AVAILABLE
 
     def _check(self, call: Call, answer: Response) -> None:
         after = answer.headers.get("retry-after")

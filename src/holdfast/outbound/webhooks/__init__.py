@@ -1,4 +1,4 @@
 """Webhooks: events posted to other people's servers, signed, each endpoint for itself.
 
-`courier.py` takes one delivery to its endpoint; the other modules are what it needs for that.
+`dispatcher.py` takes one delivery to its endpoint; the other modules are what it needs for that.
 """

@@ -17,7 +17,7 @@ _TRUSTED_SECONDS = 2.0
 
 
 class EndpointCircuits(StoreCircuits):
-    """Circuits in the store. What was read of all of them lets a closed one pass without a question of its own."""
+    """CircuitStore in the store. What was read of all of them lets a closed one pass without a question of its own."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -31,7 +31,7 @@ class EndpointCircuits(StoreCircuits):
         self._read = {one.name: one.circuit for one in found} | {name: made[1] for name, made in self._changed.items()}
         self._read_at = asked_at
 
-    def glance(self, name: str, /) -> Circuit | None:  # type: ignore[override]
+    def peek(self, name: str, /) -> Circuit | None:  # type: ignore[override]
         """The circuit if it is closed and was read a moment ago; about an open one the breaker knows more."""
         if time.monotonic() - self._read_at > _TRUSTED_SECONDS:
             return None
@@ -39,7 +39,7 @@ class EndpointCircuits(StoreCircuits):
         return circuit if circuit.open_until is None else None
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `Circuits`."""
+        """Applies a change to a circuit as a whole; see `CircuitStore`."""
         circuit, outcome, now = await super().change(name, change)
         self._read[name] = circuit
         self._changed[name] = (time.monotonic(), circuit)

@@ -12,9 +12,9 @@ from holdfast.core.message import check_priority
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
 from holdfast.core.retry import RetryPolicy, check_policy
-from holdfast.outbound.webhooks.address import check_networks, check_url
 from holdfast.outbound.webhooks.options import DEFAULT_RETRY, WebhookOptions
 from holdfast.outbound.webhooks.signature import check_secret, new_secret
+from holdfast.outbound.webhooks.ssrf import check_networks, check_url
 from holdfast.stores.webhook import Endpoint
 
 QUEUE = "webhooks"

@@ -10,7 +10,7 @@ from typing import Self
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.retry import RetryPolicy
-from holdfast.outbound.webhooks.address import check_networks
+from holdfast.outbound.webhooks.ssrf import check_networks
 
 NETWORKS_VARIABLE = "HOLDFAST_WEBHOOK_NETWORKS"
 HTTP_VARIABLE = "HOLDFAST_WEBHOOK_HTTP"

@@ -7,7 +7,7 @@ from holdfast.core.redact import hidden, redacted
 from holdfast.core.text import safe_str, type_name
 
 
-def result_of(error: BaseException | None) -> Result:
+def classify_failure(error: BaseException | None) -> Result:
     """What an exception says about the dependency: only being out of order counts against it.
 
     Network errors, time-outs, 5xx and what is not known count as failed. An answer that refuses (4xx, also 429, and
@@ -29,6 +29,6 @@ def result_of(error: BaseException | None) -> Result:
             return Result.ABANDONED
 
 
-def why_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An exception in one line, for operators."""
     return f"{type_name(type(error))}: {redacted(safe_str(error)[:1000], hidden())}".removesuffix(": ")

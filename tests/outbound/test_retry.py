@@ -24,7 +24,7 @@ from holdfast import (
     correlate,
     with_retry,
 )
-from holdfast.outbound.retrying import DEFAULT_POLICY
+from holdfast.outbound.retry import DEFAULT_POLICY
 from holdfast.testing import no_wait
 
 FAST = RetryPolicy.fixed(0.001, attempts=3)

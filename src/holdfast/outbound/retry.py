@@ -1,6 +1,6 @@
 """`with_retry`: any call in process, tried again as its policy says. A call that succeeds at once costs next to nothing.
 
-Whatever a failure asks for is decided in `Course`; the two drivers here only call, wait and raise.
+Whatever a failure asks for is decided in `RetryState`; the two drivers here only call, wait and raise.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from holdfast.core.key import check_key
 from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.budget import RetryBudget
-from holdfast.outbound.course import Attempt, Course
+from holdfast.outbound.retry_state import Attempt, RetryState
 from holdfast.outbound.test_overrides import TEST_OVERRIDES
 
 __all__ = ["DEFAULT_POLICY", "Attempt", "RetryBudget", "with_retry"]
@@ -66,7 +66,7 @@ class SyncDecorator(Protocol):
     def __call__(self, function: Callable[P, T], /) -> Callable[P, T]: ...
 
 
-class Retrying:
+class RetryRunner:
     """One call's options, and the two drivers.
 
     With `own`, the function keeps to its `Attempt` and logs its success by itself.
@@ -110,16 +110,16 @@ class Retrying:
         self._breaker, self._own = breaker, own
 
     async def run(self, function: Callable[..., Awaitable[T]], wants: bool, /, *args: Any, **kwargs: Any) -> T:
-        """Awaits the function until it succeeds or the course ends. Cancelling it cancels the attempt or the wait."""
+        """Awaits the function until it succeeds or the state ends. Cancelling it cancels the attempt or the wait."""
         key = None if self._key is None else self._key_for(args, kwargs)
         if self._budget is not None:
             self._budget.called()
-        course, given, result, limit = None, args, None, None
+        state, given, result, limit = None, args, None, None
         started = began = time.monotonic()
         while True:
             try:
                 if wants:
-                    given = (self._attempt(course, key, began, started), *args)
+                    given = (self._attempt(state, key, began, started), *args)
                 # The guard is outside the time-out: a call that hangs is a failure of what it calls.
                 if self._breaker is None:
                     async with asyncio.timeout(self._cancelled_after(began, started)) as limit:
@@ -132,13 +132,13 @@ class Retrying:
             except Exception as error:
                 if type(error) is TimeoutError and not error.args and limit is not None and limit.expired():
                     error.args = (f"{self._operation} took longer than {self._limit(began, started)} s",)
-                course = course or self._course(key, started)
-                wait = course.failed(error, began)
+                state = state or self._retry_state(key, started)
+                wait = state.failed(error, began)
                 if wait is None:
                     raise
             else:
-                if course is not None and not self._own:
-                    course.succeeded()
+                if state is not None and not self._own:
+                    state.succeeded()
                 if result is _PLAIN:
                     raise TypeError(f"{function!r} gave nothing to await; use with_retry.sync({self._operation!r}, …)")
                 return result  # type: ignore[return-value]
@@ -150,31 +150,31 @@ class Retrying:
         key = None if self._key is None else self._key_for(args, kwargs)
         if self._budget is not None:
             self._budget.called()
-        course, given = None, args
+        state, given = None, args
         started = began = time.monotonic()
         while True:
             try:
                 if wants:
-                    given = (self._attempt(course, key, began, started), *args)
+                    given = (self._attempt(state, key, began, started), *args)
                 if self._breaker is None:
                     result = function(*given, **kwargs)
                 else:
                     with self._breaker.sync.guard() as permit:
                         if wants and permit.deadline is not None:
-                            attempt = self._attempt(course, key, began, started)
+                            attempt = self._attempt(state, key, began, started)
                             ends = (
                                 permit.deadline if attempt.deadline is None else min(attempt.deadline, permit.deadline)
                             )
                             given = (replace(attempt, deadline=ends), *args)
                         result = function(*given, **kwargs)
             except Exception as error:
-                course = course or self._course(key, started)
-                wait = course.failed(error, began)
+                state = state or self._retry_state(key, started)
+                wait = state.failed(error, began)
                 if wait is None:
                     raise
             else:
-                if course is not None and not self._own:
-                    course.succeeded()
+                if state is not None and not self._own:
+                    state.succeeded()
                 if isinstance(result, CoroutineType):
                     result.close()
                     raise TypeError(f"{function!r} is async; use `await with_retry({self._operation!r}, …)`")
@@ -182,9 +182,9 @@ class Retrying:
             time.sleep(wait)
             began = time.monotonic()
 
-    def _course(self, key: str | None, started: float) -> Course:
+    def _retry_state(self, key: str | None, started: float) -> RetryState:
         rules = self._rules
-        return Course(
+        return RetryState(
             self._operation,
             self._policy,
             started,
@@ -205,9 +205,9 @@ class Retrying:
         left = max(0.0, started + self._deadline - began)
         return left if self._timeout is None else min(self._timeout, left)
 
-    def _attempt(self, course: Course | None, key: str | None, began: float, started: float) -> Attempt:
+    def _attempt(self, state: RetryState | None, key: str | None, began: float, started: float) -> Attempt:
         limit = self._limit(began, started)
-        number = 1 if course is None else course.number
+        number = 1 if state is None else state.number
         most = TEST_OVERRIDES.attempts(self._policy.attempts)
         return Attempt(number, most, key, None if limit is None else began + limit)
 
@@ -251,9 +251,9 @@ class WithRetry:
     def __call__(
         self, operation: str, function: Callable[..., Awaitable[Any]] | None = None, /, **options: Unpack[Options]
     ) -> Any:
-        retrying = Retrying(operation, **options)
+        retry_runner = RetryRunner(operation, **options)
         if function is not None:
-            return retrying.run(function, _requires(function))
+            return retry_runner.run(function, _requires(function))
 
         def decorate(function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
             if not iscoroutinefunction(function):
@@ -261,7 +261,7 @@ class WithRetry:
             wants = _annotated(function)
 
             async def retried(*args: Any, **kwargs: Any) -> Any:
-                return await retrying.run(function, wants, *args, **kwargs)
+                return await retry_runner.run(function, wants, *args, **kwargs)
 
             return update_wrapper(retried, function)
 
@@ -284,9 +284,9 @@ class SyncWithRetry:
     def __call__(
         self, operation: str, function: Callable[..., Any] | None = None, /, **options: Unpack[Options]
     ) -> Any:
-        retrying = Retrying(operation, **options)
+        retry_runner = RetryRunner(operation, **options)
         if function is not None:
-            return retrying.run_sync(function, _requires(function))
+            return retry_runner.run_sync(function, _requires(function))
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             if iscoroutinefunction(function):
@@ -294,7 +294,7 @@ class SyncWithRetry:
             wants = _annotated(function)
 
             def retried(*args: Any, **kwargs: Any) -> Any:
-                return retrying.run_sync(function, wants, *args, **kwargs)
+                return retry_runner.run_sync(function, wants, *args, **kwargs)
 
             return update_wrapper(retried, function)
 

@@ -1,4 +1,4 @@
-"""The courier: takes one delivery to its endpoint, and says what its answer means for it and for the endpoint."""
+"""The dispatcher: takes one delivery to its endpoint, and says what its response means for it and for the endpoint."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,12 +23,12 @@ from holdfast.core.errors import (
 )
 from holdfast.core.http import parse_date, parse_retry_after
 from holdfast.outbound.breaker import CircuitBreaker
-from holdfast.outbound.circuits import Circuits
-from holdfast.outbound.webhooks.address import authority_of, path_of, query_of
-from holdfast.outbound.webhooks.gate import Gate
+from holdfast.outbound.circuits import CircuitStore
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.outbound.webhooks.send import Answer, Sender
+from holdfast.outbound.webhooks.rate_limiter import RateLimiter
+from holdfast.outbound.webhooks.sender import Sender, WebhookResponse
 from holdfast.outbound.webhooks.signature import sign
+from holdfast.outbound.webhooks.ssrf import authority_of, path_of, query_of
 from holdfast.stores.webhook import Endpoint
 
 log = get_logger("holdfast.webhooks")
@@ -43,7 +43,7 @@ _WELL = frozenset({400, 408, 409, 413, 422, 425, 429})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class WebhookEvent:
     """What is delivered. `id` is the message's: the same in every attempt and after a replay."""
 
     id: str
@@ -58,7 +58,7 @@ class Parcel:
         return orjson.dumps({"type": self.type, "timestamp": at, "data": self.payload})
 
 
-def sealed(endpoint: Endpoint, parcel: Parcel, body: bytes, now: float) -> dict[str, str]:
+def signed_headers(endpoint: Endpoint, event: WebhookEvent, body: bytes, now: float) -> dict[str, str]:
     """The headers of one attempt, signed for this moment."""
     timestamp = int(now)
     return {
@@ -66,16 +66,16 @@ def sealed(endpoint: Endpoint, parcel: Parcel, body: bytes, now: float) -> dict[
         **endpoint.headers,
         "content-type": "application/json",
         "content-length": str(len(body)),
-        "webhook-id": parcel.id,
+        "webhook-id": event.id,
         "webhook-timestamp": str(timestamp),
-        "webhook-signature": sign(endpoint.secrets, parcel.id, timestamp, body),
+        "webhook-signature": sign(endpoint.secrets, event.id, timestamp, body),
     }
 
 
-async def post(sender: Sender, endpoint: Endpoint, parcel: Parcel, *, within: float) -> Answer:
-    """Posts a parcel once, signed for now: a receiver refuses what was signed too long ago."""
-    body = parcel.body()
-    headers = sealed(endpoint, parcel, body, time.time())
+async def post(sender: Sender, endpoint: Endpoint, event: WebhookEvent, *, within: float) -> WebhookResponse:
+    """Posts a event once, signed for now: a receiver refuses what was signed too long ago."""
+    body = event.body()
+    headers = signed_headers(endpoint, event, body, time.time())
     sent = endpoint.headers.values()
     # Of `Bearer abc` a receiver may repeat the last word alone.
     # A word of a path that is this long may be a token; a shorter one may be any word of the response.
@@ -84,8 +84,8 @@ async def post(sender: Sender, endpoint: Endpoint, parcel: Parcel, *, within: fl
     return await sender.post(endpoint.url, headers, body, within=within, secret=known)
 
 
-class Courier:
-    """Sends deliveries, each endpoint behind a gate and a circuit of its own.
+class WebhookDispatcher:
+    """Sends deliveries, each endpoint behind a limiter and a circuit of its own.
 
     `disable` is called with an endpoint and a reason when its receiver says that it is gone for good.
     """
@@ -93,47 +93,53 @@ class Courier:
     def __init__(
         self,
         options: WebhookOptions,
-        circuits: Circuits,
+        circuits: CircuitStore,
         disable: Callable[[Endpoint, str], Awaitable[None]],
     ) -> None:
         self._options, self._circuits, self._disable = options, circuits, disable
         self._sender: Sender | None = None
         self._workers = 1
-        self._gates: dict[str, Gate] = {}
+        self._limiters: dict[str, RateLimiter] = {}
         self._breakers: dict[str, CircuitBreaker] = {}
 
     def serve(self, endpoints: Iterable[Endpoint], workers: int) -> None:
         """Takes over limits that changed; the workers share an endpoint's rate. Those that are gone are forgotten."""
         self._workers = max(1, workers)
         known = {endpoint.id: endpoint for endpoint in endpoints}
-        for id in self._gates.keys() - known.keys():
-            del self._gates[id]
+        for id in self._limiters.keys() - known.keys():
+            del self._limiters[id]
             self._breakers.pop(id, None)
-        for id, gate in self._gates.items():
-            gate.limit(known[id].concurrency, self._share(known[id]))
+        for id, limiter in self._limiters.items():
+            limiter.limit(known[id].concurrency, self._share(known[id]))
 
-    async def deliver(self, endpoint: Endpoint, parcel: Parcel, told: Callable[[Answer], None]) -> None:
-        """Posts a parcel. Returns when it was accepted; raises what is to become of it otherwise.
+    async def deliver(
+        self, endpoint: Endpoint, event: WebhookEvent, on_response: Callable[[WebhookResponse], None]
+    ) -> None:
+        """Posts a event. Returns when it was accepted; raises what is to become of it otherwise.
 
-        `told` is called with the answer, if there is one. While the circuit is open every failure parks, so that no
+        `on_response` is called with the response, if there is one. While the circuit is open every failure parks, so that no
         delivery runs out of attempts over an endpoint that is down.
         """
         if endpoint.disabled_at is not None:
             raise Snooze(_DISABLED)
-        if endpoint.tenant is not None and endpoint.tenant != parcel.tenant:
+        if endpoint.tenant is not None and endpoint.tenant != event.tenant:
             # Published by a release that did not know of tenants.
-            raise Cancel(f"endpoint {endpoint.id} belongs to tenant {endpoint.tenant}, this event to {parcel.tenant}")
-        gate = self._gate(endpoint)
-        if wait := gate.enter():
+            raise Cancel(f"endpoint {endpoint.id} belongs to tenant {endpoint.tenant}, this event to {event.tenant}")
+        limiter = self._limiter(endpoint)
+        if wait := limiter.enter():
             raise Snooze(wait)
         started = time.monotonic()
         try:
-            await self._through_circuit(endpoint, parcel, gate, told)
+            await self._deliver_through_circuit(endpoint, event, limiter, on_response)
         finally:
-            gate.leave(time.monotonic() - started)
+            limiter.leave(time.monotonic() - started)
 
-    async def _through_circuit(
-        self, endpoint: Endpoint, parcel: Parcel, gate: Gate, told: Callable[[Answer], None]
+    async def _deliver_through_circuit(
+        self,
+        endpoint: Endpoint,
+        event: WebhookEvent,
+        limiter: RateLimiter,
+        on_response: Callable[[WebhookResponse], None],
     ) -> None:
         breaker = self._breaker(endpoint)
         permit = await breaker.admit()
@@ -141,12 +147,12 @@ class Courier:
         try:
             left = permit.remaining
             within = self._options.seconds if left is None else min(self._options.seconds, left)
-            answer = await self._post(endpoint, parcel, within)
-            told(answer)
-            _log(endpoint, answer)
-            result, why = _judged(answer)
-            if result is Result.FAILED or not 200 <= answer.status < 300:
-                raise await self._refused(endpoint, gate, answer)
+            response = await self._post(endpoint, event, within)
+            on_response(response)
+            _log(endpoint, response)
+            result, why = _classify_response(response)
+            if result is Result.FAILED or not 200 <= response.status < 300:
+                raise await self._refused(endpoint, limiter, response)
         except (OSError, WebhookRefused, AddressRefused, TerminalError) as error:
             if not isinstance(error, WebhookRefused):
                 result, why = Result.FAILED, str(error)
@@ -158,35 +164,35 @@ class Courier:
             raise
         await breaker.settle(permit, result, why)
 
-    async def _post(self, endpoint: Endpoint, parcel: Parcel, within: float) -> Answer:
+    async def _post(self, endpoint: Endpoint, event: WebhookEvent, within: float) -> WebhookResponse:
         if self._sender is None:
             self._sender = Sender(self._options)
         try:
-            return await post(self._sender, endpoint, parcel, within=within)
+            return await post(self._sender, endpoint, event, within=within)
         except ConfigurationError as error:
             # It was added where http is allowed, and this worker does not allow it.
             raise TerminalError(str(error)) from error
 
-    async def _refused(self, endpoint: Endpoint, gate: Gate, answer: Answer) -> WebhookRefused:
+    async def _refused(self, endpoint: Endpoint, limiter: RateLimiter, response: WebhookResponse) -> WebhookRefused:
         host = authority_of(endpoint.url)
-        if answer.status == HTTPStatus.GONE:
+        if response.status == HTTPStatus.GONE:
             try:
                 await self._disable(endpoint, f"{host} answered 410 Gone")
             except StoreUnavailable as error:
                 log.warning("webhook endpoint disable failed", endpoint=endpoint.id, error=str(error))
         now = datetime.now(UTC)
-        said = {"date": format_datetime(now, usegmt=True), **answer.headers}
-        if answer.status == HTTPStatus.GONE:
+        said = {"date": format_datetime(now, usegmt=True), **response.headers}
+        if response.status == HTTPStatus.GONE:
             said.pop("retry-after", None)  # gone is gone
         if (wait := parse_retry_after(said.get("retry-after"), parse_date(said["date"]) or now)) is not None:
             # The endpoint asked for patience with all of them, not with this one alone.
-            gate.hold(wait.total_seconds())
-        return WebhookRefused(host, answer.status, _phrase(answer.status), answer.excerpt, said)
+            limiter.hold(wait.total_seconds())
+        return WebhookRefused(host, response.status, _phrase(response.status), response.excerpt, said)
 
-    def _gate(self, endpoint: Endpoint) -> Gate:
-        if endpoint.id not in self._gates:
-            self._gates[endpoint.id] = Gate(endpoint.concurrency, self._share(endpoint))
-        return self._gates[endpoint.id]
+    def _limiter(self, endpoint: Endpoint) -> RateLimiter:
+        if endpoint.id not in self._limiters:
+            self._limiters[endpoint.id] = RateLimiter(endpoint.concurrency, self._share(endpoint))
+        return self._limiters[endpoint.id]
 
     def _share(self, endpoint: Endpoint) -> float | None:
         return None if endpoint.rate is None else endpoint.rate / self._workers
@@ -208,18 +214,18 @@ class Courier:
             await self._sender.close()
 
 
-def _judged(answer: Answer) -> tuple[Result, str]:
-    """What an answer says about the endpoint: one that refuses everything is as good as down."""
-    well = 200 <= answer.status < 300 or answer.status in _WELL or answer.status == HTTPStatus.GONE
+def _classify_response(response: WebhookResponse) -> tuple[Result, str]:
+    """What an response says about the endpoint: one that refuses everything is as good as down."""
+    well = 200 <= response.status < 300 or response.status in _WELL or response.status == HTTPStatus.GONE
     if well:
         return Result.SUCCEEDED, ""
-    return Result.FAILED, f"answered {answer.status} {_phrase(answer.status)}".rstrip()
+    return Result.FAILED, f"answered {response.status} {_phrase(response.status)}".rstrip()
 
 
-def _log(endpoint: Endpoint, answer: Answer) -> None:
-    latency = round(answer.latency * 1000, 1)
-    known = {"endpoint": endpoint.id, "tenant": endpoint.tenant, "http_status": answer.status, "latency_ms": latency}
-    if 200 <= answer.status < 300:
+def _log(endpoint: Endpoint, response: WebhookResponse) -> None:
+    latency = round(response.latency * 1000, 1)
+    known = {"endpoint": endpoint.id, "tenant": endpoint.tenant, "http_status": response.status, "latency_ms": latency}
+    if 200 <= response.status < 300:
         log.debug("webhook response", **known)
     else:
         log.warning("webhook response", **known)

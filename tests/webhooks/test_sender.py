@@ -13,9 +13,10 @@ import pytest
 import trustme
 
 from holdfast.core.errors import AddressRefused, ConfigurationError
-from holdfast.outbound.webhooks import address, send
+from holdfast.outbound.webhooks import sender as sender_module
+from holdfast.outbound.webhooks import ssrf
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.outbound.webhooks.send import MOST_BODY, Answer, Sender, excerpt_of
+from holdfast.outbound.webhooks.sender import MOST_BODY, Sender, WebhookResponse, excerpt_of
 from tests.webhooks.receiver import (
     LOOPBACK,
     Act,
@@ -31,7 +32,7 @@ from tests.webhooks.receiver import (
     stalling_body,
     trickle,
 )
-from tests.webhooks.test_address import Dns
+from tests.webhooks.test_ssrf import Dns
 
 WITHIN = 0.5
 
@@ -45,7 +46,7 @@ async def sending(options: WebhookOptions = LOOPBACK) -> AsyncIterator[Sender]:
         await sender.close()
 
 
-async def posted(act: Act, **given: Any) -> Answer:
+async def posted(act: Act, **given: Any) -> WebhookResponse:
     async with receiving(act) as receiver, sending() as sender:
         return await sender.post(receiver.url, {"content-length": "2"}, b"{}", **{"within": 5.0} | given)
 
@@ -71,7 +72,7 @@ async def test_headers_without_end_are_not_read_to_the_end() -> None:
 
 
 async def test_a_body_without_end_is_read_as_far_as_an_excerpt_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send, "excerpt_of", lambda body, _: str(len(body)))
+    monkeypatch.setattr(sender_module, "excerpt_of", lambda body, _: str(len(body)))
     async with receiving(endless_body) as receiver, sending() as sender:
         got = await sender.post(receiver.url, {"content-length": "2"}, b"{}", within=5)
         await asyncio.wait_for(receiver.requests[0].hung_up.wait(), 5)
@@ -79,13 +80,13 @@ async def test_a_body_without_end_is_read_as_far_as_an_excerpt_needs(monkeypatch
 
 
 async def test_a_body_that_stalls_costs_a_moment_and_not_the_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send, "_BODY_SECONDS", 0.1)
+    monkeypatch.setattr(sender_module, "_BODY_SECONDS", 0.1)
     got = await posted(stalling_body, within=5.0)
     assert (got.status, got.excerpt) == (200, "half")
 
 
 async def test_a_success_whose_body_comes_too_late_is_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send, "_BODY_SECONDS", 0.6)
+    monkeypatch.setattr(sender_module, "_BODY_SECONDS", 0.6)
     got = await posted(stalling_body, within=0.4)
     assert (got.status, got.excerpt) == (200, "half")
 
@@ -133,7 +134,7 @@ async def test_a_name_that_is_rebound_after_the_check_leads_to_the_address_that_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dns = Dns(["127.0.0.1"], ["127.0.0.2"])
-    monkeypatch.setattr(address, "getaddrinfo", dns)
+    monkeypatch.setattr(ssrf, "getaddrinfo", dns)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the name was looked up again"))
     async with receiving(answer(200)) as receiver, sending() as sender:
         got = await sender.post(f"http://acme.test:{receiver.port}/in", {"content-length": "0"}, b"", within=5)
@@ -143,7 +144,7 @@ async def test_a_name_that_is_rebound_after_the_check_leads_to_the_address_that_
 
 
 async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(address, "getaddrinfo", Dns(["127.0.0.9", "127.0.0.1"]))
+    monkeypatch.setattr(ssrf, "getaddrinfo", Dns(["127.0.0.9", "127.0.0.1"]))
     async with receiving(answer(204)) as receiver, sending() as sender:
         got = await sender.post(f"http://acme.test:{receiver.port}/", {"content-length": "0"}, b"", within=5)
     assert got.status == 204
@@ -157,7 +158,7 @@ async def test_a_lookup_that_hangs_ends_with_the_time_out_and_delays_no_other(mo
             time.sleep(1)
         return hangs(host, port, **given)
 
-    monkeypatch.setattr(address, "getaddrinfo", lookup)
+    monkeypatch.setattr(ssrf, "getaddrinfo", lookup)
     async with receiving(answer(200)) as receiver, sending() as sender:
         url = f"http://{{}}.test:{receiver.port}/"
         stuck = [
@@ -174,7 +175,7 @@ async def test_a_lookup_that_hangs_ends_with_the_time_out_and_delays_no_other(mo
 async def test_certificates_are_checked_by_name_although_the_address_is_connected_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(address, "getaddrinfo", Dns(["127.0.0.1"]))
+    monkeypatch.setattr(ssrf, "getaddrinfo", Dns(["127.0.0.1"]))
     authority = trustme.CA()
     names: list[str | None] = []
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -9,7 +9,7 @@ _SHORTEST_WAIT = 0.05
 _WEIGHT = 0.2
 
 
-class Gate:
+class RateLimiter:
     """Lets a delivery pass, or says when to come back.
 
     Those that must come back are told times one after the other, about as far apart as the endpoint takes them, so

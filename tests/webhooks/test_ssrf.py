@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import AddressRefused, ConfigurationError
-from holdfast.outbound.webhooks import address
-from holdfast.outbound.webhooks.address import Resolver, check_networks, check_url, permitted, shown
+from holdfast.outbound.webhooks import ssrf
+from holdfast.outbound.webhooks.ssrf import Resolver, check_networks, check_url, permitted, shown
 
 PUBLIC = [
     "8.8.8.8",
@@ -139,7 +139,7 @@ class Dns:
 async def test_a_name_that_leads_inside_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = Resolver()
     for found in (["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["169.254.169.254", "8.8.8.8"]):
-        monkeypatch.setattr(address, "getaddrinfo", Dns(found))
+        monkeypatch.setattr(ssrf, "getaddrinfo", Dns(found))
         with pytest.raises(AddressRefused, match=r"acme\.test"):
             await resolver.addresses("acme.test", 443)
     resolver.close()
@@ -162,7 +162,7 @@ async def test_a_name_without_an_address_is_a_failure_to_connect() -> None:
 
 async def test_one_lookup_serves_all_who_ask_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     dns = Dns(["8.8.8.8"])
-    monkeypatch.setattr(address, "getaddrinfo", dns)
+    monkeypatch.setattr(ssrf, "getaddrinfo", dns)
     resolver = Resolver()
     found = await asyncio.gather(*(resolver.addresses("acme.test", 443) for _ in range(20)))
     assert found == [["8.8.8.8"]] * 20

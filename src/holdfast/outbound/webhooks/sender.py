@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.outbound.webhooks.address import Resolver, authority_of, check_networks, check_url, host_of
 from holdfast.outbound.webhooks.options import WebhookOptions
+from holdfast.outbound.webhooks.ssrf import Resolver, authority_of, check_networks, check_url, host_of
 
 try:
     import httpcore2 as http
@@ -27,7 +27,7 @@ _REDACTED = "[redacted]"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookResponse:
     """What a receiver answered. `headers` holds Retry-After and Date, `excerpt` is bounded and printable."""
 
     status: int
@@ -63,7 +63,7 @@ class Sender:
 
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, *, within: float, secret: Iterable[str] = ()
-    ) -> Answer:
+    ) -> WebhookResponse:
         """The answer to a request; `TimeoutError`, `ConnectionError` or `AddressRefused` when there is none.
 
         `within` is in seconds. The status decides, so it is an answer as soon as the headers are there: of the body only
@@ -90,7 +90,7 @@ class Sender:
             for name, value in response.headers
             if name.lower() in _KEPT_HEADERS
         }
-        return Answer(response.status, latency, excerpt_of(read, secret), kept)
+        return WebhookResponse(response.status, latency, excerpt_of(read, secret), kept)
 
     async def _answered(self, url: str, headers: Mapping[str, str], body: bytes) -> Any:
         """The response, of which the body was not read."""
@@ -148,7 +148,7 @@ class _Checked(http.AsyncNetworkBackend if http is not None else object):  # typ
     """
 
     def __init__(self, resolver: Resolver) -> None:
-        from holdfast.outbound.handshake import ClosingBackend
+        from holdfast.outbound.transport import ClosingBackend
 
         self._resolver = resolver
         self._tcp = ClosingBackend(http.AnyIOBackend())

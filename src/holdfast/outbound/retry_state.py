@@ -41,7 +41,7 @@ class Attempt:
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
-class Course:
+class RetryState:
     """Made when an attempt has failed; `failed` says how long to wait before the next, or that there is none."""
 
     __slots__ = ("_budget", "_deadline", "_fields", "_key", "_operation", "_policy", "_rules", "_started", "number")
