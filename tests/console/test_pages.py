@@ -251,7 +251,7 @@ async def test_a_store_that_is_out_is_said_plainly_and_its_password_is_not(clien
         answer = await client.get("/")
     await gone.close()
     assert answer.status_code == 503
-    assert "Store unavailable" in answer.text
+    assert "Store error" in answer.text
     assert "hunter2" not in answer.text
 
 

@@ -196,7 +196,7 @@ class Console:
         except PermissionDenied as error:
             return self._error_page(request, 403, "Not allowed", str(error), user)
         except StoreError as error:
-            return self._error_page(request, 503, "Store unavailable", str(error), user)
+            return self._error_page(request, 503, "Store error", str(error), user)
         except HoldfastError as error:
             status = 409 if isinstance(error, Refused) else 400
             return self._error_page(request, status, "Request failed", str(error), user)
