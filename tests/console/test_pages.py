@@ -81,7 +81,7 @@ async def test_the_overview_says_first_what_is_broken_how_many_alike_and_since_w
     assert "KeyError in stock" in text
     assert "generation 42" in text
     assert "9 for receipts TimeoutError smtp.mail.example did not answer" in text
-    assert "blocked: search cluster is unavailable" in text
+    assert "search cluster is unavailable" in text
     assert "queue paused, " in text
     assert listed.count("<tr data-row") == BROKEN
 

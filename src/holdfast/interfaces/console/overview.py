@@ -137,7 +137,7 @@ def alerts(
             yield Alert(
                 "blocked",
                 one.name,
-                f"blocked: {one.blocked_resource} is unavailable; retried automatically",
+                f"{one.blocked_resource} is unavailable; retried automatically",
                 None,
                 "/consumers",
             )
