@@ -15,7 +15,7 @@ import structlog
 
 import holdfast
 from holdfast import Holdfast, RetryPolicy, correlate
-from holdfast._log import Background, get_logger
+from holdfast._log import Background, background, get_logger
 from holdfast.engine.repeats import MOST_KINDS, SHOWN, Repeats
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, drain, eventually, said, working
@@ -167,6 +167,7 @@ async def test_a_hundred_thousand_dead_letters_alike_are_a_few_lines(log: Log) -
         fields: dict[str, object] = {"consumer": "mail", "n": n, "stack_trace": 'File "/a/mail.py", line 7, in send'}
         repeats.log(logger.error, "dead letter", "mail", "f1", fields)
     repeats.close()
+    background.flush()
     assert len(log) == 2 * (SHOWN + 1)
     assert sum(line.get("folded", 1) for line in log) == 100_000
     assert [line["n"] for line in log if "stack_trace" in line] == [0, 60_000]
@@ -179,6 +180,7 @@ async def test_each_kind_is_seen_in_full_up_to_a_bound(log: Log) -> None:
     for n in range(10 * MOST_KINDS):
         repeats.log(logger.warning, "delivery retried", "mail", f"kind {n}", {"stack_trace": "…", "n": n})
     repeats.close()
+    background.flush()
     in_full = [line for line in log if "stack_trace" in line]
     assert len(in_full) == MOST_KINDS + 1
     assert sum(line.get("folded", 1) for line in log) == 10 * MOST_KINDS

@@ -81,7 +81,7 @@ class Attempts:
             self.settle(claimed, Released(started=False))
             return
         except Exception as error:  # noqa: BLE001
-            log.error("the payload could not be loaded", **fields(claimed) | raised(error))
+            log.error("payload load failed", **fields(claimed) | raised(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
             return
         try:

@@ -46,6 +46,6 @@ class LargePayloads:
             try:
                 return await self._store.run(load_payload(claimed.message_id))
             except StoreUnavailable as error:
-                log.warning("a large payload waits for the store", **fields(claimed) | {"error": str(error)})
+                log.warning("store unavailable", **fields(claimed) | {"task": "load payload", "error": str(error)})
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
