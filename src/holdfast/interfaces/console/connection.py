@@ -122,7 +122,7 @@ class HttpConnection(H11Protocol):
 def create_server(app: ASGIApp) -> uvicorn.Server:
     """Returns a server with bounded connections and bounded logging."""
     limit = ConnectionLimit(connection_cap())
-    return _Server(
+    return _BoundedServer(
         uvicorn.Config(
             app,
             http=partial(HttpConnection, limit=limit),  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ def create_server(app: ASGIApp) -> uvicorn.Server:
     )
 
 
-class _Server(uvicorn.Server):
+class _BoundedServer(uvicorn.Server):
     """Closes overdue connections and logs their number once a minute. Installs no signal handlers."""
 
     def __init__(self, config: uvicorn.Config, limit: ConnectionLimit) -> None:
