@@ -1,4 +1,4 @@
-"""Refusals: who was turned away from what, in the log, and of known callers in the audit."""
+"""Records refused requests in the log, and those of authenticated callers in the audit log."""
 
 import time
 from collections import deque
@@ -13,26 +13,26 @@ from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.refusals")
 
-NOBODY = "nobody"
-_MOST = 60
+UNAUTHENTICATED = "unauthenticated"
+_MAX_PER_MINUTE = 60
 _MINUTE = 60.0
 
 
 class Refusals:
-    """Records refused requests, a bounded number a minute.
+    """Records refused requests, at most 60 per minute.
 
-    Those of known callers (a token, a signed-in visitor) are audited. Strangers are only logged: the audit is kept for
-    good, and anybody who can connect could fill it.
+    Requests of authenticated callers (a token, a signed-in user) are audited. Anonymous ones are only logged: the audit log
+    is kept permanently, and anyone who can connect could fill it.
     """
 
     def __init__(self, kind: str, store: Callable[[], Store]) -> None:
         self._kind, self._store = kind, store
-        self._known, self._strangers = Allowance(), Allowance()
+        self._authenticated, self._anonymous = RateLimit(), RateLimit()
 
     async def record(self, actor: str, method: str, path: str, why: str, came_from: str | None) -> None:
-        """Records that `actor` was refused; never raises because of the store."""
-        known = actor != NOBODY
-        unrecorded = (self._known if known else self._strangers).take()
+        """Records that `actor` was refused. Errors of the store are logged, not raised."""
+        authenticated = actor != UNAUTHENTICATED
+        unrecorded = (self._authenticated if authenticated else self._anonymous).take()
         if unrecorded is None:
             return
         path, method = sanitise(path, 200), sanitise(method, 20)
@@ -46,7 +46,7 @@ class Refusals:
             client=came_from,
             **more,
         )
-        if not known:
+        if not authenticated:
             return
         entry = record(actor, "refused", self._kind, path, sanitise(why, 500), {"method": method, "from": came_from})
         try:
@@ -55,19 +55,19 @@ class Refusals:
             log.warning("refusal audit failed", error=str(error))
 
 
-class Allowance:
-    """Sixty a minute; counts those beyond it."""
+class RateLimit:
+    """Allows 60 records per minute and counts the ones above it."""
 
     def __init__(self) -> None:
-        self._taken: deque[float] = deque(maxlen=_MOST)
-        self._left_out = 0
+        self._taken: deque[float] = deque(maxlen=_MAX_PER_MINUTE)
+        self._dropped = 0
 
     def take(self) -> int | None:
-        """How many were left out since the last one; none when this one is to be left out, too."""
+        """The number of records dropped since the last allowed one, or None if this one must be dropped."""
         now = time.monotonic()
-        if len(self._taken) == _MOST and now - self._taken[0] < _MINUTE:
-            self._left_out += 1
+        if len(self._taken) == _MAX_PER_MINUTE and now - self._taken[0] < _MINUTE:
+            self._dropped += 1
             return None
         self._taken.append(now)
-        left_out, self._left_out = self._left_out, 0
-        return left_out
+        dropped, self._dropped = self._dropped, 0
+        return dropped

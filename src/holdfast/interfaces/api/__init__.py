@@ -1,1 +1,1 @@
-"""The HTTP API: the operations service under `/api/v1`, declared once for the server and its OpenAPI document."""
+"""The HTTP API under `/api/v1`. The server and the OpenAPI document are built from the same endpoint declarations."""

@@ -1,4 +1,4 @@
-"""The HTTP API as an ASGI application, to be mounted anywhere or served alone."""
+"""The HTTP API as an ASGI application that can be mounted or served standalone."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ log = get_logger("holdfast.api")
 
 PREFIX = "/api/v1"
 ENDPOINTS: tuple[Endpoint, ...] = (*queries.ENDPOINTS, *plans.ENDPOINTS, *commands.ENDPOINTS)
-_LARGEST = 1024 * 1024
+_MAX_BODY = 1024 * 1024
 
 
 def api(
@@ -54,9 +54,10 @@ def api(
 ) -> Starlette:
     """The HTTP API: `/api/v1/…`, `/healthz`, `/readyz`, and `/metrics` if an application for it is given.
 
-    Every request under `/api/v1` needs a token of `holdfast tokens create`; its name is the actor of what it does.
-    `anonymous` opens it without tokens, to requests that come by a loopback name alone. `read_only` lets every token
-    read and none act, and executes no stored plans. Served alone, it executes them otherwise; mounted, the workers do.
+    Every request under `/api/v1` needs a token from `holdfast tokens create`. The name of the token is the actor in the
+    audit log. `anonymous` allows requests without a token, but only direct ones from this machine to a loopback name.
+    `read_only` limits every token to reading and executes no stored plans. Otherwise a standalone server executes stored
+    plans; if the API is mounted, the workers do.
     """
     return _Api(hf, anonymous, metrics, read_only).app
 
@@ -71,7 +72,7 @@ class _Api:
             Starlette(routes=self._routes(), exception_handlers=_HANDLERS),
             hf=self,
             scope=lambda request: f"api:{request.raw['state'][CALLER].id}",
-            max_body=_LARGEST,
+            max_body=_MAX_BODY,
         )
         self._auth = AuthMiddleware(guarded, lambda: self.ops, anonymous, read_only=read_only)
         routes: list[BaseRoute] = [
@@ -95,22 +96,22 @@ class _Api:
 
     @asynccontextmanager
     async def _lifespan(self, _app: object) -> AsyncIterator[None]:
-        if self._read_only:  # a plan that runs changes deliveries
+        if self._read_only:  # executing a plan changes deliveries
             yield
             return
         name = f"api:{socket.gethostname()}:{os.getpid()}"
-        running = asyncio.create_task(every(1.0, lambda: self._carry_on(name)))
+        running = asyncio.create_task(every(1.0, lambda: self._advance_plans(name)))
         try:
             yield
         finally:
             running.cancel()
 
-    async def _carry_on(self, name: str) -> None:
-        with suppress(SchemaMismatch):  # /readyz says so
+    async def _advance_plans(self, name: str) -> None:
+        with suppress(SchemaMismatch):  # /readyz reports it
             await self.ops.advance_plans(runner=name)
 
     async def _openapi(self, request: Request) -> Response:
-        # Where it is mounted, only the request knows.
+        # Only the request contains the mount path.
         mounted = request.scope.get("root_path", "")
         document = {**self._document, "servers": [{"url": mounted}]} if mounted else self._document
         return Response(orjson.dumps(document), media_type="application/json")
@@ -120,12 +121,12 @@ class _Api:
         for one in ENDPOINTS:
             methods.setdefault(one.path, {})[one.method] = one
         return [
-            # A name may hold slashes; escaped or not, it comes as one piece.
-            Route(path.replace("{name}", "{name:path}"), self._served(own), methods=list(own))
+            # A name may contain slashes, escaped or not.
+            Route(path.replace("{name}", "{name:path}"), self._handler(own), methods=list(own))
             for path, own in methods.items()
         ]
 
-    def _served(self, methods: Mapping[str, Endpoint]) -> Any:
+    def _handler(self, methods: Mapping[str, Endpoint]) -> Any:
         async def serve(request: Request) -> Response:
             return await self._serve(methods["GET" if request.method == "HEAD" else request.method], request)
 
@@ -138,7 +139,7 @@ class _Api:
         query = _query(request, endpoint.query)
         body = None if endpoint.body is None else await _body(request, endpoint.body)
         if getattr(body, "rerun", False):
-            # As in the console: what is done may have its effect a second time.
+            # As in the console: a rerun can repeat the effect of a completed delivery.
             await self._check_scope(request, caller, Scope.ADMIN)
         answer = await endpoint.handle(Call(self.ops, caller, request.path_params, query, body))
         return Response(
@@ -147,16 +148,16 @@ class _Api:
 
     async def _check_scope(self, request: Request, caller: Caller, needed: Scope) -> None:
         if not caller.scope.covers(needed):
-            only = " here, where nothing can be changed" if self._read_only else ""
-            why = f"needs the scope {needed}, and {caller.name} has {caller.scope}{only}"
+            note = " (this server is read-only)" if self._read_only else ""
+            why = f"requires the scope {needed}, but {caller.name} has {caller.scope}{note}"
             await self._auth.refuse(request, caller.name, why)
-            raise Problem(403, "forbidden", f"this {why}")
+            raise Problem(403, "forbidden", f"the request {why}")
 
 
 def _check_path(request: Request) -> None:
     for value in request.path_params.values():
         if not storable(value):
-            raise Problem(404, "not_found", "a name in the path holds a character that no name can hold")
+            raise Problem(404, "not_found", "a name in the path contains an invalid character")
 
 
 def _query(request: Request, model: type[RequestModel]) -> RequestModel:
@@ -165,7 +166,7 @@ def _query(request: Request, model: type[RequestModel]) -> RequestModel:
         values: Sequence[str] = request.query_params.getlist(name)
         several = name in model.model_fields and model.model_fields[name].default == ()
         if len(values) > 1 and not several:
-            raise Problem(400, "invalid_parameters", f"the parameter {name!r} was given more than once")
+            raise Problem(400, "invalid_parameters", f"the parameter {name!r} must not be repeated")
         given[name] = list(values) if several else values[0]
     try:
         return model.model_validate(given)
@@ -174,18 +175,18 @@ def _query(request: Request, model: type[RequestModel]) -> RequestModel:
 
 
 async def _body(request: Request, model: type[RequestModel]) -> RequestModel:
-    # Anything but JSON is refused: a form on a foreign page can send the rest without asking.
+    # Only JSON is accepted: browsers send other types across origins without a preflight request.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "not_json", "send the body as application/json")
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > _LARGEST:
-            raise Problem(413, "too_large", f"the body has more than {_LARGEST:,} bytes")
+        if len(raw) > _MAX_BODY:
+            raise Problem(413, "too_large", f"the body exceeds {_MAX_BODY:,} bytes")
     try:
         orjson.loads(bytes(raw))
     except orjson.JSONDecodeError as error:
-        raise Problem(400, "invalid_json", f"the body is not JSON: {error}") from None
+        raise Problem(400, "invalid_json", f"the body is not valid JSON: {error}") from None
     try:
         return model.model_validate_json(bytes(raw), strict=True)
     except ValidationError as error:
@@ -205,15 +206,20 @@ async def _on_error(_: Request, error: Exception) -> Response:
 async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return respond(Problem(404, "no_such_path", f"{PREFIX}/openapi.json says what there is"))
-    detail = f"{request.method} is not possible here"
+        return respond(Problem(404, "no_such_path", f"no such path; see {PREFIX}/openapi.json"))
+    detail = f"the method {request.method} is not allowed for this path"
     return respond(Problem(error.status_code, "not_allowed", detail, headers=dict(error.headers or {})))
 
 
-async def _on_fault(request: Request, error: Exception) -> Response:
-    # The error alone: a traceback with its variables would hold the token, perhaps a payload.
+async def _on_unexpected_error(request: Request, error: Exception) -> Response:
+    # Without the traceback: its variables could contain the token or a payload.
     log.error("api request failed", operation=f"{request.method} {request.scope['path']}", **raised(error))
-    return respond(Problem(500, "fault", "this is a fault in Holdfast; its log says more"))
+    return respond(Problem(500, "internal_error", "internal error in Holdfast; see its log"))
 
 
-_HANDLERS: Any = {Problem: _on_problem, HoldfastError: _on_error, HTTPException: _on_http, Exception: _on_fault}
+_HANDLERS: Any = {
+    Problem: _on_problem,
+    HoldfastError: _on_error,
+    HTTPException: _on_http,
+    Exception: _on_unexpected_error,
+}

@@ -1,4 +1,4 @@
-"""The door of the API: who comes in, by which token, and what everybody else is told."""
+"""Authentication of the API by bearer token, or by origin if the API is served without tokens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,21 +13,21 @@ from holdfast.core.errors import HoldfastError
 from holdfast.engine.fields import raised
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
-from holdfast.interfaces.refusals import Allowance, Refusals
+from holdfast.interfaces.refusals import UNAUTHENTICATED, RateLimit, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope as TokenScope
 
 log = get_logger("holdfast.api")
 
 CALLER = "holdfast_caller"
-_DIRECT = "without tokens only direct requests from this machine are answered"
+_DIRECT = "without tokens, only direct requests from this machine are allowed"
 _FORWARDED = frozenset(
     {"forwarded", "via", "x-real-ip", "x-original-host", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
 )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server on this address."""
+    """Whether the address is reachable only from this machine."""
     bare = host.strip("[]").partition("%")[0].lower()
     if bare == "localhost":
         return True
@@ -38,19 +38,22 @@ def is_loopback(host: str) -> bool:
 
 
 def forwarded_by(headers: Mapping[str, str]) -> str | None:
-    """The header that shows that a proxy passed a request on; none for a request that came directly."""
+    """The header that shows that a proxy forwarded the request, or None for a direct request."""
     return next((name for name in headers if name.startswith("x-forwarded-") or name in _FORWARDED), None)
 
 
 class AuthMiddleware:
-    """Lets requests with a valid token through and says whose they are; without tokens, those of this machine."""
+    """Passes requests with a valid token on and stores their caller in the scope.
+
+    With `anonymous`, direct requests from this machine pass without a token.
+    """
 
     def __init__(
         self, inner: ASGIApp, ops: Callable[[], Operations], anonymous: Caller | None, *, read_only: bool = False
     ) -> None:
         self._inner, self._ops, self._anonymous, self._read_only = inner, ops, anonymous, read_only
         self.refusals = Refusals("api", lambda: ops().store)
-        self._faults = Allowance()
+        self._error_logs = RateLimit()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,8 +68,8 @@ class AuthMiddleware:
         except Problem as problem:
             await respond(problem)(scope, receive, send)
         except HoldfastError as error:
-            # Nobody has shown a valid token yet, so the response names neither the store nor its host.
-            if self._faults.take() is not None:
+            # The caller is not authenticated yet, so the response names neither the store nor its host.
+            if self._error_logs.take() is not None:
                 log.warning("caller identification failed", **raised(error))
             found = problem_of(error)
             shown = Problem(found.status, found.code, "the store cannot be reached; try again", headers=found.headers)
@@ -81,24 +84,24 @@ class AuthMiddleware:
             return self._anonymous
         kind, _, secret = connection.headers.get("authorization", "").partition(" ")
         if not secret:
-            raise await self._turned_away(connection, "nobody", "the request has no bearer token")
+            raise await self._unauthorised(connection, UNAUTHENTICATED, "the request has no bearer token")
         found = await self._ops().recognise_token(secret.strip()) if kind.lower() == "bearer" else None
         if found is None:
-            raise await self._turned_away(connection, "nobody", "the token is not known here")
+            raise await self._unauthorised(connection, UNAUTHENTICATED, "the token is invalid")
         if not found.valid:
             state = "revoked" if found.revoked_at is not None else "expired"
-            raise await self._turned_away(connection, found.name, f"the token is {state}")
+            raise await self._unauthorised(connection, found.name, f"the token is {state}")
         return Caller(found.name, found.scope, found.id)
 
     def _check_direct(self, connection: HTTPConnection) -> None:
-        """Without tokens, whoever a proxy lets through would have every right, and a Host can be made up."""
+        """Without tokens, every client behind a proxy would have full access, and the Host header can be forged."""
         if header := forwarded_by(connection.headers):
-            raise Problem(403, "forwarded", f"{_DIRECT}; this request passed a proxy (it has the header {header})")
+            raise Problem(403, "forwarded", f"{_DIRECT}; this request was forwarded by a proxy (header {header})")
         if connection.client is None or not is_loopback(connection.client.host):
             raise Problem(403, "not_local", f"{_DIRECT}; this request came from another machine")
 
     def _check_host(self, connection: HTTPConnection) -> None:
-        """Without tokens a foreign page could reach us by a name of its own that leads here, or by a form."""
+        """Without tokens, another website could send requests through the browser (DNS rebinding, forms)."""
         given = connection.headers.get("host", "")
         origin = connection.headers.get("origin")
         for address in (f"//{given}", *([origin] if origin else [])):
@@ -107,14 +110,16 @@ class AuthMiddleware:
             except ValueError:
                 host = ""
             if not is_loopback(host):
-                raise Problem(421, "foreign_host", "without tokens the API answers to this machine alone")
+                raise Problem(
+                    421, "foreign_host", "without tokens, the API accepts only loopback names as Host and Origin"
+                )
 
-    async def _turned_away(self, connection: HTTPConnection, name: str, why: str) -> Problem:
+    async def _unauthorised(self, connection: HTTPConnection, name: str, why: str) -> Problem:
         await self.refuse(connection, name, why)
-        detail = f"{why}; `holdfast tokens create` makes one, send it as Authorization: Bearer"
+        detail = f"{why}; create one with `holdfast tokens create` and send it as Authorization: Bearer"
         return Problem(401, "unauthorised", detail, headers={"www-authenticate": 'Bearer realm="holdfast"'})
 
     async def refuse(self, connection: HTTPConnection, name: str, why: str) -> None:
-        """Notes a refusal in the log and the audit."""
+        """Records a refusal in the log and the audit log."""
         client = connection.client.host if connection.client else None
         await self.refusals.record(name, str(connection.scope.get("method")), connection.url.path, why, client)

@@ -1,4 +1,4 @@
-"""What can be done: replaying, discarding and cancelling by id, and pausing, unblocking, resetting."""
+"""Endpoints that change state: replay, discard and cancel by id; pause, resume, retire, trip, release and revoke."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,15 +16,15 @@ Ids = Annotated[tuple[UUID, ...], Field(min_length=1, max_length=MAX_PAGE)]
 
 
 class DeliveryIdsRequest(WithReason):
-    """Which deliveries, by id."""
+    """Deliveries, by id."""
 
     ids: Ids
 
 
 class ReplayRequest(DeliveryIdsRequest):
-    """Which dead letters to replay. Without a generation each gets the highest alive for its consumer.
+    """Dead letters to replay. Without `generation` each gets the highest live generation of its consumer.
 
-    `rerun` runs again what is done, too; it takes the scope admin.
+    `rerun` also runs deliveries that are already delivered. It requires the scope `admin`.
     """
 
     generation: Generation | None = None
@@ -32,19 +32,19 @@ class ReplayRequest(DeliveryIdsRequest):
 
 
 class PauseRequest(WithReason):
-    """A queue that nobody has named yet is paused only with `force`."""
+    """`force` pauses a queue even if no consumer or job uses it yet."""
 
     force: bool = False
 
 
 class TripRequest(WithReason):
-    """For how many seconds the circuit stays open."""
+    """`seconds` is the time that the circuit stays open."""
 
     seconds: Annotated[float, Field(gt=0, le=30 * 86400)] = 3600
 
 
 class ReleaseRequest(WithReason):
-    """Which key to let go of; one that was answered only with `force`: its effect would happen again."""
+    """Key to release. A completed key requires `force`, because its effect can then happen again."""
 
     scope: Text
     key: Text
@@ -52,7 +52,7 @@ class ReleaseRequest(WithReason):
 
 
 class RetireRequest(WithReason):
-    """Which subscription ends; every one without a pattern."""
+    """Subscription to end. Without `pattern` all subscriptions end."""
 
     pattern: Text | None = None
 
@@ -146,19 +146,19 @@ async def _revoke_token(call: Call) -> Changed:
 
 
 def _post(path: str, summary: str, handle: Any, body: Any = WithReason, answer: Any = Changed, **more: Any) -> Endpoint:
-    chosen = {"scope": Scope.OPERATE, **more}
-    return Endpoint(method="POST", path=path, summary=summary, answer=answer, handle=handle, body=body, **chosen)
+    options = {"scope": Scope.OPERATE, **more}
+    return Endpoint(method="POST", path=path, summary=summary, answer=answer, handle=handle, body=body, **options)
 
 
 ENDPOINTS = (
     _post("/replay", "Replay dead letters by id", _replay, ReplayRequest, Report),
-    _post("/discard", "Set dead letters aside for good, by id", _discard, DeliveryIdsRequest, Report),
+    _post("/discard", "Discard dead letters permanently, by id", _discard, DeliveryIdsRequest, Report),
     _post("/cancel", "Cancel pending or running deliveries, by id", _cancel, DeliveryIdsRequest, Report),
-    _post("/queues/{name}/pause", "Claim nothing of a queue until it is resumed", _pause_queue, PauseRequest),
-    _post("/queues/{name}/resume", "Claim from a queue again", _resume_queue),
-    _post("/consumers/{name}/pause", "Claim nothing of a consumer until it is resumed", _pause_consumer),
-    _post("/consumers/{name}/resume", "Claim for a consumer again", _resume_consumer),
-    _post("/consumers/{name}/unblock", "Let a blocked consumer try again at once", _unblock_consumer),
+    _post("/queues/{name}/pause", "Pause a queue", _pause_queue, PauseRequest),
+    _post("/queues/{name}/resume", "Resume a queue", _resume_queue),
+    _post("/consumers/{name}/pause", "Pause a consumer", _pause_consumer),
+    _post("/consumers/{name}/resume", "Resume a consumer", _resume_consumer),
+    _post("/consumers/{name}/unblock", "Unblock a consumer immediately", _unblock_consumer),
     _post(
         "/consumers/{name}/retire",
         "End a consumer's subscriptions",
@@ -167,18 +167,18 @@ ENDPOINTS = (
         list[str],
         scope=Scope.ADMIN,
     ),
-    _post("/schedules/{name}/pause", "Fire nothing until it is resumed", _pause_schedule),
-    _post("/schedules/{name}/resume", "Fire again", _resume_schedule),
-    _post("/schedules/{name}/run", "Run a schedule's job once, now", _run_schedule, answer=Published),
+    _post("/schedules/{name}/pause", "Pause a schedule", _pause_schedule),
+    _post("/schedules/{name}/resume", "Resume a schedule", _resume_schedule),
+    _post("/schedules/{name}/run", "Run the job of a schedule once, now", _run_schedule, answer=Published),
     _post(
         "/webhooks/{name}/disable",
-        "Hold an endpoint's deliveries and make no more",
+        "Disable a webhook endpoint and hold its deliveries",
         _disable_webhook,
         scope=Scope.ADMIN,
     ),
-    _post("/webhooks/{name}/enable", "Go on with an endpoint", _enable_webhook, scope=Scope.ADMIN),
+    _post("/webhooks/{name}/enable", "Enable a webhook endpoint", _enable_webhook, scope=Scope.ADMIN),
     _post("/breakers/{name}/reset", "Close a circuit", _reset_breaker),
-    _post("/breakers/{name}/trip", "Open a circuit for a while", _trip_breaker, TripRequest),
-    _post("/idempotency-keys/release", "Let a key be used anew", _release_key, ReleaseRequest, scope=Scope.ADMIN),
-    _post("/tokens/{name}/revoke", "End a token at once, by its id or name", _revoke_token, scope=Scope.ADMIN),
+    _post("/breakers/{name}/trip", "Open a circuit for a given time", _trip_breaker, TripRequest),
+    _post("/idempotency-keys/release", "Release an idempotency key", _release_key, ReleaseRequest, scope=Scope.ADMIN),
+    _post("/tokens/{name}/revoke", "Revoke a token, by id or name", _revoke_token, scope=Scope.ADMIN),
 )

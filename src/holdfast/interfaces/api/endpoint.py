@@ -1,4 +1,4 @@
-"""Endpoints as values: the server and the OpenAPI document are both made from them."""
+"""Declarations of endpoints, and the cursors of pages."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request is from; `name` is what the audit says. `id` keeps one caller's idempotency keys from another's."""
+    """The caller of a request. `name` is the actor in the audit log; `id` is the scope of the idempotency keys."""
 
     name: str
     scope: Scope
@@ -29,7 +29,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request that was read and allowed."""
+    """One parsed and authorised request."""
 
     ops: Operations
     caller: Caller
@@ -42,7 +42,7 @@ class Call:
         return self.path["name"]
 
     def id(self, what: str) -> UUID:
-        """The id in the path; one that is no id names nothing."""
+        """The id in the path. Raises `NotFound` if it is not a UUID."""
         try:
             return UUID(self.path["id"])
         except ValueError:
@@ -51,7 +51,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """A page of a list. `next` is the cursor of the following one, none at the end."""
+    """A page of a list. `next` is the cursor of the next page, or None on the last page."""
 
     items: Sequence[T]
     next: str | None = None
@@ -59,14 +59,14 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What came of a change: false when everything was so already."""
+    """Whether the request changed anything."""
 
     changed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One method of one path: who may call it, what it takes, what it answers."""
+    """One method of one path: required scope, request models and response type."""
 
     method: str
     path: str
@@ -78,26 +78,26 @@ class Endpoint:
     body: type[RequestModel] | None = None
     status: int = 200
     ids: frozenset[str] = field(default=frozenset())
-    """The names in the path that are UUIDs."""
+    """The path parameters that are UUIDs."""
 
     @property
     def names(self) -> list[str]:
-        """The names in braces, in order."""
+        """The path parameters, in order."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
 
 def page(kind: str, items: Sequence[T], limit: int, key: Callable[[T], object]) -> Page[T]:
-    """A page whose cursor leads on from its last item; a short page is the last one."""
+    """A page whose cursor continues after its last item. A page shorter than `limit` is the last one."""
     return Page(items, write_cursor(kind, key(items[-1])) if len(items) == limit else None)
 
 
 def write_cursor(kind: str, key: object) -> str:
-    """An opaque mark of where a page of `kind` ended."""
+    """An opaque cursor: the key of the last item of a page of `kind`."""
     return base64.urlsafe_b64encode(orjson.dumps([kind, key])).decode().rstrip("=")
 
 
 def read_cursor(kind: str, given: str | None, read: Callable[[Any], T]) -> T | None:
-    """What `write_cursor` was given; a cursor that is not from this list is a problem."""
+    """Decodes a cursor of `write_cursor`. Raises `Problem` for a cursor of another list."""
     if given is None:
         return None
     try:
@@ -106,11 +106,11 @@ def read_cursor(kind: str, given: str | None, read: Callable[[Any], T]) -> T | N
             return read(key)
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error, OverflowError):
         pass
-    raise Problem(400, "invalid_cursor", "the cursor is not from this list; begin again without one")
+    raise Problem(400, "invalid_cursor", "the cursor is invalid for this list; start again without a cursor")
 
 
 def number(key: object) -> int:
-    """A cursor's key that is a whole number both databases can hold."""
+    """Reads a cursor key as an integer that both databases can store."""
     if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**31:
-        raise ValueError("no such place")
+        raise ValueError("invalid cursor")
     return key

@@ -1,4 +1,4 @@
-"""Fields of requests: what a client may write, as strict as the OpenAPI document says."""
+"""Field types and base models of requests. Validation is as strict as the OpenAPI document states."""
 
 import re
 from datetime import datetime
@@ -18,14 +18,14 @@ _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 def _clean(text: str) -> str:
     if not storable(text):
-        raise ValueError("it holds a character that cannot be stored, such as NUL")
+        raise ValueError("it contains a character that cannot be stored, such as NUL")
     return text
 
 
 def _flag(given: Any) -> Any:
     if isinstance(given, str):
         if given not in ("true", "false"):
-            raise ValueError("give true or false")
+            raise ValueError("must be true or false")
         return given == "true"
     return given
 
@@ -33,15 +33,15 @@ def _flag(given: Any) -> Any:
 def _whole(given: Any) -> Any:
     if isinstance(given, str):
         if not _WHOLE.fullmatch(given):
-            raise ValueError("give a whole number")
+            raise ValueError("must be an integer")
         return int(given)
     return given
 
 
 def _moment(given: Any) -> Any:
     if not isinstance(given, str) or not _TIME.fullmatch(given):
-        raise ValueError("give a time with an offset, such as 2026-01-31T08:00:00Z")
-    # More digits than a microsecond has are cut off.
+        raise ValueError("must be a time with an offset, such as 2026-01-31T08:00:00Z")
+    # Digits beyond microseconds are truncated.
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", given.upper()))
 
 
@@ -56,7 +56,7 @@ PlanLimit = Annotated[int, Field(ge=1, le=MAX_PLAN)]
 
 
 class RequestModel(BaseModel):
-    """What every request model has in common: what it does not know it refuses."""
+    """Base of all request models. Unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -66,18 +66,18 @@ class NoParams(RequestModel):
 
 
 class LimitParams(RequestModel):
-    """A list that is not paged."""
+    """Parameters of a list without pages."""
 
     limit: PageLimit = 50
 
 
 class PageParams(LimitParams):
-    """A list by pages: give the `next` of one page as `cursor` for the following."""
+    """Parameters of a list with pages. Pass `next` of one page as `cursor` to get the next page."""
 
     cursor: Text | None = None
 
 
 class WithReason(RequestModel):
-    """A change, and why it is made; the audit keeps it."""
+    """A change with its reason, which is stored in the audit log."""
 
     reason: Reason

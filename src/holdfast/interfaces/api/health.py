@@ -1,4 +1,4 @@
-"""Health: whether the process lives, and whether it can do its work."""
+"""Health checks: liveness and readiness."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,29 +11,29 @@ from holdfast.core.errors import HoldfastError
 from holdfast.ops.readiness import Readiness
 from holdfast.ops.service import Operations
 
-_PATIENCE = 5.0
+_TIMEOUT = 5.0
 
 
 def health_routes(ops: Callable[[], Operations]) -> list[Route]:
-    """`/healthz` answers while the process lives; `/readyz` when the store can be reached and its tables fit."""
+    """`/healthz` returns 200 while the process runs, `/readyz` if the store is reachable and its schema matches."""
     readiness = Readiness()
 
-    async def lives(_: Request) -> Response:
-        return _answer(200, "ok")
+    async def live(_: Request) -> Response:
+        return _respond(200, "ok")
 
     async def ready(_: Request) -> Response:
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 status = await ops().schema_status()
             status.check()
         except (TimeoutError, HoldfastError) as error:
-            return _answer(503, "unready", readiness.unready(error))
+            return _respond(503, "unready", readiness.unready(error))
         readiness.ready()
-        return _answer(200, "ready")
+        return _respond(200, "ready")
 
-    return [Route("/healthz", lives), Route("/readyz", ready)]
+    return [Route("/healthz", live), Route("/readyz", ready)]
 
 
-def _answer(code: int, status: str, reason: str | None = None) -> Response:
+def _respond(code: int, status: str, reason: str | None = None) -> Response:
     body = {"status": status} if reason is None else {"status": status, "reason": reason}
     return JSONResponse(body, code, {"cache-control": "no-store"})

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the endpoints themselves."""
+"""Builds the OpenAPI 3.1 document from the endpoints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _PROBLEM: Schema = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "code": {"type": "string", "description": "what went wrong, for programs; it stays the same"},
+        "code": {"type": "string", "description": "stable, machine-readable error code"},
         "errors": {
             "type": "array",
             "items": {
@@ -31,30 +31,30 @@ _PROBLEM: Schema = {
     "required": ["type", "title", "status", "detail", "code"],
 }
 _PROBLEMS = {
-    400: "a parameter, the cursor or the key cannot be read, or is unknown",
-    401: "no token, or one that opens nothing",
-    403: "the token's scope does not cover this",
-    404: "there is no such item",
-    409: "the item's state does not allow this, or the key belongs to another request",
+    400: "a parameter, the cursor or the idempotency key is invalid or unknown",
+    401: "the token is missing, invalid, expired or revoked",
+    403: "the scope of the token does not allow this",
+    404: "the item does not exist",
+    409: "the state of the item does not allow this, or the idempotency key belongs to another request",
     413: "the body is too large",
     415: "the body is not JSON",
-    421: "this host is not served here",
-    422: "the body does not fit, or names what cannot be",
-    500: "a fault in Holdfast",
-    503: "the store cannot answer now; try again",
+    421: "the Host or Origin is not allowed",
+    422: "the body is invalid",
+    500: "internal error in Holdfast",
+    503: "the store is unavailable; try again",
 }
-_OF_READS = (400, 401, 403, 404, 421, 422, 500, 503)
+_READ_PROBLEMS = (400, 401, 403, 404, 421, 422, 500, 503)
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "description": "new for each operation; the same key again gives the first answer",
+    "description": "unique for each operation; a repeated key returns the first response",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255},
 }
 
 
 def document(endpoints: Sequence[Endpoint], prefix: str, *, tokens: bool) -> Schema:
-    """Everything the API offers."""
+    """The OpenAPI document of the endpoints."""
     schemas = Schemas()
     bodies = {one.body for one in endpoints if one.body is not None}
     _, definitions = models_json_schema(
@@ -68,7 +68,7 @@ def document(endpoints: Sequence[Endpoint], prefix: str, *, tokens: bool) -> Sch
         "info": {
             "title": "Holdfast",
             "version": __version__,
-            "description": "What operators see and do. Lists come by pages: give `next` as `cursor` for the following.",
+            "description": "Inspect and operate Holdfast. Lists are paginated: pass `next` as `cursor` to get the next page.",
         },
         "paths": paths,
         "components": {"schemas": {**definitions.get("$defs", {}), **schemas.components, "Problem": _PROBLEM}},
@@ -80,15 +80,15 @@ def document(endpoints: Sequence[Endpoint], prefix: str, *, tokens: bool) -> Sch
 
 
 def _operation(one: Endpoint, schemas: Schemas) -> Schema:
-    problems = _OF_READS if one.body is None else tuple(_PROBLEMS)
+    problems = _READ_PROBLEMS if one.body is None else tuple(_PROBLEMS)
     operation: Schema = {
         "operationId": f"{one.method.lower()}{one.path.replace('/', '_').replace('{', '').replace('}', '')}",
         "summary": one.summary,
-        "description": f"Needs the scope `{one.scope}`.",
+        "description": f"Requires the scope `{one.scope}`.",
         "parameters": [*(_in_path(one, name) for name in one.names), *_in_query(one.query)],
         "responses": {
             str(one.status): {
-                "description": "done",
+                "description": "success",
                 "content": {"application/json": {"schema": schemas.of(one.answer)}},
             },
             **{

@@ -1,4 +1,4 @@
-"""Plans over HTTP: previewed and stored by one request, started, watched, paused and resumed by others."""
+"""Endpoints of plans: preview and store, start, pause, resume and abandon bulk actions."""
 
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -24,7 +24,7 @@ from holdfast.stores.token import Scope
 
 
 class PlanFilter(RequestModel):
-    """Which deliveries a plan is for. Everything given must hold; without ids and statuses, dead letters."""
+    """Filter of the deliveries of a plan. All given fields must match. Without ids and statuses: dead letters."""
 
     ids: Annotated[tuple[UUID, ...], Field(max_length=10_000)] | None = None
     statuses: tuple[Literal["pending", "in_flight", "delivered", "failed"], ...] = ()
@@ -53,7 +53,7 @@ class PlanFilter(RequestModel):
 
 
 class NewPlanRequest(WithReason):
-    """A plan to be previewed and stored; nothing is done until it is started. `rerun` takes the scope admin."""
+    """A plan to preview and store. It does nothing until it is started. `rerun` requires the scope `admin`."""
 
     action: Literal["replay", "discard", "cancel"]
     filter: PlanFilter
@@ -62,25 +62,25 @@ class NewPlanRequest(WithReason):
 
 
 class StartPlanRequest(WithReason):
-    """`generation` overrides what the preview shows."""
+    """`generation` overrides the generations of the preview."""
 
     generation: Generation | None = None
 
 
 class PlansQuery(PageParams):
-    """Which plans."""
+    """Filter of plans."""
 
     state: Literal["ready", "running", "paused", "done", "abandoned"] | None = None
 
 
 class ItemsQuery(PageParams):
-    """Which deliveries of a plan: all, those it left alone, or those that died again after it replayed them."""
+    """Filter of the deliveries of a plan: `skipped` ones, or ones that became dead letters again (`dead`)."""
 
     skipped: Flag = False
     dead: Flag = False
 
 
-async def _make(call: Call) -> StoredPlan:
+async def _create(call: Call) -> StoredPlan:
     body: NewPlanRequest = call.body
     plan: Plan
     match body.action:
@@ -153,7 +153,7 @@ ENDPOINTS = (
     Endpoint(
         method="GET",
         path="/plans",
-        summary="Plans, newest first",
+        summary="List plans, newest first",
         answer=Page[StoredPlan],
         handle=_plans,
         query=PlansQuery,
@@ -161,25 +161,25 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/plans",
-        summary="Preview a bulk action and store it, ready to be started",
+        summary="Preview a bulk action and store it as a plan",
         answer=StoredPlan,
-        handle=_make,
+        handle=_create,
         body=NewPlanRequest,
         scope=Scope.OPERATE,
         status=201,
     ),
-    Endpoint(method="GET", path="/plans/{id}", summary="A plan as it stands", answer=StoredPlan, handle=_plan, ids=_ID),
+    Endpoint(method="GET", path="/plans/{id}", summary="Get a plan", answer=StoredPlan, handle=_plan, ids=_ID),
     Endpoint(
         method="GET",
         path="/plans/{id}/items",
-        summary="A plan's deliveries and what came of each",
+        summary="List the deliveries of a plan with their results",
         answer=Page[PlanItem],
         handle=_items,
         query=ItemsQuery,
         ids=_ID,
     ),
-    _on("start", "Let a plan run, once", _start, StartPlanRequest),
-    _on("pause", "Stop a plan after the batch under way", _pause),
-    _on("resume", "Let a paused plan go on", _resume),
-    _on("abandon", "End a plan where it is", _abandon),
+    _on("start", "Start a plan", _start, StartPlanRequest),
+    _on("pause", "Pause a plan after the current batch", _pause),
+    _on("resume", "Resume a paused plan", _resume),
+    _on("abandon", "Abandon a plan", _abandon),
 )

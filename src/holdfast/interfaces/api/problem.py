@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problems: a status, a `code` that stays the same, and what to do next."""
+"""Error responses as RFC 9457 problem details: a status, a stable `code` and a detail that names the remedy."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,18 +25,18 @@ _STATUSES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.BrokerUnavailable, 503),
 )
 _TITLES = {
-    400: "The request cannot be read",
-    401: "A token is needed",
-    403: "This is not allowed",
-    404: "There is no such thing",
-    405: "This cannot be done here",
-    409: "Its state does not allow this",
-    413: "The request is too large",
-    415: "The body is not JSON",
-    421: "This host is not served here",
-    422: "The request asks for what cannot be",
-    500: "Something is broken in Holdfast",
-    503: "The store cannot answer now",
+    400: "Bad request",
+    401: "Authentication required",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    409: "Conflict with the current state",
+    413: "Request body too large",
+    415: "Unsupported media type",
+    421: "Misdirected request",
+    422: "Unprocessable request",
+    500: "Internal server error",
+    503: "Store unavailable",
 }
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -59,7 +59,7 @@ class Problem(Exception):
 
 
 def problem_of(error: errors.HoldfastError) -> Problem:
-    """What an error of ours is to a client: its class gives status and code, its text the detail."""
+    """The problem for an error of Holdfast. Its class determines status and code, its text is the detail."""
     status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
     code = _WORD.sub("_", type(error).__name__).lower()
     headers = {"retry-after": "1"} if status == 503 else {}
@@ -67,20 +67,20 @@ def problem_of(error: errors.HoldfastError) -> Problem:
 
 
 def invalid(status: int, code: str, where: str, error: ValidationError) -> Problem:
-    """A model that does not fit, with every field at fault by its name."""
+    """The problem for a failed validation, with every invalid field."""
     field_errors = [
-        {"field": ".".join(str(part) for part in one["loc"]) or where, "problem": _meaning(one["type"], one["msg"])}
+        {"field": ".".join(str(part) for part in one["loc"]) or where, "problem": _message(one["type"], one["msg"])}
         for one in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     named = ", ".join(f"{one['field']} ({one['problem']})" for one in field_errors[:5])
-    return Problem(status, code, f"the {where} is refused: {named}", field_errors=field_errors)
+    return Problem(status, code, f"the {where} is invalid: {named}", field_errors=field_errors)
 
 
 def respond(problem: Problem) -> Response:
-    """The answer to a problem."""
+    """The HTTP response for a problem."""
     body: dict[str, Any] = {
         "type": f"urn:holdfast:{problem.code}",
-        "title": _TITLES.get(problem.status, "The request failed"),
+        "title": _TITLES.get(problem.status, "Request failed"),
         "status": problem.status,
         "detail": problem.detail,
         "code": problem.code,
@@ -91,5 +91,5 @@ def respond(problem: Problem) -> Response:
     return Response(orjson.dumps(body), problem.status, headers, media_type="application/problem+json")
 
 
-def _meaning(kind: str, message: str) -> str:
-    return "there is no such field" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
+def _message(kind: str, message: str) -> str:
+    return "unknown field" if kind == "extra_forbidden" else message.removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""What can be looked at: deliveries, dead letters, messages, and everything around them."""
+"""Endpoints that read: deliveries, dead letters, messages, consumers, audit and more."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -38,7 +38,7 @@ Many = Annotated[tuple[Text, ...], Field(max_length=50)]
 
 
 class DeadLetterQuery(PageParams):
-    """Which dead letters. Everything given must hold; `consumer` may be repeated."""
+    """Filter of dead letters. All given parameters must match; `consumer` is repeatable."""
 
     consumer: Many = ()
     queue: Text | None = None
@@ -51,14 +51,14 @@ class DeadLetterQuery(PageParams):
 
 
 class DeliveryQuery(DeadLetterQuery):
-    """Which deliveries. `status` and `consumer` may be repeated."""
+    """Filter of deliveries. `status` and `consumer` are repeatable."""
 
     status: Annotated[tuple[Literal["pending", "in_flight", "delivered", "failed"], ...], Field(max_length=4)] = ()
     discarded: Flag | None = None
 
 
 class MessageQuery(PageParams):
-    """Which messages. `type` may be a prefix such as `order.*`."""
+    """Filter of messages. `type` may be a prefix such as `order.*`."""
 
     type: Text | None = None
     source: Text | None = None
@@ -66,38 +66,38 @@ class MessageQuery(PageParams):
 
 
 class SearchQuery(PageParams):
-    """What to look for: a part of an id, an error, a key, tenant, type, consumer or payload."""
+    """Search text: part of an id, error, key, tenant, type, consumer or payload."""
 
     q: Annotated[Text, Field(min_length=2, max_length=200, examples=["connection refused"])]
 
 
 class StatsQuery(NoParams):
-    """`exact` counts to the end, in a time that grows with what is not done."""
+    """`exact` counts exactly. Its time grows with the number of unfinished deliveries."""
 
     exact: Flag = False
 
 
 class RequestTraceQuery(NoParams):
-    """How many messages of a request; give the `next` of one page as `after` for the following."""
+    """Page of the messages of a request. Pass `next` of one page as `after` to get the next page."""
 
     limit: StepLimit = 20
     after: UUID | None = None
 
 
 class GroupQuery(LimitParams):
-    """Of which consumers; all without one."""
+    """Filter by consumer. Default: all consumers."""
 
     consumer: Many = ()
 
 
 class WebhookQuery(NoParams):
-    """Whose endpoints."""
+    """Filter of webhook endpoints."""
 
     tenant: Text | None = None
 
 
 class KeyQuery(PageParams):
-    """Which idempotency keys."""
+    """Filter of idempotency keys."""
 
     scope: Text | None = None
     key: Text | None = None
@@ -105,7 +105,7 @@ class KeyQuery(PageParams):
 
 
 class AuditQuery(PageParams):
-    """Which entries. A plan is one entry; of the item that `kind` and `target` name, every entry is listed."""
+    """Filter of audit entries. A plan is one entry; `kind` and `target` together list every entry of that item."""
 
     kind: Text | None = None
     target: Text | None = None
@@ -115,8 +115,8 @@ class AuditQuery(PageParams):
     until: Moment | None = None
 
 
-def wanted(query: DeadLetterQuery) -> Filter:
-    """The filter a query asks for."""
+def delivery_filter(query: DeadLetterQuery) -> Filter:
+    """Builds the filter from the query parameters."""
     several = isinstance(query, DeliveryQuery)
     return Filter(
         statuses=tuple(Status(one) for one in query.status) if isinstance(query, DeliveryQuery) else (),
@@ -136,7 +136,7 @@ def wanted(query: DeadLetterQuery) -> Filter:
 async def _deliveries(call: Call) -> Page[Listed]:
     query: DeadLetterQuery = call.query
     before = read_cursor("deliveries", query.cursor, UUID)
-    found = await call.ops.delivery_page(wanted(query), limit=query.limit, before=before)
+    found = await call.ops.delivery_page(delivery_filter(query), limit=query.limit, before=before)
     return _slice("deliveries", found)
 
 
@@ -150,7 +150,7 @@ async def _messages(call: Call) -> Page[Message]:
 
 
 def _slice(kind: str, found: Slice[T]) -> Page[T]:
-    """A page that looked back over a bounded stretch: it may be short, and not the last."""
+    """A page of a bounded scan. It may be shorter than the limit without being the last."""
     return Page(found.items, None if found.next is None else write_cursor(kind, str(found.next)))
 
 
@@ -171,7 +171,7 @@ def _mark(key: Any) -> Mark:
     at, scope, name = key
     read = datetime.fromisoformat(at)
     if read.utcoffset() is None or not (storable(scope) and storable(name)):
-        raise ValueError("no such place")
+        raise ValueError("invalid cursor")
     return Mark(read, scope, name)
 
 
@@ -179,7 +179,7 @@ async def _audit(call: Call) -> Page[AuditEntry]:
     query: AuditQuery = call.query
     before = read_cursor("audit", query.cursor, number)
     if query.target is not None and query.kind is None:
-        raise Problem(400, "invalid_parameters", "a target is named with its kind; give both")
+        raise Problem(400, "invalid_parameters", "target requires kind; pass both")
     target = None if query.kind is None or query.target is None else (query.kind, query.target)
     found = await call.ops.audit(
         limit=query.limit,
@@ -242,7 +242,7 @@ async def _relays(call: Call) -> Page[RelayState]:
     return Page(await call.ops.relays())
 
 
-async def _follow(call: Call) -> Trail:
+async def _request_trace(call: Call) -> Trail:
     return await call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after)
 
 
@@ -266,30 +266,38 @@ def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> Endp
 
 
 ENDPOINTS = (
-    _get("/stats", "What waits, runs and has failed, per queue and consumer", Stats, _stats, query=StatsQuery),
-    _get("/queues", "Every queue", Page[Queue], _queues),
-    _get("/consumers", "Every consumer that ever registered", Page[ConsumerState], _consumers),
-    _get("/deliveries", "Deliveries, newest first", Page[Listed], _deliveries, query=DeliveryQuery),
-    _get("/deliveries/{id}", "A delivery: message, runs, audit, siblings", DeliveryDetail, _delivery, ids=_ID),
-    _get("/dead-letters", "Dead letters, newest first", Page[Listed], _deliveries, query=DeadLetterQuery),
-    _get("/failure-groups", "Dead letters by what went wrong", Page[FailureGroup], _groups, query=GroupQuery),
+    _get(
+        "/stats",
+        "Counts of pending, in-flight and failed deliveries per queue and consumer",
+        Stats,
+        _stats,
+        query=StatsQuery,
+    ),
+    _get("/queues", "List queues", Page[Queue], _queues),
+    _get("/consumers", "List registered consumers", Page[ConsumerState], _consumers),
+    _get("/deliveries", "List deliveries, newest first", Page[Listed], _deliveries, query=DeliveryQuery),
+    _get(
+        "/deliveries/{id}", "Get a delivery with message, runs, audit and siblings", DeliveryDetail, _delivery, ids=_ID
+    ),
+    _get("/dead-letters", "List dead letters, newest first", Page[Listed], _deliveries, query=DeadLetterQuery),
+    _get("/failure-groups", "List failure groups of dead letters", Page[FailureGroup], _groups, query=GroupQuery),
     _get(
         "/search",
-        "Failure groups and deliveries that hold a text; `next` is a cursor",
+        "Search failure groups and deliveries; `next` is the cursor of the next page",
         Found,
         _search,
         query=SearchQuery,
     ),
-    _get("/messages", "Messages, newest first", Page[Message], _messages, query=MessageQuery),
-    _get("/messages/{id}", "A message with its deliveries", MessageDetail, _message, ids=_ID),
-    _get("/requests/{name}", "What one request left behind, by its id", Trail, _follow, query=RequestTraceQuery),
-    _get("/projectors", "Every projector and how far it has come", Page[ProjectorState], _projectors),
-    _get("/relays", "Every relay and how far behind it is", Page[RelayState], _relays),
-    _get("/schedules", "Every schedule", Page[ScheduleState], _schedules),
-    _get("/webhooks", "Webhook endpoints, without their secrets", Page[Webhook], _webhooks, query=WebhookQuery),
-    _get("/breakers", "Circuits that had a failure", Page[BreakerState], _breakers),
-    _get("/idempotency-keys", "Requests that hold or held a key", Page[Record], _keys, query=KeyQuery),
-    _get("/workers", "Every worker known", Page[Worker], _workers),
-    _get("/audit", "Who did what, newest first", Page[AuditEntry], _audit, query=AuditQuery),
-    _get("/tokens", "Tokens, without their secrets", Page[Token], _tokens, scope=Scope.ADMIN),
+    _get("/messages", "List messages, newest first", Page[Message], _messages, query=MessageQuery),
+    _get("/messages/{id}", "Get a message with its deliveries", MessageDetail, _message, ids=_ID),
+    _get("/requests/{name}", "Trace one request by its id", Trail, _request_trace, query=RequestTraceQuery),
+    _get("/projectors", "List projectors with their positions", Page[ProjectorState], _projectors),
+    _get("/relays", "List relays with their lag", Page[RelayState], _relays),
+    _get("/schedules", "List schedules", Page[ScheduleState], _schedules),
+    _get("/webhooks", "List webhook endpoints, without secrets", Page[Webhook], _webhooks, query=WebhookQuery),
+    _get("/breakers", "List circuit breakers that recorded a failure", Page[BreakerState], _breakers),
+    _get("/idempotency-keys", "List idempotency keys", Page[Record], _keys, query=KeyQuery),
+    _get("/workers", "List workers", Page[Worker], _workers),
+    _get("/audit", "List audit entries, newest first", Page[AuditEntry], _audit, query=AuditQuery),
+    _get("/tokens", "List tokens, without secrets", Page[Token], _tokens, scope=Scope.ADMIN),
 )

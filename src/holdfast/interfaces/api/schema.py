@@ -1,4 +1,4 @@
-"""JSON schemas of answers, made from the same types that `ops.shape` turns into JSON."""
+"""JSON schemas of responses, built from the types that `ops.shape` serialises."""
 
 import types
 from collections.abc import Mapping, Sequence
@@ -40,13 +40,13 @@ _PLAIN: dict[Any, Schema] = {
 
 
 class Schemas:
-    """Schemas of types; those of dataclasses and named tuples are kept once, under their names."""
+    """Builds schemas of types. Dataclasses and named tuples become shared components."""
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of what `shape` makes of a value of this type."""
+        """The schema of the JSON that `shape` produces for this type."""
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         origin, inner = get_origin(kind), get_args(kind)
@@ -68,7 +68,7 @@ class Schemas:
         return {"type": "array", "items": self.of(inner[0])}
 
     def _generic(self, origin: Any, inner: tuple[Any, ...]) -> Schema:
-        """A page of something: small, and written out where it stands."""
+        """A generic page, written inline."""
         written = {name: hint for name, hint in get_type_hints(origin).items() if name != "items"}
         items = {"type": "array", "items": self.of(inner[0])}
         return _object({"items": items, **{name: self.of(hint) for name, hint in written.items()}})
@@ -76,13 +76,13 @@ class Schemas:
     def _named(self, kind: Any) -> Schema:
         name = kind.__name__
         if name not in self.components:
-            self.components[name] = {}  # a type that holds itself finds its name here
+            self.components[name] = {}  # a recursive type finds its name here
             counted = {"at_least": self.of(tuple[str, ...])} if kind in COUNTED else {}
             self.components[name] = _object({**self._properties(kind), **counted})
         return {"$ref": f"#/components/schemas/{name}"}
 
     def _properties(self, kind: Any) -> dict[str, Schema]:
-        """As `ops.shape` writes it: some values hold a part of themselves beside the rest."""
+        """Properties as `ops.shape` writes them: some types flatten a nested value."""
         if kind is Listed:
             text = {"type": "string"}
             return {**self._properties(Delivery), "type": text, "source": text, "key": self.of(str | None)}

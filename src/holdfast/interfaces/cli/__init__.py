@@ -1,4 +1,4 @@
-"""The `holdfast` command: one module per noun, data to stdout, everything else to stderr."""
+"""The `holdfast` command: one module per subcommand. Data goes to stdout, notes and errors to stderr."""
 
 from holdfast.interfaces.cli.root import main
 

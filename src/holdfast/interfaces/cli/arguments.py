@@ -1,4 +1,4 @@
-"""JSON and headers given on the command line."""
+"""Reads JSON and headers from command line arguments."""
 
 import sys
 from typing import Any
@@ -10,7 +10,7 @@ from holdfast.core.errors import InvalidPayload
 
 
 def read_json(text: str) -> Any:
-    """The JSON value in an argument, or on stdin when the argument is `-`."""
+    """Parses an argument as JSON, or stdin if the argument is `-`."""
     given = sys.stdin.buffer.read() if text == "-" else text.encode("utf-8", "surrogateescape")
     try:
         return orjson.loads(given)
@@ -22,11 +22,11 @@ def read_json(text: str) -> Any:
 
 
 def read_headers(pairs: tuple[str, ...]) -> dict[str, object]:
-    """Headers from NAME=VALUE."""
+    """Parses headers from NAME=VALUE pairs."""
     headers: dict[str, object] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise click.UsageError(f"--header {pair!r} is not NAME=VALUE")
+            raise click.UsageError(f"--header {pair!r} does not have the form NAME=VALUE")
         headers[name] = value
     return headers

@@ -1,4 +1,4 @@
-"""`holdfast audit`: who did what to which item, when and why."""
+"""`holdfast audit`: lists the audit log."""
 
 import re
 from datetime import datetime
@@ -19,17 +19,17 @@ _ENDED = (("delivered", "delivered"), ("dead", "dead again"), ("discarded", "dis
 
 @group("audit")
 def cli() -> None:
-    """Look at what operators did."""
+    """List the audit log: who did what, when and why."""
 
 
 @command(cli, name="list")
-@click.option("--target", metavar="KIND:NAME", help="Of this item: a delivery's id, queue:mail, plan:01a1…")
-@click.option("--by", metavar="NAME", help="Done by this person or token.")
+@click.option("--target", metavar="KIND:NAME", help="Only this item: a delivery id, queue:mail, plan:01a1…")
+@click.option("--by", metavar="NAME", help="Only actions of this actor (user or token).")
 @click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Since: 2h, 3d, 2026-11-15T09:00Z.")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Before.")
-@click.option("--limit", type=PAGE, default=50, show_default=True, help="How many.")
-@click.option("--before", type=click.IntRange(1), metavar="N", help="Older than this entry.")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Only since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Only before this time.")
+@click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of entries.")
+@click.option("--before", type=click.IntRange(1), metavar="N", help="Only entries older than this number.")
 def list_(
     target: str | None,
     by: str | None,
@@ -39,7 +39,7 @@ def list_(
     limit: int,
     before: int | None,
 ) -> None:
-    """List what was done, newest first. A plan is one line; --target plan:ID lists each of its steps."""
+    """List audit entries, newest first. A plan is one entry; --target plan:ID lists each of its steps."""
     ops = settings().operations()
     found = ops.audit(
         limit=limit, before=before, target=_target(target), actor=by, action=action, since=since, until=until
@@ -48,23 +48,23 @@ def list_(
     columns: list[Column[AuditEntry]] = [
         Column("#", lambda one: one.id, right=True),
         Column("WHEN", lambda one: ago(one.at, now), longer=lambda one: moment(one.at, now)),
-        Column("WHO", lambda one: one.actor),
-        Column("DID", lambda one: one.action),
-        Column("TO", _item),
+        Column("ACTOR", lambda one: one.actor),
+        Column("ACTION", lambda one: one.action),
+        Column("ITEM", _item),
         Column("RESULT", _result),
-        Column("WHY", lambda one: one_line(one.reason), loose=True),
+        Column("REASON", lambda one: one_line(one.reason), loose=True),
     ]
-    show_list(settings(), found, columns, "nothing was done yet")
+    show_list(settings(), found, columns, "no audit entries")
 
 
 def _item(entry: AuditEntry) -> str:
-    """What it was done to. A plan that acted on a single delivery is shown as that delivery."""
+    """The item of an entry. A plan that acted on a single delivery is shown as that delivery."""
     only = _deliveries(entry)
     return f"delivery {only[0]}" if len(only) == 1 else f"{entry.kind} {entry.target}"
 
 
 def _result(entry: AuditEntry) -> str:
-    """How far a plan is, and how its deliveries ended."""
+    """The progress of a plan and the results of its deliveries."""
     plan = entry.plan
     if plan is None or len(_deliveries(entry)) == 1:
         return ""
@@ -87,5 +87,5 @@ def _target(text: str | None) -> tuple[str, str] | None:
         return "delivery", text.lower()
     kind, colon, name = text.partition(":")
     if not colon or not kind or not name:
-        raise click.UsageError(f"--target {text!r} is neither a delivery's id nor KIND:NAME, such as queue:mail")
+        raise click.UsageError(f"--target {text!r} is neither a delivery id nor KIND:NAME, such as queue:mail")
     return kind, name

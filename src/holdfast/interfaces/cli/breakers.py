@@ -1,4 +1,4 @@
-"""`holdfast breakers`: circuit breakers."""
+"""`holdfast breakers`: lists, closes and opens circuit breakers."""
 
 import click
 
@@ -14,12 +14,12 @@ _STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}
 
 @group("breakers")
 def cli() -> None:
-    """Look at circuit breakers, close one, open one. Those that are kept in Redis are not seen here."""
+    """List, reset and trip circuit breakers. Breakers stored in Redis are not included."""
 
 
 @command(cli, name="list")
 def list_() -> None:
-    """List the circuits that are kept in the store and had a failure."""
+    """List the circuit breakers in the store that recorded a failure."""
     ops = settings().operations()
     found, now = ops.breakers(), ops.now()
     columns: list[Column[BreakerState]] = [
@@ -36,25 +36,25 @@ def list_() -> None:
             lambda one: "" if one.since is None else ago(one.since, now),
             longer=lambda one: moment(one.since, now),
         ),
-        Column("WHY", lambda one: one.why or ""),
+        Column("REASON", lambda one: one.why or ""),
     ]
-    show_list(settings(), found, columns, "no circuit has had a failure yet")
+    show_list(settings(), found, columns, "no circuit breaker has recorded a failure")
 
 
 @command(cli, name="reset", acts=True)
 @click.argument("name")
 @REASON
 def reset(name: str, reason: str | None) -> None:
-    """Close a circuit and forget its failures: calls pass again."""
+    """Close a circuit and reset its failure count."""
     changed = settings().operations().reset_breaker(name, actor=settings().who(), reason=reason)
-    note(f"circuit {name} is closed" if changed else f"circuit {name} was closed and had no failures")
+    note(f"circuit {name} closed" if changed else f"circuit {name} was already closed and had no failures")
 
 
 @command(cli, name="trip", acts=True)
 @click.argument("name")
-@click.option("--for", "duration", default="1h", show_default=True, help="How long it stays open, such as 10m.")
+@click.option("--for", "duration", default="1h", show_default=True, help="Time that it stays open, such as 10m.")
 @REASON
 def trip(name: str, duration: str, reason: str | None) -> None:
-    """Open a circuit: calls fail at once and deliveries park, until the time is over and a probe succeeds."""
+    """Open a circuit: calls fail immediately and deliveries park until the time is over and a probe succeeds."""
     settings().operations().trip_breaker(name, actor=settings().who(), duration=duration, reason=reason)
-    note(f"circuit {name} is open for {duration}; `holdfast breakers reset {name}` closes it")
+    note(f"circuit {name} opened for {duration}; close it with `holdfast breakers reset {name}`")

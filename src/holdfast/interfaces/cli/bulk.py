@@ -1,4 +1,4 @@
-"""Bulk actions on the command line: preview, confirm, carry out with progress, report."""
+"""Bulk actions on the command line: preview, confirmation, execution with progress, and report."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ from holdfast.stores.query import MAX_PAGE
 
 _DONE = {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}
 _SHOWN = 20
-_LOOK = 0.2
+_POLL_SECONDS = 0.2
 
 
 def act(
@@ -37,14 +37,14 @@ def act(
     ask: bool = True,
     file: Path | None = None,
 ) -> ExitCode:
-    """Carries a plan out as the command line says, and returns the exit code."""
+    """Executes or previews a plan and returns the exit code."""
     if dry_run:
         show_plan(settings, plan, generation)
         return ExitCode.DONE
     if not plan.items and plan.skipped:
         raise nothing_to_do(plan)
     if not plan.items:
-        note(f"nothing to {plan.action}: no delivery matches")
+        note(f"nothing to {plan.action}: no matching deliveries")
         return ExitCode.DONE
     if ask and not settings.yes:
         for line in preview(plan, generation):
@@ -60,7 +60,7 @@ def act(
 
 
 def _execute(settings: Settings, plan: Plan, reason: str | None, generation: int | None, file: Path | None) -> Report:
-    """Executes a plan in this process alone. What it did is in the audit, so a file can be executed again."""
+    """Executes a plan in this process only. The audit log records what it did, so its file can be executed again."""
     with ProgressLine(_DONE[plan.action]) as progress:
         try:
             return plan.sync.execute(
@@ -71,12 +71,12 @@ def _execute(settings: Settings, plan: Plan, reason: str | None, generation: int
             )
         except BaseException:
             if file is not None:
-                note(f"not finished; `holdfast {plan.action} --plan {file}` continues from there")
+                note(f"not finished; continue it with `holdfast {plan.action} --plan {file}`")
             raise
 
 
 def _execute_stored(settings: Settings, plan: Plan, reason: str | None, generation: int | None, _: object) -> Report:
-    """Stores a plan and executes it here, so that its deliveries can be followed; an interruption pauses it."""
+    """Stores a plan and executes it, so that its results can be read later. An interruption pauses it."""
     ops, who = settings.operations(), settings.who()
     ops.save_plan(plan, actor=who, reason=reason)
     ops.start_plan(plan.id, actor=who, reason=reason, generation=generation)
@@ -85,18 +85,18 @@ def _execute_stored(settings: Settings, plan: Plan, reason: str | None, generati
     except BaseException:
         with suppress(Refused):
             ops.pause_plan(plan.id, actor=who, reason="interrupted")
-        note(f"paused: `holdfast plans resume {plan.id}` continues it, `holdfast plans abandon {plan.id}` ends it")
+        note(f"plan paused; `holdfast plans resume {plan.id}` continues it, `holdfast plans abandon {plan.id}` ends it")
         raise
     return _report(ops, plan)
 
 
 def drive(ops: SyncOperations, id: UUID, verb: str) -> StoredPlan:
-    """Executes a stored plan until it ends or is paused, or watches another process that does."""
+    """Executes a stored plan until it ends or is paused, or waits while another process executes it."""
     runner = f"cli:{socket.gethostname()}:{os.getpid()}"
     with ProgressLine(verb) as progress:
         while (plan := ops.plan(id)).state is PlanState.RUNNING:
             if ops.advance_plan(id, runner=runner) is None:
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
             progress(plan.total - plan.left, plan.total)
     return plan
 
@@ -117,7 +117,7 @@ def _report(ops: SyncOperations, plan: Plan) -> Report:
 
 
 def nothing_to_do(plan: Plan) -> NotFound | Refused:
-    """Why a plan that names deliveries can act on none of them."""
+    """The error for a plan that can act on none of its deliveries."""
     first, more = plan.skipped[0], len(plan.skipped) - 1
     others = f" (and {more} more)" if more else ""
     if all(one.why is Why.NOT_FOUND for one in plan.skipped):
@@ -127,7 +127,7 @@ def nothing_to_do(plan: Plan) -> NotFound | Refused:
 
 
 def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:
-    """Prints what a plan holds: in JSON all of it, else a summary and the deliveries."""
+    """Prints a plan: everything as JSON, or a summary and a table of its deliveries."""
     if not settings.tabular:
         show_json(settings, plan)
         return
@@ -146,7 +146,7 @@ def show_plan(settings: Settings, plan: Plan, generation: int | None) -> None:
 
 
 def preview(plan: Plan, generation: int | None) -> list[str]:
-    """What a plan would do, for people."""
+    """The lines that describe what a plan would do."""
     lines = [f"would {plan.action} {many_deliveries(len(plan.items))} (plan {plan.id})"]
     for consumer, count in plan.consumers.items():
         line = f"  {consumer}: {count:,}"
@@ -155,31 +155,31 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
             changes = {_change(item.generation, generation, item.to_generation) for item in own}
             line += f", generation {', '.join(sorted(changes)[:5])}"
             if consumer in plan.unserved:
-                line += "; no living worker serves it now, they would wait"
+                line += "; no live worker serves it, so they would wait"
         lines.append(line)
-    lines += _left_out(plan.skipped)
+    lines += _skip_counts(plan.skipped)
     if plan.handled:
-        lines.append(f"  {plan.handled:,} were handled before: their consumer's inbox will skip them")
+        lines.append(f"  {plan.handled:,} were handled before: the consumer's inbox will skip them")
     if plan.deduplicated and plan.rerun:
-        lines.append(f"  {plan.deduplicated:,} are inside their deduplication window: a rerun ignores it and runs them")
+        lines.append(f"  {plan.deduplicated:,} are inside their deduplication window: --rerun ignores it and runs them")
     elif plan.deduplicated:
         lines.append(
             f"  {plan.deduplicated:,} are inside their deduplication window and will be skipped; --rerun runs them"
         )
     lines += [
-        f"  circuit {one.name} is open: {'they' if one.consumer else 'what calls through it'} would park"
+        f"  circuit {one.name} is open: {'its deliveries' if one.consumer else 'deliveries that call through it'} would park"
         for one in plan.circuits
     ]
     if plan.remaining:
-        lines.append(f"  {plan.remaining:,} more match and are left for later: --limit is {plan.limit:,}")
+        lines.append(f"  {plan.remaining:,} more match but exceed --limit {plan.limit:,}")
     return lines
 
 
-def _left_out(skipped: tuple[Skipped, ...]) -> list[str]:
+def _skip_counts(skipped: tuple[Skipped, ...]) -> list[str]:
     counts: dict[str, int] = {}
     for one in skipped:
         counts[one.reason] = counts.get(one.reason, 0) + 1
-    return [f"  left alone: {count:,}, {reason}" for reason, count in counts.items()]
+    return [f"  skipped {count:,}: {reason}" for reason, count in counts.items()]
 
 
 def _change(now: int, given: int | None, planned: int | None) -> str:
@@ -188,22 +188,22 @@ def _change(now: int, given: int | None, planned: int | None) -> str:
 
 
 def _show_report(plan: Plan, report: Report, *, stored: bool) -> None:
-    """What was done, the summary last: it is what stays on the screen."""
+    """Prints the report. The summary comes last, so that it stays visible."""
     if len(report.done) <= _SHOWN:
         for id in report.done:
             console().print(str(id))
     if report.skipped:
-        note(f"left {many_deliveries(len(report.skipped))} alone:")
+        note(f"skipped {many_deliveries(len(report.skipped))}:")
         for one in report.skipped[:_SHOWN]:
             note(f"  {one.id} {one.consumer or ''}: {one.reason}")
         if len(report.skipped) > _SHOWN:
-            note(f"  and {len(report.skipped) - _SHOWN:,} more; --format json names them all")
-    earlier = f" ({report.earlier:,} more were, before)" if report.earlier else ""
+            note(f"  and {len(report.skipped) - _SHOWN:,} more; --format json lists all")
+    earlier = f" ({report.earlier:,} more in earlier executions)" if report.earlier else ""
     note(f"{_DONE[report.action]} {many_deliveries(len(report.done))}{earlier}")
     if plan.remaining:
-        note(f"{plan.remaining:,} more match and are as they were; the same command takes the next {plan.limit:,}")
+        note(f"{plan.remaining:,} more match and are unchanged; run the same command for the next {plan.limit:,}")
     if stored and report.done and report.action is Action.REPLAY:
-        note(f"delivered or dead again: holdfast plans show {plan.id}")
+        note(f"results: holdfast plans show {plan.id}")
 
 
 def _code(report: Report) -> ExitCode:
@@ -213,7 +213,7 @@ def _code(report: Report) -> ExitCode:
 
 
 def save_plan(plan: Plan, file: Path) -> None:
-    """Writes a plan where there is none yet: one that exists may be half done."""
+    """Writes a plan to a new file. An existing plan may be partly executed, so it is never overwritten."""
     from holdfast.ops.shape import dumps
 
     try:
@@ -221,14 +221,14 @@ def save_plan(plan: Plan, file: Path) -> None:
             stream.write(dumps(plan, indent=True) + "\n")
     except FileExistsError:
         raise Refused(
-            "write", f"plan {file}", "already there", "leave the selection out to execute it, or name another file"
+            "write", f"plan {file}", "the file already exists", "omit the selection to execute it, or use another file"
         ) from None
     except OSError as error:
         raise ConfigurationError(f"plan {file} cannot be written: {error.strerror}") from None
 
 
 def read_plan(file: Path) -> object:
-    """What a plan's file holds."""
+    """Reads the file of a plan."""
     try:
         return orjson.loads(file.read_bytes())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The columns in which deliveries and messages are listed."""
+"""Table columns of deliveries, dead letters and messages."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -11,7 +11,7 @@ from holdfast.stores.query import Listed
 
 
 def state(listed: Listed) -> str:
-    """The state as people say it: a discarded delivery is not a failed one, a suspect is more than pending."""
+    """The displayed state: the status, except for discarded and suspect deliveries."""
     row = listed.delivery
     if row.discarded_at is not None:
         return "discarded"
@@ -24,7 +24,7 @@ def attempts(listed: Listed) -> str:
 
 
 def when(listed: Listed, now: datetime, more: Callable[[datetime], str] | None = None) -> str:
-    """The time that matters in this state: when it ended, began, or is due; `more` adds the absolute time."""
+    """The time of the current state: completion, claim or due time. `more` formats the absolute time to append."""
     row = listed.delivery
     at, text = row.run_at, f"due {ago(row.run_at, now)}"
     if row.completed_at is not None:

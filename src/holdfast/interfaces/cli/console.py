@@ -1,4 +1,4 @@
-"""`holdfast console`: the web console, with the HTTP API, health and metrics, on one port."""
+"""`holdfast console`: serves the web console, the HTTP API, health checks and metrics on one port."""
 
 import asyncio
 import importlib.util
@@ -14,26 +14,30 @@ _NEEDED = ("starlette", "jinja2", "uvicorn")
 
 
 @command(name="console", acts=True, logs=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8470, show_default=True, help="0 takes one that is free."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8470,
+    show_default=True,
+    help="Port to listen on. 0 selects a free port.",
 )
-@click.option("--read-only", is_flag=True, help="Show everything, change nothing.")
+@click.option("--read-only", is_flag=True, help="Allow no changes.")
 @click.option(
     "--auth",
     type=click.Choice(("none", "token")),
     default="none",
     show_default=True,
-    help="Who may come in: everybody on this machine, or whoever has a token of `holdfast tokens create`.",
+    help="none: every user of this machine. token: only with a token from `holdfast tokens create`.",
 )
 def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
-    """Serve the web console until interrupted; it carries stored plans on while it runs.
+    """Serve the web console until interrupted. It also executes stored plans.
 
-    On another address than this machine's own it does not start without --auth token. Put a proxy that speaks TLS before it there.
+    An address other than loopback requires --auth token. Put a TLS proxy in front of it there.
     """
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigurationError(f"the console needs {', '.join(missing)}; run `pip install holdfast[console]`")
+        raise ConfigurationError(f"the console requires {', '.join(missing)}; run `pip install holdfast[console]`")
     from holdfast.app.loop import stopped_by_signals
     from holdfast.interfaces.cli.logs import configure_logs
     from holdfast.interfaces.console.standalone import Auth, open_port, serve, standalone
@@ -49,7 +53,9 @@ def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
         with open_port(host, port) as bound:
             stop = asyncio.Event()
             shown = f"[{host}]" if ":" in host else host
-            note(f"the console of {store.name} is at http://{shown}:{bound.getsockname()[1]}/ (Ctrl-C ends it)")
+            note(
+                f"serving the console of {store.name} at http://{shown}:{bound.getsockname()[1]}/ (press Ctrl-C to stop)"
+            )
             with stopped_by_signals(stop, lambda: None):
                 await serve(app, bound, stop)
         await store.close()

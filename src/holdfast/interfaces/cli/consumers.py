@@ -1,4 +1,4 @@
-"""`holdfast consumers`: who handles what; pausing, resuming, retiring and catching up."""
+"""`holdfast consumers`: lists, pauses, resumes and retires consumers, and backfills missed messages."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from holdfast.ops.consumers import ConsumerState
 
 @group("consumers")
 def cli() -> None:
-    """Look at consumers, pause and resume them."""
+    """List, pause, resume, retire and catch up consumers."""
 
 
 @command(cli, name="list")
@@ -33,7 +33,7 @@ def list_() -> None:
 
     columns: list[Column[ConsumerState]] = [
         Column("CONSUMER", lambda one: one.name),
-        Column("GETS", _gets, loose=True),
+        Column("RECEIVES", _gets, loose=True),
         Column("QUEUE", lambda one: one.queue),
         Column("STATE", state, style=lambda one: "yellow"),
         Column("PENDING", lambda one: f"{one.pending:,}", right=True),
@@ -43,7 +43,7 @@ def list_() -> None:
         Column("WORKERS", lambda one: one.workers, right=True),
         Column("GENERATION", lambda one: "" if one.live_generation is None else one.live_generation, right=True),
     ]
-    show_list(settings(), found, columns, "no consumer has registered yet: run a worker, or publish from the app")
+    show_list(settings(), found, columns, "no consumers; they register when a worker starts or the app publishes")
 
 
 def _gets(one: ConsumerState) -> str:
@@ -55,48 +55,50 @@ def _gets(one: ConsumerState) -> str:
 @click.argument("name")
 @REASON
 def pause(name: str, reason: str | None) -> None:
-    """Let no worker run a consumer until it is resumed; what runs is finished."""
+    """Pause a consumer: workers start no new runs. Running handlers finish."""
     settings().operations().pause_consumer(name, actor=settings().who(), reason=reason)
-    note(f"consumer {name} is paused; `holdfast consumers resume {name}` lets it go on")
+    note(f"consumer {name} paused; resume it with `holdfast consumers resume {name}`")
 
 
 @command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
 def resume(name: str, reason: str | None) -> None:
-    """Let workers run a consumer again, be it paused or blocked."""
+    """Resume a paused or blocked consumer."""
     ops = settings().operations()
     resumed = ops.resume_consumer(name, actor=settings().who(), reason=reason)
     unblocked = ops.unblock_consumer(name, actor=settings().who(), reason=reason)
-    note(f"consumer {name} goes on" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
+    note(f"consumer {name} resumed" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
 
 
 @command(cli, name="retire", acts=True)
 @click.argument("name")
-@click.option("--pattern", metavar="PATTERN", help="End only this subscription.  [default: all of them]")
+@click.option("--pattern", metavar="PATTERN", help="End only this subscription.  [default: all subscriptions]")
 @REASON
 def retire(name: str, pattern: str | None, reason: str | None) -> None:
-    """End a consumer's subscriptions: it gets nothing new, what it has is still run."""
+    """End a consumer's subscriptions: it receives no new messages. Existing deliveries still run."""
     ops = settings().operations()
     settings().confirm("end", f"the subscription of {name} to {pattern}" if pattern else f"all subscriptions of {name}")
     ended = ops.retire_consumer(name, actor=settings().who(), reason=reason, pattern=pattern)
     if settings().tabular:
-        note(f"consumer {name} gets nothing new of {', '.join(ended)}")
+        note(f"ended subscriptions of consumer {name}: {', '.join(ended)}")
     else:
         show_json(settings(), {"consumer": name, "ended": ended})
 
 
 @command(cli, name="catch-up", acts=True)
 @click.argument("name", required=False)
-@click.option("--from", "since", type=MOMENT, metavar="TIME", help="Only events since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option(
+    "--from", "since", type=MOMENT, metavar="TIME", help="Only events published since: 2h, 3d, 2026-11-15T09:00Z."
+)
 def catch_up(name: str | None, since: datetime | None) -> None:
-    """Give every subscription the messages it missed, now. Workers do so by themselves.
+    """Create the deliveries that subscriptions missed. Workers also do this automatically.
 
-    With NAME that consumer gets every stored event it has no delivery of, also from before it was there; not what was
-    done and pruned.
+    With NAME, that consumer gets a delivery for every stored event that it has none for, including events published before
+    it subscribed. Events whose delivery was completed and pruned are left out.
     """
     if since is not None and name is None:
-        raise click.UsageError("--from needs the NAME of a consumer")
+        raise click.UsageError("--from requires the NAME of a consumer")
     with ProgressLine("added") as progress:
         added = settings().operations().catch_up(name, since=since, actor=settings().who(), progress=progress)
     if settings().tabular:

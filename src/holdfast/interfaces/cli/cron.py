@@ -1,4 +1,4 @@
-"""`holdfast cron`: schedules."""
+"""`holdfast cron`: lists, pauses, resumes and runs schedules."""
 
 import click
 
@@ -13,7 +13,7 @@ from holdfast.ops.schedules import ScheduleState
 
 @group("cron")
 def cli() -> None:
-    """Look at schedules, pause and resume them, run one now."""
+    """List, pause, resume and run schedules."""
 
 
 @command(cli, name="list")
@@ -30,7 +30,7 @@ def list_() -> None:
             lambda one: "" if one.next_at is None else ago(one.next_at, now),
             longer=lambda one: moment(one.next_at, now),
         ),
-        Column("FIRED UP TO", lambda one: ago(one.last_at, now), longer=lambda one: moment(one.last_at, now)),
+        Column("FIRED UNTIL", lambda one: ago(one.last_at, now), longer=lambda one: moment(one.last_at, now)),
         Column("MISSED", lambda one: one.missed),
         Column(
             "STATE",
@@ -38,14 +38,14 @@ def list_() -> None:
             style=lambda one: "yellow",
         ),
     ]
-    show_list(settings(), found, columns, "no schedule yet: a worker whose app has @hf.cron makes one")
+    show_list(settings(), found, columns, "no schedules; they register when a worker with @hf.cron starts")
 
 
 @command(cli, name="run", acts=True)
 @click.argument("name")
 @REASON
 def run(name: str, reason: str | None) -> None:
-    """Enqueue one run of a schedule now, beside those that are due."""
+    """Enqueue one run now, in addition to the scheduled ones."""
     published = settings().operations().run_schedule(name, actor=settings().who(), reason=reason)
     print_published(published, "enqueued")
 
@@ -54,15 +54,15 @@ def run(name: str, reason: str | None) -> None:
 @click.argument("name")
 @REASON
 def pause(name: str, reason: str | None) -> None:
-    """Fire nothing until it is resumed."""
+    """Pause a schedule: it enqueues no runs until it is resumed."""
     settings().operations().pause_schedule(name, actor=settings().who(), reason=reason)
-    note(f"schedule {name} is paused; `holdfast cron resume {name}` lets it go on")
+    note(f"schedule {name} paused; resume it with `holdfast cron resume {name}`")
 
 
 @command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
 def resume(name: str, reason: str | None) -> None:
-    """Fire again; what was missed meanwhile is treated as the schedule says."""
+    """Resume a schedule. Its missed= policy decides about runs missed during the pause."""
     resumed = settings().operations().resume_schedule(name, actor=settings().who(), reason=reason)
-    note(f"schedule {name} goes on" if resumed else f"schedule {name} was not paused")
+    note(f"schedule {name} resumed" if resumed else f"schedule {name} was not paused")

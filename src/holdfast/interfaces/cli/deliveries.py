@@ -1,4 +1,4 @@
-"""`holdfast deliveries`: a message for one consumer, and how it is doing."""
+"""`holdfast deliveries`: lists, shows and cancels deliveries."""
 
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,25 @@ from holdfast.stores.planned import Action
 
 @group("deliveries")
 def cli() -> None:
-    """Look at deliveries and cancel them."""
+    """List, show and cancel deliveries (one message for one consumer)."""
 
 
 @command(cli, name="list")
 @STATUS
 @filter_options
-@click.option("--event-id", type=ID, metavar="ID", help="Of this message.")
+@click.option("--event-id", type=ID, metavar="ID", help="Only this message.")
 @page_options
 def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any) -> None:
     """List deliveries, newest first."""
     ops = settings().operations()
     found = ops.deliveries(read_filter(**chosen, message_id=event_id), limit=limit, before=before)
-    show_list(settings(), found, delivery_columns(ops.now()), "no delivery matches")
+    show_list(settings(), found, delivery_columns(ops.now()), "no matching deliveries")
 
 
 @command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
-    """Tell everything about one delivery."""
+    """Show one delivery with its runs, errors and audit entries."""
     detail = settings().operations().delivery(id)
     if settings().tabular:
         print_report(detail)
@@ -54,21 +54,21 @@ def show(id: UUID) -> None:
     type=click.IntRange(1, MAX_PLAN),
     default=MAX_PLAN,
     metavar="N",
-    help="At most this many, oldest first.  [default: all, up to 100,000]",
+    help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
 )
-@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
-@click.option("--dry-run", is_flag=True, help="Show what would be cancelled, and change nothing.")
+@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what would be cancelled without changing anything.")
 @click.option(
     "--plan",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the plan here, or execute it.",
+    help="Save the plan to this file. Without a selection, execute the plan in this file.",
 )
 def cancel(
     ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
 ) -> ExitCode:
-    """Cancel what is pending or in flight: a run under way cannot finish any more."""
+    """Cancel pending or in-flight deliveries. A running handler can no longer complete its delivery."""
     return act_on(Action.CANCEL, ids, limit, reason, dry_run, file, chosen)
 
 
@@ -81,17 +81,17 @@ def act_on(
     file: Path | None,
     chosen: dict[str, Any],
 ) -> ExitCode:
-    """Cancels or discards by ids, by filter, or by a plan that was kept; asks first."""
+    """Cancels or discards deliveries by ids, by filter, or by a saved plan. Asks for confirmation."""
     filters = any(value not in (None, ()) for value in chosen.values())
     if ids and filters:
-        raise click.UsageError("ids name deliveries by themselves; leave the filters out")
+        raise click.UsageError("ids cannot be combined with filters")
     if not ids and not filters and file is None:
-        raise click.UsageError(f"say what to {action}: ids, or a filter such as --consumer NAME")
+        raise click.UsageError(f"nothing to {action} is selected; pass ids, or a filter such as --consumer NAME")
     ops = settings().operations()
     if not ids and not filters and file is not None:
         plan = ops.load_plan(read_plan(file))
         if plan.action is not action:
-            raise Refused(action.value, f"plan {file}", f"a plan to {plan.action}")
+            raise Refused(action.value, f"plan {file}", f"its action is {plan.action}")
     else:
         make_plan = ops.plan_cancel if action is Action.CANCEL else ops.plan_discard
         plan = make_plan(read_filter(**chosen, ids=ids or None), limit=max(limit, len(ids)))

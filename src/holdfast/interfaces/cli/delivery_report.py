@@ -1,4 +1,4 @@
-"""A delivery told as a story: what, to whom, how often, where it broke, how many alike, what was tried, what next."""
+"""Report of one delivery: facts, last error, runs, siblings, audit entries and next steps."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,58 +13,58 @@ from holdfast.stores.query import Run
 
 _FRAMES = 3
 _PAYLOAD = 2000
-_TRIED = 15
+_RUNS = 15
 _AUDIT = 10
 _SAMPLE = 10
 
 Part = tuple[str, str]
-"""Text, and the style it is shown in."""
+"""Text and its style."""
 
 
 def print_report(detail: DeliveryDetail) -> None:
-    """Prints the story of a delivery."""
+    """Prints the report of a delivery."""
     from rich.text import Text
 
     out = console()
     for line in lines(detail):
-        # Not wrapped: a person may copy any of it, and a pipe must get it whole.
+        # Not wrapped, so that ids and commands can be copied and pipes receive whole lines.
         out.print(Text.assemble(*((printable(text), style) for text, style in line)), soft_wrap=True)
 
 
 def lines(detail: DeliveryDetail) -> Iterator[list[Part]]:
-    """The story, line by line."""
-    yield from _what(detail)
-    yield from _broke(detail)
-    yield from _tried(detail)
+    """The lines of the report."""
+    yield from _facts(detail)
+    yield from _error(detail)
+    yield from _history(detail)
     yield from _siblings(detail)
     yield from _audit(detail)
     yield from _next(detail)
 
 
-def _what(detail: DeliveryDetail) -> Iterator[list[Part]]:
+def _facts(detail: DeliveryDetail) -> Iterator[list[Part]]:
     listed, row, now = detail.listed, detail.listed.delivery, detail.now
     status = state(listed)
     yield [(status.replace("_", " ").upper(), f"bold {status_style(status)}"), (f"  {row.id}", "bold")]
     yield []
-    yield _fact("what", f"{listed.type} from {listed.source}, message {row.message_id}")
+    yield _fact("message", f"{row.message_id}, {listed.type} from {listed.source}")
     if listed.key:
         yield _fact("key", listed.key)
-    yield _fact("to", f"{row.consumer}, queue {row.queue}, priority {row.priority}, generation {row.generation}")
-    yield _fact("made", moment(row.created_at, now))
+    yield _fact("consumer", f"{row.consumer}, queue {row.queue}, priority {row.priority}, generation {row.generation}")
+    yield _fact("created", moment(row.created_at, now))
     match row.status:
         case Status.FAILED:
             verb = "discarded" if row.discarded_at else "failed"
             first = "" if row.first_failed_at is None else f", failing since {ago(row.first_failed_at, now)}"
             yield _fact(verb, moment(row.discarded_at or row.completed_at, now) + first)
         case Status.DELIVERED:
-            yield _fact("done", moment(row.completed_at, now))
+            yield _fact("delivered", moment(row.completed_at, now))
         case Status.IN_FLIGHT:
             yield _fact("running", f"on {row.locked_by}, since {moment(row.claimed_at, now)}")
         case Status.PENDING:
             yield _fact("due", moment(row.run_at, now))
     yield _fact("runs", f"{attempts(detail.listed).replace('/', ' of ')}" + (", suspect" if row.suspect else ""))
     for obstacle in detail.obstacles:
-        yield _fact("waits", obstacle, "yellow")
+        yield _fact("waiting", obstacle, "yellow")
     if detail.message is None:
         yield _fact("payload", "pruned")
         return
@@ -75,11 +75,11 @@ def _what(detail: DeliveryDetail) -> Iterator[list[Part]]:
     yield _fact("payload", one_line(payload[:_PAYLOAD]) + cut)
 
 
-def _broke(detail: DeliveryDetail) -> Iterator[list[Part]]:
+def _error(detail: DeliveryDetail) -> Iterator[list[Part]]:
     row = detail.listed.delivery
     if row.last_error is None and row.error_type is None:
         return
-    yield from _heading("where it broke" if row.status is Status.FAILED else "the last error")
+    yield from _heading("Failure" if row.status is Status.FAILED else "Last error")
     yield [(f"  {row.error_type or 'error'}: ", "bold red"), (one_line(row.last_error), "")]
     if detail.frame:
         yield [("  at ", "dim"), (one_line(detail.frame), "bold")]
@@ -88,16 +88,16 @@ def _broke(detail: DeliveryDetail) -> Iterator[list[Part]]:
         yield [(f"  {line}", "dim")]
     if detail.alike is not None:
         alike = (
-            "no other dead letter failed alike"
+            "no other dead letter is in its failure group"
             if detail.alike == 1
-            else f"{detail.alike:,} dead letters failed alike, this one among them"
+            else f"{detail.alike:,} dead letters in its failure group, including this one"
         )
-        group = f" (group {row.fingerprint})" if row.fingerprint else ""
+        group = f" ({row.fingerprint})" if row.fingerprint else ""
         yield [(f"  {alike}{group}", "")]
 
 
 def last_frames(trace: str) -> list[str]:
-    """The innermost frames of a traceback: where it broke is at its end."""
+    """The innermost frames of a traceback."""
     found: list[str] = []
     frames = 0
     for line in reversed(trace.rstrip().splitlines()):
@@ -111,17 +111,17 @@ def last_frames(trace: str) -> list[str]:
     return [line for line in reversed(found) if not line.startswith("Traceback")]
 
 
-def _tried(detail: DeliveryDetail) -> Iterator[list[Part]]:
+def _history(detail: DeliveryDetail) -> Iterator[list[Part]]:
     row, now = detail.listed.delivery, detail.now
     if not detail.runs and not row.failure_history:
         return
-    yield from _heading("what was tried")
-    told = [(run.completed_at, _run(run, now)) for run in detail.runs]
-    told += [(cycle.replayed_at or now, _cycle(cycle, now)) for cycle in row.failure_history]
-    told.sort(key=lambda entry: entry[0])
-    if len(told) > _TRIED:
-        yield [(f"  {len(told) - _TRIED} older entries: --format json shows all", "dim")]
-    for _, line in told[-_TRIED:]:
+    yield from _heading("Runs")
+    entries = [(run.completed_at, _run(run, now)) for run in detail.runs]
+    entries += [(cycle.replayed_at or now, _cycle(cycle, now)) for cycle in row.failure_history]
+    entries.sort(key=lambda entry: entry[0])
+    if len(entries) > _RUNS:
+        yield [(f"  {len(entries) - _RUNS} older entries: --format json shows all", "dim")]
+    for _, line in entries[-_RUNS:]:
         yield line
 
 
@@ -156,7 +156,7 @@ def _cycle(cycle: FailureCycle, now: datetime) -> list[Part]:
 def _siblings(detail: DeliveryDetail) -> Iterator[list[Part]]:
     if not detail.siblings:
         return
-    yield from _heading("the same message, for others")
+    yield from _heading("Deliveries of the same message to other consumers")
     for one in detail.siblings:
         status = state(one)
         yield [
@@ -168,7 +168,7 @@ def _siblings(detail: DeliveryDetail) -> Iterator[list[Part]]:
 def _audit(detail: DeliveryDetail) -> Iterator[list[Part]]:
     if not detail.audit:
         return
-    yield from _heading("what operators did")
+    yield from _heading("Audit")
     for entry in detail.audit[:_AUDIT]:
         why = f": {one_line(entry.reason)}" if entry.reason else ""
         yield [(f"  {ago(entry.at, detail.now)} ({clock(entry.at)}) {entry.actor} {entry.action}{why}", "")]
@@ -178,35 +178,35 @@ def _next(detail: DeliveryDetail) -> Iterator[list[Part]]:
     commands = list(next_commands(detail))
     if not commands:
         return
-    yield from _heading("what next")
+    yield from _heading("Next steps")
     width = max(len(what) for what, _ in commands)
     for what, line in commands:
         yield [(f"  {what.ljust(width)}  ", ""), (line, "bold")]
 
 
 def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
-    """The exact commands that make sense now."""
+    """The commands that apply to the current state, each with its label."""
     row = detail.listed.delivery
     if row.dead:
-        yield "run it again", f"holdfast replay --id {row.id}"
+        yield "replay it", f"holdfast replay --id {row.id}"
         if detail.alike is not None and detail.alike > 1 and row.fingerprint:
             yield (
-                f"look at all {detail.alike:,}",
+                f"list all {detail.alike:,}",
                 f"holdfast dlq list --group {row.fingerprint} --consumer {row.consumer}",
             )
             replay = f"holdfast replay --group {row.fingerprint} --consumer {row.consumer}"
             if detail.alike > _SAMPLE:
-                yield f"try {_SAMPLE} of them first", f"{replay} --limit {_SAMPLE}"
-            yield f"run all {detail.alike:,} again", replay
-        yield "set it aside for good", f"holdfast dlq discard {row.id}"
+                yield f"replay a sample of {_SAMPLE}", f"{replay} --limit {_SAMPLE}"
+            yield f"replay all {detail.alike:,}", replay
+        yield "discard it", f"holdfast dlq discard {row.id}"
     elif row.status is Status.DELIVERED:
-        yield "run it again although it is done", f"holdfast replay --id {row.id} --rerun"
+        yield "run it again", f"holdfast replay --id {row.id} --rerun"
     elif row.status in (Status.PENDING, Status.IN_FLIGHT):
-        yield "stop it", f"holdfast deliveries cancel {row.id}"
+        yield "cancel it", f"holdfast deliveries cancel {row.id}"
 
 
 def _fact(name: str, text: str, style: str = "") -> list[Part]:
-    return [(f"  {name:<10}", "dim"), (text, style)]
+    return [(f"  {name:<11}", "dim"), (text, style)]
 
 
 def _heading(text: str) -> Iterator[list[Part]]:

@@ -1,4 +1,4 @@
-"""`holdfast dlq`: dead letters, the deliveries that failed and wait for somebody to decide."""
+"""`holdfast dlq`: lists, shows, groups, discards and exports dead letters."""
 
 import sys
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ _STATES: dict[str, dict[str, Any]] = {
 
 @group("dlq")
 def cli() -> None:
-    """Look at dead letters, set them aside, export them. `holdfast replay` runs them again."""
+    """Inspect, discard and export dead letters. `holdfast replay` runs them again."""
 
 
 @command(cli, name="list")
@@ -44,7 +44,7 @@ def cli() -> None:
     type=click.Choice(list(_STATES)),
     default="waiting",
     show_default=True,
-    help="Waiting for somebody to decide, or what was decided.",
+    help="Waiting for a decision, replayed, or discarded.",
 )
 @filter_options
 @page_options
@@ -54,16 +54,16 @@ def list_(limit: int, before: UUID | None, state: str, **chosen: Any) -> None:
     found = ops.deliveries(read_filter(**chosen, **_STATES[state]), limit=limit, before=before)
     show_list(settings(), found, dead_letter_columns(ops.now()), "no dead letters")
     if settings().tabular and len(found) == limit:
-        note(f"older ones: add --before {found[-1].delivery.id}")
+        note(f"next page: add --before {found[-1].delivery.id}")
 
 
 @command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
-    """Tell the story of a dead letter: what broke, how often, how many alike, and what to do."""
+    """Show a dead letter: error, runs, similar failures, audit entries and next steps."""
     detail = settings().operations().delivery(id)
     if not detail.listed.delivery.dead:
-        note(f"this is no dead letter, or not any more: it is {state(detail.listed).replace('_', ' ')}")
+        note(f"this delivery is not a dead letter; its state is {state(detail.listed).replace('_', ' ')}")
     if settings().tabular:
         print_report(detail)
     else:
@@ -71,10 +71,10 @@ def show(id: UUID) -> None:
 
 
 @command(cli, name="groups")
-@click.option("--consumer", multiple=True, metavar="NAME", help="Of this consumer; may be repeated.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@click.option("--consumer", multiple=True, metavar="NAME", help="Only this consumer. Repeatable.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of groups.")
 def groups(consumer: tuple[str, ...], limit: int) -> None:
-    """Gather dead letters by what went wrong, largest group first."""
+    """Group dead letters by failure, largest group first."""
     ops = settings().operations()
     found = ops.failure_groups(limit=limit, consumers=consumer)
     now = ops.now()
@@ -90,8 +90,8 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
     ]
     show_list(settings(), found, columns, "no dead letters")
     if settings().tabular and found and found[0].fingerprint:
-        note(f"one of them: holdfast dlq show {found[0].example}")
-        note(f"run them again: holdfast replay --group {found[0].fingerprint} --dry-run")
+        note(f"example: holdfast dlq show {found[0].example}")
+        note(f"replay: holdfast replay --group {found[0].fingerprint} --dry-run")
 
 
 @command(cli, name="discard", acts=True)
@@ -102,38 +102,41 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
     type=click.IntRange(1, MAX_PLAN),
     default=MAX_PLAN,
     metavar="N",
-    help="At most this many, oldest first.  [default: all, up to 100,000]",
+    help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
 )
-@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
-@click.option("--dry-run", is_flag=True, help="Show what would be discarded, and change nothing.")
+@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what would be discarded without changing anything.")
 @click.option(
     "--plan",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the plan here, or execute it.",
+    help="Save the plan to this file. Without a selection, execute the plan in this file.",
 )
 def discard(
     ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
 ) -> ExitCode:
-    """Set dead letters aside for good; they stay queryable, and cannot be replayed any more."""
+    """Discard dead letters permanently. They can still be listed, but no longer be replayed."""
     return act_on(Action.DISCARD, ids, limit, reason, dry_run, file, chosen)
 
 
 @command(cli, name="export")
 @filter_options
-@click.option("--limit", type=click.IntRange(1), help="At most so many, newest first.  [default: all]")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number, newest first.  [default: all]")
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write here, not to stdout."
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write to this file instead of stdout.",
 )
 def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
-    """Write dead letters with their messages, one JSON object a line."""
+    """Export dead letters with their messages, one JSON object per line."""
     from holdfast.ops.shape import dumps
 
     ops = settings().operations()
     wanted = read_filter(**chosen, dead=True)
     written = 0
-    stream = _opened(output)
+    stream = _open_output(output)
     try:
         with ProgressLine("exported") as progress:
             for one in _all(ops, wanted, limit):
@@ -157,7 +160,7 @@ def _all(ops: SyncOperations, wanted: Filter, limit: int | None) -> Iterator[Exp
         before = page[-1].listed.delivery.id
 
 
-def _opened(output: Path | None) -> TextIO:
+def _open_output(output: Path | None) -> TextIO:
     if output is None:
         return sys.stdout
     try:

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is everything as it should be, and what to do if not."""
+"""`holdfast doctor`: runs the health checks and shows remedies."""
 
 import textwrap
 from typing import TYPE_CHECKING
@@ -18,12 +18,11 @@ _LEAST = 30
 
 
 @command(name="doctor")
-@click.option("--strict", is_flag=True, help="Warnings count as failures.")
+@click.option("--strict", is_flag=True, help="Treat warnings as failures.")
 def cli(strict: bool) -> ExitCode:
-    """Examine the store: settings, workers, what nobody runs, what is stuck. Changes nothing.
+    """Check the store: settings, workers, unserved consumers and stuck deliveries. Changes nothing.
 
-    With --app the brokers that the app reads from and sends to are asked, too: whether they answer, and which of their
-    settings can lose records.
+    With --app it also checks the app's brokers: whether they are reachable, and which of their settings can lose records.
     """
     found = settings().operations(check=False).doctor(places=_places())
     if settings().tabular:

@@ -25,7 +25,7 @@ def list_() -> None:
         Column("SHOWS", lambda one: one["shows"]),
     ]
     rows = [{"name": name, "shows": " ".join((drill.__doc__ or "").split())} for name, drill in DRILLS.items()]
-    show_list(settings(), rows, columns, "there are no drills")
+    show_list(settings(), rows, columns, "no drills")
 
 
 @command(cli, name="run")
@@ -38,7 +38,7 @@ def run(names: tuple[str, ...]) -> ExitCode:
     """
     unknown = [name for name in names if name not in DRILLS]
     if unknown:
-        raise click.BadParameter(f"there is no drill {unknown[0]!r}; there are {', '.join(DRILLS)}")
+        raise click.BadParameter(f"unknown drill {unknown[0]!r}; available: {', '.join(DRILLS)}")
     dsn = settings().dsn
     if dsn is not None and not dsn.startswith(("postgresql://", "postgres://")):
         raise click.BadParameter("give postgresql://…; SQLite is the default and needs no DSN", param_hint="--dsn")
@@ -63,5 +63,5 @@ def _show(result: Result) -> None:
         if check.found:
             out.print(f"          {check.found}", style="red")
     out.print(
-        f"  {'held' if result.kept else 'BROKEN'} after {result.seconds} s", style="green" if result.kept else "red"
+        f"  {'kept' if result.kept else 'BROKEN'} after {result.seconds} s", style="green" if result.kept else "red"
     )

@@ -1,4 +1,4 @@
-"""`holdfast enqueue`: one job by hand."""
+"""`holdfast enqueue`: enqueues one job."""
 
 from datetime import timedelta
 
@@ -15,14 +15,14 @@ from holdfast.ops.messages import OPERATOR
 @command(name="enqueue", acts=True)
 @click.argument("job")
 @click.argument("arguments", metavar="JSON|-")
-@click.option("--delay", type=DURATION, metavar="DURATION", help="Run it so much later: 30s, 5m, 2h.")
-@click.option("--key", metavar="KEY", help="Run it once for this key, for ever.")
-@click.option("--unique", metavar="KEY", help="Store it only if none with this key is unfinished.")
-@click.option("--queue", metavar="NAME", help="In this queue.  [default: the job's]")
-@click.option("--priority", type=click.IntRange(0, 3), help="0 first.  [default: the job's]")
-@click.option("--source", metavar="NAME", default=OPERATOR, show_default=True, help="Keys are unique within a source.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
-@click.option("--force", is_flag=True, help="Store it although no job of that name has registered.")
+@click.option("--delay", type=DURATION, metavar="DURATION", help="Delay before the first run: 30s, 5m, 2h.")
+@click.option("--key", metavar="KEY", help="Idempotency key: the job is stored once per key.")
+@click.option("--unique", metavar="KEY", help="Enqueue only if no unfinished job has this unique key.")
+@click.option("--queue", metavar="NAME", help="Queue.  [default: the job's]")
+@click.option("--priority", type=click.IntRange(0, 3), help="Priority, 0 is the highest.  [default: the job's]")
+@click.option("--source", metavar="NAME", default=OPERATOR, show_default=True, help="Source of the message.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of the message. Repeatable.")
+@click.option("--force", is_flag=True, help="Enqueue even if no job of that name is registered.")
 def cli(
     job: str,
     arguments: str,
@@ -40,20 +40,20 @@ def cli(
     \b
       holdfast enqueue send_welcome '{"user_id": "u_1", "template": "first"}' --delay 5m
     """
-    given = read_json(arguments)
-    if not isinstance(given, dict):
-        raise InvalidPayload("$", "a job's arguments are a JSON object that names its parameters")
-    carried = read_headers(headers)
+    parameters = read_json(arguments)
+    if not isinstance(parameters, dict):
+        raise InvalidPayload("$", "the arguments of a job must be a JSON object with its parameters by name")
+    message_headers = read_headers(headers)
     published = (
         settings()
         .operations()
         .enqueue(
             job,
-            given,
+            parameters,
             actor=settings().who(),
             source=source,
             key=key,
-            headers=carried,
+            headers=message_headers,
             delay=delay,
             queue=queue,
             priority=priority,

@@ -1,4 +1,4 @@
-"""How a command ends when it does not go well: one line for people, one code for scripts, never a traceback."""
+"""Exit codes and error lines of the command line."""
 
 from enum import IntEnum
 
@@ -24,7 +24,7 @@ from holdfast.core.mask import mask
 
 
 class ExitCode(IntEnum):
-    """The exit codes, as documented."""
+    """Exit codes. They are part of the documented interface."""
 
     DONE = 0
     PARTIAL = 1
@@ -37,7 +37,7 @@ class ExitCode(IntEnum):
 
 
 class AppFailed(HoldfastError):
-    """The app that was named could not be imported."""
+    """The app cannot be imported."""
 
 
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
@@ -60,12 +60,12 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 
 def code_of(error: BaseException) -> ExitCode:
-    """The exit code an error ends with."""
+    """The exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.PARTIAL)
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line: what happened, to which item, what to do next; no secrets."""
+    """Formats an error as one line without secrets."""
     if isinstance(error, click.ClickException):
         text = error.format_message().rstrip(".")
         text = text[:1].lower() + text[1:]
@@ -74,5 +74,5 @@ def describe(error: BaseException) -> str:
     elif isinstance(error, HoldfastError):
         text = str(error) or type(error).__name__
     else:
-        text = f"{type(error).__name__}: {error}; this is a bug in holdfast, --log-level debug shows where"
+        text = f"{type(error).__name__}: {error}; this is a bug in holdfast. Run again with --log-level debug for the traceback"
     return mask(" ".join(text.split()))

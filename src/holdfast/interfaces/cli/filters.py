@@ -1,4 +1,4 @@
-"""Choosing deliveries on the command line: ids, times, durations and the options that make a filter."""
+"""Filter options of the command line, and the parameter types for ids, times and durations."""
 
 import re
 from collections.abc import Callable
@@ -20,18 +20,18 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 def ID(value: str | UUID) -> UUID:  # noqa: N802
-    """An id as an option or argument."""
+    """Parameter type: a full UUID."""
     if isinstance(value, UUID):
         return value
     if not _UUID.fullmatch(value):
         raise click.BadParameter(
-            f"{value[:80]!r} is not an id; copy it whole, such as 01a1de9e-3feb-7141-acf8-3a160ca18709"
+            f"{value[:80]!r} is not an id; copy the full id, such as 01a1de9e-3feb-7141-acf8-3a160ca18709"
         )
     return UUID(value)
 
 
 def DURATION(value: str | timedelta) -> timedelta:  # noqa: N802
-    """A duration as an option."""
+    """Parameter type: a duration such as 30s or 2h."""
     try:
         return to_timedelta(value)
     except InvalidDuration as error:
@@ -39,7 +39,7 @@ def DURATION(value: str | timedelta) -> timedelta:  # noqa: N802
 
 
 def MOMENT(value: str | datetime) -> datetime:  # noqa: N802
-    """A time as an option, or how long ago it was."""
+    """Parameter type: an ISO 8601 time, or an age such as 2h. A time without an offset is UTC."""
     if isinstance(value, datetime):
         return value
     try:
@@ -50,43 +50,43 @@ def MOMENT(value: str | datetime) -> datetime:  # noqa: N802
         read = datetime.fromisoformat(value)
     except ValueError:
         raise click.BadParameter(
-            f"{value[:80]!r} is neither how long ago (2h, 3d) nor a time (2026-11-15T09:00:00Z)"
+            f"{value[:80]!r} is neither an age (2h, 3d) nor a time (2026-11-15T09:00:00Z)"
         ) from None
     return read.replace(tzinfo=UTC) if read.utcoffset() is None else read
 
 
 def NAMES(value: str | tuple[str, ...]) -> tuple[str, ...]:  # noqa: N802
-    """Names joined by commas."""
+    """Parameter type: names separated by commas."""
     return value if isinstance(value, tuple) else tuple(name.strip() for name in value.split(",") if name.strip())
 
 
 PAGE = click.IntRange(1, MAX_PAGE)
 
 _FILTERS = (
-    click.option("--consumer", "consumer", multiple=True, metavar="NAME", help="Of this consumer; may be repeated."),
-    click.option("--queue", metavar="NAME", help="In this queue."),
-    click.option("--type", "type", metavar="TYPE", help="Of this type, or of all below it (order.*)."),
-    click.option("--error-type", metavar="NAME", help="Failed with this error: ConnectionError, or with its module."),
-    click.option("--group", metavar="MARK", help="Of this failure group (see `holdfast dlq groups`)."),
-    click.option("--since", type=MOMENT, metavar="TIME", help="Ended (or made) since: 2h, 3d, 2026-11-15T09:00Z."),
-    click.option("--until", type=MOMENT, metavar="TIME", help="Ended (or made) before."),
+    click.option("--consumer", "consumer", multiple=True, metavar="NAME", help="Only this consumer. Repeatable."),
+    click.option("--queue", metavar="NAME", help="Only this queue."),
+    click.option("--type", "type", metavar="TYPE", help="Only this type, or a prefix (order.*)."),
+    click.option("--error-type", metavar="NAME", help="Only this error class, with or without its module."),
+    click.option("--group", metavar="GROUP", help="Only this failure group (see `holdfast dlq groups`)."),
+    click.option("--since", type=MOMENT, metavar="TIME", help="Ended (else created) since: 2h, 3d, 2026-11-15T09:00Z."),
+    click.option("--until", type=MOMENT, metavar="TIME", help="Ended (else created) before."),
 )
-STATUS = click.option("--status", type=click.Choice(STATUSES), multiple=True, help="In this state; may be repeated.")
+STATUS = click.option("--status", type=click.Choice(STATUSES), multiple=True, help="Only this state. Repeatable.")
 
 
 def filter_options(function: F) -> F:
-    """The options that make a filter, but for the status."""
+    """Adds the filter options, except --status."""
     for option in reversed(_FILTERS):
         function = option(function)
     return function
 
 
 def page_options(function: F) -> F:
-    """How much of a list, and from where on."""
+    """Adds --limit and --before."""
     function = click.option(
-        "--before", type=ID, metavar="ID", help="Older than this one: the last id of the page before."
+        "--before", type=ID, metavar="ID", help="Only older than this one, the last id of the previous page."
     )(function)
-    return click.option("--limit", type=PAGE, default=50, show_default=True, help="How many.")(function)
+    return click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of rows.")(function)
 
 
 def read_filter(
@@ -101,13 +101,13 @@ def read_filter(
     until: datetime | None = None,
     **more: Any,
 ) -> Filter:
-    """The filter the options ask for."""
+    """Builds the filter from the options."""
     if since is not None and until is not None and since >= until:
-        raise ConfigurationError("--since is not before --until; nothing can lie between them")
+        raise ConfigurationError("--since must be before --until")
     discarded = None
     if "discarded" in status:
         if len(status) > 1:
-            raise ConfigurationError("--status discarded stands alone; leave the other states out")
+            raise ConfigurationError("--status discarded cannot be combined with other states")
         status, discarded = (), True
     elif status == ("failed",):
         discarded = False

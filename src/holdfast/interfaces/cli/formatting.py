@@ -1,4 +1,4 @@
-"""Times, durations and foreign text as a person reads them on a terminal."""
+"""Formats times, durations, counts and untrusted text for the terminal."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,7 +10,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def rough(duration: timedelta) -> str:
-    """The two largest units of a duration, the second only where it tells something.
+    """The largest unit of a duration, followed by the second largest if the first is below 10.
 
     >>> rough(timedelta(minutes=83))
     '1h 23m'
@@ -28,7 +28,7 @@ def rough(duration: timedelta) -> str:
 
 
 def ago(at: datetime, now: datetime) -> str:
-    """How long ago, or in how long."""
+    """A relative time: `5m ago` or `in 5m`."""
     if abs(now - at) < timedelta(seconds=1):
         return "just now"
     return f"{rough(now - at)} ago" if at <= now else f"in {rough(at - now)}"
@@ -40,29 +40,29 @@ def clock(at: datetime) -> str:
 
 
 def moment(at: datetime | None, now: datetime) -> str:
-    """Relative and absolute."""
+    """The relative time with the absolute one in parentheses."""
     return "" if at is None else f"{ago(at, now)} ({clock(at)})"
 
 
 def one_line(text: str | None) -> str:
-    """`text` on one line, printable."""
+    """`text` on one line, without control characters."""
     return "" if text is None else printable(" ".join(text.split()))
 
 
 def short_frame(frame: str | None) -> str:
-    """Where it broke, short enough for a column: the file's name with its folder, and the line.
+    """Shortens a stack frame to folder, file and line.
 
     >>> short_frame("/srv/app/shop/billing.py:17 in charge")
     'shop/billing.py:17'
     """
     if frame is None:
         return ""
-    place = frame.partition(" in ")[0].replace("\\", "/")
-    return printable("/".join(place.rsplit("/", 2)[-2:]))
+    location = frame.partition(" in ")[0].replace("\\", "/")
+    return printable("/".join(location.rsplit("/", 2)[-2:]))
 
 
 def many(count: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun.
+    """A count with its noun, plural if needed.
 
     >>> many(2, "delivery", "deliveries")
     '2 deliveries'

@@ -1,4 +1,4 @@
-"""`holdfast idempotency`: keys that requests carry, and what was answered."""
+"""`holdfast idempotency`: idempotency keys and their stored responses."""
 
 import click
 
@@ -16,13 +16,13 @@ _SHOWN = 2000
 
 @group("idempotency")
 def cli() -> None:
-    """Look at idempotency keys, and let go of one. Keys that are kept in Redis are not seen here."""
+    """List, show and release idempotency keys. Keys stored in Redis are not included."""
 
 
 @command(cli, name="list")
-@click.option("--scope", metavar="SCOPE", help="Of this tenant or user.")
-@click.option("--status", type=click.Choice([one.value for one in Progress]), help="In this state.")
-@click.option("--limit", type=PAGE, default=50, show_default=True, help="How many.")
+@click.option("--scope", metavar="SCOPE", help="Only this scope (tenant or user).")
+@click.option("--status", type=click.Choice([one.value for one in Progress]), help="Only this state.")
+@click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of keys.")
 def list_(scope: str | None, status: str | None, limit: int) -> None:
     """List keys, newest first."""
     ops = settings().operations()
@@ -33,18 +33,18 @@ def list_(scope: str | None, status: str | None, limit: int) -> None:
         Column("KEY", lambda one: one.key),
         Column("STATUS", _state, style=lambda one: status_style(_state(one))),
         Column("REQUEST", lambda one: f"{one.method} {one.path}", loose=True),
-        Column("ANSWER", lambda one: one.response_status or "", right=True),
+        Column("RESPONSE", lambda one: one.response_status or "", right=True),
         Column("RESERVED", lambda one: ago(one.reserved_at, now), longer=lambda one: moment(one.reserved_at, now)),
         Column("EXPIRES", lambda one: ago(one.expires_at, now), longer=lambda one: moment(one.expires_at, now)),
     ]
-    show_list(settings(), found, columns, "no idempotency key matches")
+    show_list(settings(), found, columns, "no matching idempotency keys")
 
 
 @command(cli, name="show")
 @click.argument("scope")
 @click.argument("key")
 def show(scope: str, key: str) -> None:
-    """Show one key and what was answered under it."""
+    """Show one key and its stored response."""
     ops = settings().operations()
     detail, now = ops.idempotency_key(scope, key), ops.now()
     if not settings().tabular:
@@ -59,20 +59,20 @@ def show(scope: str, key: str) -> None:
         "hash": one.request_hash,
         "reserved": moment(one.reserved_at, now),
         "lease": "" if one.status is not Progress.STARTED else moment(one.lease_until, now),
-        "answered": moment(one.completed_at, now),
+        "completed": moment(one.completed_at, now),
         "expires": moment(one.expires_at, now),
     }
     for name, value in facts.items():
         if value:
-            console().print(f"{name:<9}{printable(value)}", soft_wrap=True)
-    _answer(detail)
+            console().print(f"{name:<10}{printable(value)}", soft_wrap=True)
+    _print_response(detail)
 
 
-def _answer(detail: KeyDetail) -> None:
+def _print_response(detail: KeyDetail) -> None:
     one = detail.record
     if one.response_status is None:
         return
-    size = "a body that was too large to keep" if one.response_bytes is None else f"{one.response_bytes:,} bytes"
+    size = "body not stored (too large)" if one.response_bytes is None else f"{one.response_bytes:,} bytes"
     console().print(f"\n{one.response_status}, {size}")
     for name, value in detail.headers:
         console().print(printable(f"{name}: {value}"), soft_wrap=True)
@@ -84,14 +84,14 @@ def _answer(detail: KeyDetail) -> None:
 @command(cli, name="release", acts=True)
 @click.argument("scope")
 @click.argument("key")
-@click.option("--force", is_flag=True, help="Also a key that was answered: its effect may then happen again.")
+@click.option("--force", is_flag=True, help="Also release a completed key. Its effect can then happen again.")
 @REASON
 def release(scope: str, key: str, force: bool, reason: str | None) -> None:
-    """Let a key be used anew; a request that holds it can no longer complete."""
+    """Release a key so that it can be used again. A request that holds it can no longer complete."""
     was = (
         settings().operations().release_idempotency_key(scope, key, actor=settings().who(), reason=reason, force=force)
     )
-    note(f"key {key} of {scope} was {was} and is free; the next request under it is carried out")
+    note(f"released key {key} of {scope} (was {was}); the next request with it is executed")
 
 
 def _state(one: Record) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: calls that were enqueued."""
+"""`holdfast jobs`: enqueued jobs."""
 
 from typing import Any
 from uuid import UUID
@@ -18,26 +18,26 @@ from holdfast.stores.query import Filter
 
 @group("jobs")
 def cli() -> None:
-    """Look at jobs and cancel them. A job is named by its delivery's id, or by the id that enqueueing returned."""
+    """List, show and cancel jobs. ID is the delivery id or the id that enqueue returned."""
 
 
 @command(cli, name="list")
 @STATUS
-@click.option("--name", metavar="NAME", help="Of this job.")
-@click.option("--queue", metavar="NAME", help="In this queue.")
+@click.option("--name", metavar="NAME", help="Only this job.")
+@click.option("--queue", metavar="NAME", help="Only this queue.")
 @page_options
 def list_(limit: int, before: UUID | None, name: str | None, **chosen: Any) -> None:
     """List jobs, newest first."""
     ops = settings().operations()
     wanted = read_filter(**chosen, type=JOBS, consumer=() if name is None else (name,))
     found = ops.deliveries(wanted, limit=limit, before=before)
-    show_list(settings(), found, delivery_columns(ops.now()), "no job matches")
+    show_list(settings(), found, delivery_columns(ops.now()), "no matching jobs")
 
 
 @command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
-    """Tell everything about one job."""
+    """Show one job with its runs, errors and audit entries."""
     detail = settings().operations().job(id)
     if settings().tabular:
         print_report(detail)
@@ -47,10 +47,10 @@ def show(id: UUID) -> None:
 
 @command(cli, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
-@click.option("--dry-run", is_flag=True, help="Show what would be cancelled, and change nothing.")
+@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what would be cancelled without changing anything.")
 def cancel(ids: tuple[UUID, ...], reason: str | None, dry_run: bool) -> ExitCode:
-    """Cancel jobs that are pending or in flight: a run under way cannot finish any more."""
+    """Cancel pending or in-flight jobs. A running handler can no longer complete its job."""
     ops = settings().operations()
     found = tuple(ops.job(id).listed.delivery.id for id in ids)
     plan = ops.plan_cancel(Filter(ids=found), limit=len(found))

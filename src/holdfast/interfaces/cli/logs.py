@@ -1,4 +1,7 @@
-"""Logs on stderr: one line for people on a terminal, one JSON object a line elsewhere. Nothing waits for the reader."""
+"""Logs on stderr: readable lines on a terminal, one JSON object per line elsewhere.
+
+A background thread writes them, so a slow reader never blocks the process.
+"""
 
 import atexit
 import contextlib
@@ -21,9 +24,9 @@ _COLORS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical
 
 
 def configure_logs(format: str, level: str) -> None:
-    """Sets how this process logs, and through the environment how the workers it starts do.
+    """Configures logging of this process and, through the environment, of the worker processes it starts.
 
-    Tracebacks never show local variables: a payload or a password may be among them. No line shows what is secret.
+    Tracebacks contain no local variables, because these may hold payloads or passwords. Secrets are masked in every line.
     """
     os.environ[_FORMAT], os.environ[_LEVEL] = format, level
     terminal = sys.stderr.isatty()
@@ -50,7 +53,7 @@ def configure_logs(format: str, level: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=stderr),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
-    # Drivers log through the standard library; a pool tells of every attempt to connect, and we say it better.
+    # Drivers use the standard library. The pool logs every connection attempt; our own events replace those.
     logging.basicConfig(stream=stderr, level=max(number, logging.WARNING), format="%(levelname)s %(name)s %(message)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(_masked)
@@ -58,17 +61,17 @@ def configure_logs(format: str, level: str) -> None:
 
 
 class _Stderr:
-    """Writes from the logging thread, so that a handler's own lines do not block either."""
+    """File that writes from the logging thread, so that logging in a handler does not block it."""
 
     def write(self, text: str) -> None:
         background.submit(partial(write_stderr, text))
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Does nothing: writes are not buffered."""
 
 
 class _Readable:
-    """Renders a line for people: time, level, what happened, then the stack trace if there is one."""
+    """Renders a readable line: time, level, event and fields, followed by the stack trace if there is one."""
 
     def __init__(self, *, colors: bool) -> None:
         self._colors = colors
@@ -80,7 +83,7 @@ class _Readable:
         text = one_line(event, line)
         if isinstance(trace := line.get("stack_trace"), str):
             traces.append(trace)
-        # Of an ISO time in UTC the time of the day.
+        # The time of day of an ISO time in UTC.
         shown = [f"{at[11:19]} {self._level(level)} {text}"]
         shown.extend(f"    {part}" for trace in traces for part in printable(trace).rstrip("\n").split("\n"))
         return "\n".join(shown)
@@ -91,7 +94,7 @@ class _Readable:
 
 
 def _masked(record: logging.LogRecord) -> bool:
-    """What other libraries log may hold the address they were given, or steer the terminal."""
+    """Masks secrets and control characters in log records of other libraries, such as a DSN in a message."""
     with contextlib.suppress(TypeError, ValueError):
         record.msg, record.args = printable(mask(record.getMessage())), ()
     return True

@@ -1,4 +1,4 @@
-"""`holdfast mcp`: the tools for agents, over standard input and output."""
+"""`holdfast mcp`: an MCP server on stdin and stdout."""
 
 import click
 
@@ -16,14 +16,14 @@ def cli(allow_actions: bool, read_only: bool) -> None:
     "via mcp".
     """
     if allow_actions and read_only:
-        raise click.UsageError("--allow-actions and --read-only exclude each other; give one of them")
+        raise click.UsageError("--allow-actions and --read-only are mutually exclusive")
     try:
         from holdfast.interfaces.mcp.server import server
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "mcp":
             raise
         raise ConfigurationError(
-            "holdfast mcp needs the Model Context Protocol SDK: pip install holdfast[mcp]"
+            "holdfast mcp requires the Model Context Protocol SDK; run `pip install holdfast[mcp]`"
         ) from None
     from holdfast.ops.service import Operations
 

@@ -1,4 +1,4 @@
-"""`holdfast messages`: what was published."""
+"""`holdfast messages`: published messages."""
 
 from uuid import UUID
 
@@ -15,25 +15,25 @@ from holdfast.ops.trail import MOST_STEPS
 
 @group("messages")
 def cli() -> None:
-    """Look at messages: they never change."""
+    """List and show published messages. Messages are immutable."""
 
 
 @command(cli, name="list")
-@click.option("--type", metavar="TYPE", help="Of this type, or of all below it (order.*).")
-@click.option("--source", metavar="NAME", help="From this source.")
-@click.option("--key", metavar="KEY", help="With this key.")
+@click.option("--type", metavar="TYPE", help="Only this type, or a prefix (order.*).")
+@click.option("--source", metavar="NAME", help="Only from this source.")
+@click.option("--key", metavar="KEY", help="Only with this key.")
 @page_options
 def list_(type: str | None, source: str | None, key: str | None, limit: int, before: UUID | None) -> None:
     """List messages, newest first."""
     ops = settings().operations()
     found = ops.messages(type=type, source=source, key=key, limit=limit, before=before)
-    show_list(settings(), found, message_columns(ops.now()), "no message matches")
+    show_list(settings(), found, message_columns(ops.now()), "no matching messages")
 
 
 @command(cli, name="show")
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
-    """Show one message and how its deliveries are doing."""
+    """Show one message and the state of its deliveries."""
     ops = settings().operations()
     detail = ops.message(id)
     if not settings().tabular:
@@ -58,19 +58,21 @@ def show(id: UUID) -> None:
     if detail.deliveries:
         print_table(detail.deliveries, delivery_columns(now))
     else:
-        note("no delivery: nobody subscribed to it, or they were pruned")
+        note("no deliveries: no consumer subscribed to it, or they were pruned")
 
 
 @command(cli, name="trace")
 @click.argument("request_id")
-@click.option("--limit", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="How many messages.")
-@click.option("--after", type=ID, metavar="ID", help="After this message: the last one of the page before.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="Maximum number of messages."
+)
+@click.option("--after", type=ID, metavar="ID", help="Start after this message, the last one of the previous page.")
 def trace(request_id: str, limit: int, after: UUID | None) -> None:
-    """Trace one request by its id: its messages, their deliveries and runs, and the actions of operators in it."""
+    """Trace one request by its id: its messages, their deliveries and runs, and operator actions."""
     ops = settings().operations()
     trail = ops.trace_request(request_id, limit=limit, after=after)
     if not trail.steps and not trail.audit and after is None:
-        raise NotFound("request", request_id, "no message and no act carries this id, or they were pruned")
+        raise NotFound("request", request_id, "no message and no audit entry has this request id, or they were pruned")
     if not settings().tabular:
         show_json(settings(), trail)
         return
@@ -78,18 +80,18 @@ def trace(request_id: str, limit: int, after: UUID | None) -> None:
     for step in trail.steps:
         message = step.message
         click.echo(f"{message.type} from {message.source}, {moment(message.occurred_at, now)}, message {message.id}")
-        for told in step.deliveries:
-            row = told.listed.delivery
-            click.echo(f"  {row.consumer}: {state(told.listed).replace('_', ' ')}, delivery {row.id}")
-            for run in told.runs:
+        for followed in step.deliveries:
+            row = followed.listed.delivery
+            click.echo(f"  {row.consumer}: {state(followed.listed).replace('_', ' ')}, delivery {row.id}")
+            for run in followed.runs:
                 error = f": {one_line(run.error)[:160]}" if run.error else ""
                 when, outcome = moment(run.completed_at, now), run.outcome.replace("_", " ")
                 click.echo(f"    run {run.attempt} {outcome}, {when} on {printable(run.worker)}{error}")
         if step.more:
-            click.echo(f"  and more deliveries: holdfast messages show {message.id}")
+            click.echo(f"  more deliveries: holdfast messages show {message.id}")
     for entry in trail.audit:
         why = f": {one_line(entry.reason)}" if entry.reason else ""
         did = f"{entry.actor} {entry.action} {entry.kind} {entry.target}"
         click.echo(f"{printable(did)}, {moment(entry.at, now)}{why}")
     if trail.next is not None:
-        note(f"it led to more: add --after {trail.next}")
+        note(f"more messages: add --after {trail.next}")

@@ -1,4 +1,4 @@
-"""Data on stdout: tables for people, JSON for scripts. Notes and progress on stderr."""
+"""Output: data to stdout as tables or JSON, notes and progress to stderr."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Wide enough that a table into a pipe or a file is never cut.
+# Wide enough that a table in a pipe or a file is never truncated.
 _PIPE_WIDTH = 10_000
 
 STYLES = {
@@ -39,7 +39,7 @@ STYLES = {
 
 
 def show_list(settings: Settings, items: Sequence[T], columns: Sequence[Column[T]], empty: str) -> None:
-    """Prints a list in the format that was asked for; an empty one says so on stderr."""
+    """Prints a list in the requested format. For an empty table it prints `empty` to stderr."""
     if not settings.tabular:
         show_json(settings, items)
         return
@@ -50,7 +50,7 @@ def show_list(settings: Settings, items: Sequence[T], columns: Sequence[Column[T
 
 
 def show_json(settings: Settings, value: object) -> None:
-    """Prints JSON: lists as one array or, with jsonl, one line for each item."""
+    """Prints JSON: a list is one array or, with jsonl, one line per item."""
     from holdfast.ops.shape import dumps
 
     if settings.format == "jsonl":
@@ -72,7 +72,7 @@ def status_style(status: str) -> str:
 
 
 def console(*, err: bool = False) -> "Console":
-    """Where people read. Colour only on a terminal, and never with NO_COLOR."""
+    """Console on stdout or stderr. Colours only on a terminal, and never with NO_COLOR."""
     from rich.console import Console
 
     stream = sys.stderr if err else sys.stdout
@@ -81,17 +81,17 @@ def console(*, err: bool = False) -> "Console":
 
 
 def note(text: str) -> None:
-    """Says something to people, on stderr."""
+    """Prints a note to stderr."""
     click.echo(printable(text), err=True)
 
 
 class ProgressLine:
-    """Shows how far a long work has come: a line that changes on a terminal, a line now and then elsewhere."""
+    """Shows progress on stderr: one updated line on a terminal, a new line every 1,000 items elsewhere."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
         self._live = sys.stderr.isatty()
-        self._said = 0
+        self._printed = 0
         self._open = False
 
     def __call__(self, done: int, total: int | None = None) -> None:
@@ -99,8 +99,8 @@ class ProgressLine:
         if self._live:
             click.echo(f"\r\x1b[K{text}", err=True, nl=False)
             self._open = True
-        elif done - self._said >= 1000:
-            self._said = done
+        elif done - self._printed >= 1000:
+            self._printed = done
             note(text)
 
     def __enter__(self) -> "ProgressLine":

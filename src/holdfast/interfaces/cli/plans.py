@@ -1,4 +1,4 @@
-"""`holdfast plans`: bulk actions that are stored, and carried on by workers, the console or this command."""
+"""`holdfast plans`: stored bulk actions, executed by workers, the console or this command."""
 
 import time
 from pathlib import Path
@@ -19,19 +19,19 @@ from holdfast.stores.plan import PlanItem, PlanState, Result, StoredPlan
 from holdfast.stores.planned import Action
 
 _ID = click.argument("id", type=click.UUID)
-_ELSEWHERE = click.option("--no-wait", is_flag=True, help="Leave it to the workers and the console to carry it out.")
-_LOOK = 0.5
-_FEW = 10
+_NO_WAIT = click.option("--no-wait", is_flag=True, help="Return immediately. Workers and the console execute the plan.")
+_POLL_SECONDS = 0.5
+_MAX_SHOWN = 10
 
 
 @group("plans")
 def cli() -> None:
-    """Look at stored bulk actions; start, pause, resume or abandon one."""
+    """List, save, start, pause, resume and abandon stored bulk actions."""
 
 
 @command(cli, name="list")
-@click.option("--state", type=click.Choice([one.value for one in PlanState]), help="Only those in this state.")
-@click.option("--limit", type=int, default=50, show_default=True, help="How many.")
+@click.option("--state", type=click.Choice([one.value for one in PlanState]), help="Only this state.")
+@click.option("--limit", type=int, default=50, show_default=True, help="Maximum number of plans.")
 def list_(state: str | None, limit: int) -> None:
     """List stored plans, newest first."""
     ops = settings().operations()
@@ -48,16 +48,16 @@ def list_(state: str | None, limit: int) -> None:
         Column("BY", lambda one: one.started_by or one.saved_by),
         Column("SAVED", lambda one: ago(one.saved_at, now), longer=lambda one: moment(one.saved_at, now)),
     ]
-    show_list(settings(), found, columns, "no plan is stored; `holdfast plans save FILE` stores one")
+    show_list(settings(), found, columns, "no stored plans; store one with `holdfast plans save FILE`")
 
 
 @command(cli, name="show")
 @_ID
-@click.option("--wait", is_flag=True, help="Wait until every delivery it replayed has ended.")
+@click.option("--wait", is_flag=True, help="Wait until every replayed delivery has ended.")
 def show(id: UUID, wait: bool) -> ExitCode:
-    """Show a plan: how far it is, what it skipped and why, how many were delivered and how many died again.
+    """Show a plan: progress, skipped deliveries with reasons, and results of the replayed deliveries.
 
-    With --wait it returns when every delivery has ended, with exit code 1 if one died again.
+    With --wait it returns when every delivery has ended. It exits with 1 if one became a dead letter again.
     """
     ops = settings().operations()
     plan = ops.plan(id)
@@ -66,7 +66,7 @@ def show(id: UUID, wait: bool) -> ExitCode:
             while (plan := ops.plan(id)).unsettled or plan.state is PlanState.RUNNING:
                 progress(sum(plan.results.values()), plan.done)
                 ops.follow_plans()
-                time.sleep(_LOOK)
+                time.sleep(_POLL_SECONDS)
     _show(plan)
     if settings().tabular and plan.results.get(Result.DEAD):
         _show_dead(ops, plan)
@@ -77,52 +77,52 @@ def show(id: UUID, wait: bool) -> ExitCode:
 @click.argument("file", type=click.Path(path_type=Path))
 @REASON
 def save(file: Path, reason: str | None) -> None:
-    """Store the plan in FILE, as `holdfast replay --dry-run --plan FILE` wrote it."""
+    """Store the plan from FILE, written by `holdfast replay --dry-run --plan FILE`."""
     ops = settings().operations()
     _show(ops.save_plan(ops.load_plan(read_plan(file)), actor=settings().who(), reason=reason))
 
 
 @command(cli, name="start", acts=True)
 @_ID
-@click.option("--generation", type=int, help="Give every replayed delivery this generation.")
-@_ELSEWHERE
+@click.option("--generation", type=int, help="Generation to assign to every replayed delivery.")
+@_NO_WAIT
 @REASON
 def start(id: UUID, generation: int | None, no_wait: bool, reason: str | None) -> ExitCode:
-    """Start a plan and carry it out; interrupting is harmless, a worker goes on."""
+    """Start a plan and execute it. If this command is interrupted, a worker continues the plan."""
     ops = settings().operations()
     ops.start_plan(id, actor=settings().who(), reason=reason, generation=generation)
-    return ExitCode.DONE if no_wait else _carry_out(ops, id)
+    return ExitCode.DONE if no_wait else _execute(ops, id)
 
 
 @command(cli, name="pause", acts=True)
 @_ID
 @REASON
 def pause(id: UUID, reason: str | None) -> None:
-    """Stop a running plan after the batch that is under way."""
+    """Pause a running plan after the current batch."""
     _show(settings().operations().pause_plan(id, actor=settings().who(), reason=reason))
 
 
 @command(cli, name="resume", acts=True)
 @_ID
-@_ELSEWHERE
+@_NO_WAIT
 @REASON
 def resume(id: UUID, no_wait: bool, reason: str | None) -> ExitCode:
-    """Let a paused plan go on from where it was."""
+    """Resume a paused plan."""
     ops = settings().operations()
     ops.resume_plan(id, actor=settings().who(), reason=reason)
-    return ExitCode.DONE if no_wait else _carry_out(ops, id)
+    return ExitCode.DONE if no_wait else _execute(ops, id)
 
 
 @command(cli, name="abandon", acts=True)
 @_ID
 @REASON
 def abandon(id: UUID, reason: str | None) -> None:
-    """End a plan where it is; what it did stays done."""
+    """Abandon a plan. Actions that it already made are kept."""
     _show(settings().operations().abandon_plan(id, actor=settings().who(), reason=reason))
 
 
-def _carry_out(ops: SyncOperations, id: UUID) -> ExitCode:
-    """Executes the plan until it ends or is paused, or watches another process that does."""
+def _execute(ops: SyncOperations, id: UUID) -> ExitCode:
+    """Executes the plan until it ends or is paused, or waits while another process executes it."""
     plan = drive(ops, id, "acted on")
     _show(plan)
     return ExitCode.PARTIAL if plan.skipped else ExitCode.DONE
@@ -141,7 +141,7 @@ def _show(plan: StoredPlan) -> None:
     for consumer, count in plan.preview.get("consumers", {}).items():
         click.echo(f"  {consumer}  {count:,}")
     if unserved := plan.preview.get("unserved"):
-        note(f"no living worker served {', '.join(unserved)} when it was made")
+        note(f"no live worker served {', '.join(unserved)} when the plan was created")
     if plan.state is PlanState.READY:
         note(f"next: holdfast plans start {plan.id}")
 
@@ -151,7 +151,7 @@ def _result(plan: StoredPlan, result: Result) -> str:
 
 
 def _results(plan: StoredPlan) -> str:
-    """How the replayed deliveries ended, in a line."""
+    """One line with the results of the replayed deliveries."""
     parts = [f"{plan.results.get(Result.DELIVERED, 0):,} delivered", f"{plan.results.get(Result.DEAD, 0):,} dead again"]
     if discarded := plan.results.get(Result.DISCARDED):
         parts.append(f"{discarded:,} discarded")
@@ -163,8 +163,8 @@ def _results(plan: StoredPlan) -> str:
 
 
 def _show_dead(ops: SyncOperations, plan: StoredPlan) -> None:
-    """The first deliveries that died again, and the command that tells why."""
-    found = ops.plan_items(plan.id, limit=_FEW, dead=True)
+    """Prints the first deliveries that became dead letters again, and the command that shows the error."""
+    found = ops.plan_items(plan.id, limit=_MAX_SHOWN, dead=True)
     columns: list[Column[PlanItem]] = [
         Column("DEAD AGAIN", lambda item: item.id),
         Column("CONSUMER", lambda item: item.consumer or ""),

@@ -1,4 +1,4 @@
-"""`holdfast projectors`: how far they have come, and building them anew."""
+"""`holdfast projectors`: shows the position of projectors and rebuilds them."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @group("projectors")
 def cli() -> None:
-    """Look at projectors and rebuild them from the event store."""
+    """List projectors and rebuild them from the event store."""
 
 
 @command(cli, name="list")
@@ -33,7 +33,7 @@ def list_() -> None:
     found, now = ops.projectors(), ops.now()
     columns: list[Column[ProjectorState]] = [
         Column("PROJECTOR", lambda one: one.name),
-        Column("GETS", lambda one: ", ".join(one.patterns), loose=True),
+        Column("RECEIVES", lambda one: ", ".join(one.patterns), loose=True),
         Column("POSITION", lambda one: f"{one.position:,} of {one.newest:,}", right=True),
         Column("WAITING", lambda one: f"{one.pending + one.in_flight:,}", right=True),
         Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
@@ -42,52 +42,52 @@ def list_() -> None:
         Column("STATE", lambda one: _state(one, now), style=lambda one: "yellow"),
         Column("REBUILD", lambda one: _rebuild(one, now), loose=True),
     ]
-    show_list(settings(), found, columns, "no projector yet: an app with @hf.projector makes one known when it starts")
+    show_list(settings(), found, columns, "no projectors; they register when an app with @hf.projector starts")
 
 
 @command(cli, name="rebuild", acts=True)
 @click.argument("names", nargs=-1, metavar="NAME...", required=True)
-@click.option("--resume", is_flag=True, help="Go on where the last one was cut off; the handler must be the same.")
-@click.option("--skip", type=ID, multiple=True, metavar="ID", help="Leave this event out; may be repeated.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted rebuild. The handler must be unchanged.")
+@click.option("--skip", type=ID, multiple=True, metavar="ID", help="Skip this event. Repeatable.")
 @REASON
 def rebuild(names: tuple[str, ...], resume: bool, skip: tuple[UUID, ...], reason: str | None) -> None:
-    """Build the results of projectors anew from the event store, with the app's handlers.
+    """Rebuild projectors from the event store with the app's handlers.
 
-    A projector with swap= stays live until the new result takes its place. One without it is held, and its result is
-    emptied first: whoever reads it meanwhile sees it grow.
+    A projector with swap= stays live until the new result replaces the old one. One without swap= is held and its result is
+    emptied first, so readers see partial results until the rebuild ends.
     """
     chosen = settings()
     app = chosen.load_app()
     click.get_current_context().call_on_close(app.store.close_sync)
     in_place = [name for name in names if app.projectors.handler(name).swap is None]
     if in_place:
-        chosen.confirm("empty and rebuild in place", f"{', '.join(in_place)} (no swap= was declared)")
-    with _Watch() as watch:
+        chosen.confirm("empty and rebuild in place", f"{', '.join(in_place)} (declared without swap=)")
+    with _RebuildProgress() as show_progress:
         done = app.projectors.sync.rebuild(
-            *names, actor=chosen.who(), reason=reason, resume=resume, skip=skip, progress=watch
+            *names, actor=chosen.who(), reason=reason, resume=resume, skip=skip, progress=show_progress
         )
     if chosen.tabular:
         for one in done:
-            note(_told(one))
+            note(_summary(one))
     else:
         show_json(chosen, done)
 
 
-class _Watch:
-    """Says how far a rebuild has come, how fast it goes and how long it will take: about once a second."""
+class _RebuildProgress:
+    """Prints the progress, rate and remaining time of a rebuild to stderr."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
-        self._name, self._first, self._started, self._said = "", 0, 0.0, 0.0
+        self._name, self._first, self._started, self._printed_at = "", 0, 0.0, 0.0
         self._open = False
 
     def __call__(self, progress: "Progress") -> None:
         now = time.monotonic()
         if progress.projector != self._name:
-            self._name, self._first, self._started, self._said = progress.projector, progress.applied, now, 0.0
-        if now - self._said < (0.2 if self._live else 2.0):
+            self._name, self._first, self._started, self._printed_at = progress.projector, progress.applied, now, 0.0
+        if now - self._printed_at < (0.2 if self._live else 2.0):
             return
-        self._said = now
+        self._printed_at = now
         text = self._line(progress, now - self._started)
         if self._live:
             click.echo(f"\r\x1b[K{text}", err=True, nl=False)
@@ -102,10 +102,10 @@ class _Watch:
             left = timedelta(seconds=(progress.total - progress.applied) / rate)
             text += f", {rate:,.0f}/s, {rough(left)} left"
         if progress.waiting:
-            text += f"; held, waiting for {many(progress.waiting, 'run')} to end"
+            text += f"; waiting for {many(progress.waiting, 'run')} to end"
         return text
 
-    def __enter__(self) -> "_Watch":
+    def __enter__(self) -> "_RebuildProgress":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,15 +113,15 @@ class _Watch:
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _told(one: "Rebuilt") -> str:
+def _summary(one: "Rebuilt") -> str:
     text = f"projector {one.projector}: {many(one.applied, 'event')} applied, " + (
-        "the new result has taken over" if one.online else "rebuilt in place"
+        "new result active" if one.online else "rebuilt in place"
     )
     if one.skipped:
-        text += f"; {many(one.skipped, 'event')} left out"
+        text += f"; {many(one.skipped, 'event')} skipped"
     if one.done:
-        text += f"; {many_deliveries(one.done)} done with it"
-    return text + (f", {many(one.resolved, 'dead letter')} among them" if one.resolved else "")
+        text += f"; {many_deliveries(one.done)} completed by it"
+    return text + (f", including {many(one.resolved, 'dead letter')}" if one.resolved else "")
 
 
 def _last_run(one: ProjectorState, now: datetime, when: Callable[[datetime, datetime], str]) -> str:
@@ -130,7 +130,7 @@ def _last_run(one: ProjectorState, now: datetime, when: Callable[[datetime, date
 
 def _state(one: ProjectorState, now: datetime) -> str:
     if one.held:
-        return "held by its rebuild"
+        return "held by rebuild"
     if one.paused_at is not None:
         return f"paused {ago(one.paused_at, now)}"
     return "" if one.workers else "unserved"
@@ -145,4 +145,4 @@ def _rebuild(one: ProjectorState, now: datetime) -> str:
     far = f"{rebuild.applied:,} of about {rebuild.total or 0:,}"
     if rebuild.state == "stopped":
         return f"stopped at {far}: {one_line(rebuild.error)}"
-    return f"running, {far}" if rebuild.alive else f"cut off at {far}: rebuild again"
+    return f"running, {far}" if rebuild.alive else f"interrupted at {far}: rebuild again"

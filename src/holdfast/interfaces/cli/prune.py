@@ -1,4 +1,4 @@
-"""`holdfast prune`: removing what is done and old."""
+"""`holdfast prune`: deletes old completed deliveries."""
 
 from datetime import timedelta
 
@@ -13,17 +13,19 @@ from holdfast.ops.upkeep import Pruned
 
 
 @command(name="prune", acts=True)
-@click.option("--older-than", type=DURATION, required=True, metavar="DURATION", help="Ended longer ago: 30d, 12h.")
-@click.option("--discarded", is_flag=True, help="Also what was discarded or cancelled.")
-@click.option("--messages", is_flag=True, help="Also messages that nothing needs any more: the event store shrinks.")
-@click.option("--dry-run", is_flag=True, help="Count, and change nothing.")
+@click.option(
+    "--older-than", type=DURATION, required=True, metavar="DURATION", help="Minimum age since completion: 30d, 12h."
+)
+@click.option("--discarded", is_flag=True, help="Also discarded and cancelled deliveries.")
+@click.option("--messages", is_flag=True, help="Also messages that are no longer needed. This shrinks the event store.")
+@click.option("--dry-run", is_flag=True, help="Count without changing anything.")
 def cli(older_than: timedelta, discarded: bool, messages: bool, dry_run: bool) -> None:
-    """Remove deliveries that are done and old, in small transactions. Dead letters stay."""
+    """Delete old completed deliveries, in small transactions. Dead letters are kept."""
     ops = settings().operations()
     if dry_run:
         _show(ops.prunable(older_than, discarded=discarded, messages=messages), "would remove")
         return
-    settings().confirm("prune", f"what ended more than {format_duration(older_than)} ago")
+    settings().confirm("prune", f"deliveries that ended more than {format_duration(older_than)} ago")
     with ProgressLine("removed") as progress:
         removed = ops.prune(
             older_than,

@@ -1,4 +1,4 @@
-"""`holdfast queues`: what they hold, and pausing them."""
+"""`holdfast queues`: lists, pauses and resumes queues."""
 
 import click
 
@@ -8,12 +8,12 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.ops.queues import Queue
 
-REASON = click.option("--reason", metavar="TEXT", help="Why, for the audit.")
+REASON = click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
 
 
 @group("queues")
 def cli() -> None:
-    """Look at queues, pause and resume them."""
+    """List, pause and resume queues."""
 
 
 @command(cli, name="list")
@@ -35,23 +35,23 @@ def list_() -> None:
         Column("WORKERS", lambda one: one.workers, right=True),
         Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
     ]
-    show_list(settings(), found, columns, "no queue yet: one appears with the first consumer or job")
+    show_list(settings(), found, columns, "no queues; a queue appears with its first consumer or job")
 
 
 @command(cli, name="pause", acts=True)
 @click.argument("name")
 @REASON
-@click.option("--force", is_flag=True, help="Pause it although nothing has named it yet.")
+@click.option("--force", is_flag=True, help="Pause it even if no consumer or job uses it yet.")
 def pause(name: str, reason: str | None, force: bool) -> None:
-    """Let no worker take from a queue until it is resumed; what runs is finished."""
+    """Pause a queue: workers claim nothing from it until it is resumed. Running handlers finish."""
     settings().operations().pause_queue(name, actor=settings().who(), reason=reason, force=force)
-    note(f"queue {name} is paused; `holdfast queues resume {name}` lets it go on")
+    note(f"queue {name} paused; resume it with `holdfast queues resume {name}`")
 
 
 @command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
 def resume(name: str, reason: str | None) -> None:
-    """Let workers take from a queue again."""
+    """Resume a queue."""
     resumed = settings().operations().resume_queue(name, actor=settings().who(), reason=reason)
-    note(f"queue {name} goes on" if resumed else f"queue {name} was not paused")
+    note(f"queue {name} resumed" if resumed else f"queue {name} was not paused")

@@ -1,4 +1,4 @@
-"""`holdfast replay`: dead letters back to work, by id, by message or by filter."""
+"""`holdfast replay`: replays dead letters by id, by message or by filter."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from holdfast.stores.planned import Action
 
 
 @command(name="replay", acts=True)
-@click.option("--id", "ids", type=ID, multiple=True, metavar="ID", help="This delivery; may be repeated.")
-@click.option("--event-id", type=ID, metavar="ID", help="The deliveries of this message.")
-@click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="Of these consumers.")
+@click.option("--id", "ids", type=ID, multiple=True, metavar="ID", help="Replay this delivery. Repeatable.")
+@click.option("--event-id", type=ID, metavar="ID", help="Replay the deliveries of this message.")
+@click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="Only these consumers.")
 @STATUS
 @filter_options
 @click.option(
@@ -26,18 +26,23 @@ from holdfast.stores.planned import Action
     type=click.IntRange(1, MAX_PLAN),
     default=MAX_PLAN,
     metavar="N",
-    help="At most this many, oldest first.  [default: all, up to 100,000]",
+    help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
 )
-@click.option("--generation", type=click.IntRange(0), metavar="N", help="Give them this one.  [default: highest alive]")
-@click.option("--rerun", is_flag=True, help="Also run work again that is done.")
-@click.option("--reason", metavar="TEXT", help="Why, for the audit.")
-@click.option("--dry-run", is_flag=True, help="Show what would be replayed, and change nothing.")
+@click.option(
+    "--generation",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Generation to assign.  [default: highest live generation]",
+)
+@click.option("--rerun", is_flag=True, help="Also run deliveries that are already delivered.")
+@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
+@click.option("--dry-run", is_flag=True, help="Show what would be replayed without changing anything.")
 @click.option(
     "--plan",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Keep the plan here, or execute the one that is here.",
+    help="Save the plan to this file. Without a selection, execute the plan in this file.",
 )
 def cli(
     ids: tuple[UUID, ...],
@@ -51,9 +56,9 @@ def cli(
     file: Path | None,
     **chosen: Any,
 ) -> ExitCode:
-    """Put dead letters back to work, in place.
+    """Replay dead letters: the same deliveries become pending again.
 
-    A bulk replay is a frozen plan: it acts on what was previewed, not on what came since, and can be resumed.
+    A bulk replay is a frozen plan. It acts on the previewed deliveries, ignores newer ones, and can be resumed.
 
     \b
       holdfast replay --id 01a1de9e-3feb-7141-acf8-3a160ca18709
@@ -69,19 +74,19 @@ def cli(
         ops = settings().operations()
         plan = ops.load_plan(read_plan(file))
         if plan.action is not Action.REPLAY:
-            raise Refused("replay", f"plan {file}", f"a plan to {plan.action}")
+            raise Refused("replay", f"plan {file}", f"its action is {plan.action}")
         return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, file=file)
     if not (named or filters or consumers):
-        raise click.UsageError("say what to replay: --id, --event-id, or a filter such as --status failed")
+        raise click.UsageError("nothing is selected; pass --id, --event-id, or a filter such as --status failed")
     if ids and (event_id or filters or consumers):
-        raise click.UsageError("--id names deliveries by itself; leave --event-id and the filters out")
+        raise click.UsageError("--id cannot be combined with --event-id or filters")
     chosen["consumer"] = (*chosen["consumer"], *consumers)
     wanted = read_filter(**chosen, ids=ids or None, message_id=event_id)
     ops = settings().operations()
     plan = ops.plan_replay(wanted, limit=max(limit, len(ids)), rerun=rerun)
     if event_id is not None and not plan.items and not plan.skipped:
-        ops.message(event_id)  # raises when there is none
-        raise Refused("replay", f"message {event_id}", "without a delivery for whom you named")
+        ops.message(event_id)  # raises NotFound if the message does not exist
+        raise Refused("replay", f"message {event_id}", "no delivery of it matches the given consumers or filters")
     if file is not None:
         save_plan(plan, file)
     return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named, file=file)

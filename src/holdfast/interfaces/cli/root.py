@@ -1,4 +1,4 @@
-"""The root command: finds commands when they are used, and turns every failure into a line and a code."""
+"""The root command: imports subcommands on use, and turns every error into one line and an exit code."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
 from holdfast.interfaces.cli.formatting import printable
 from holdfast.interfaces.cli.settings import Settings, shared_options
 
-# Command, and the module that defines it as `cli`: a module is imported when its command is.
+# Command name to module. Each module defines the command as `cli` and is imported on first use.
 _COMMANDS = {
     "demo": "demo",
     "worker": "worker",
@@ -50,7 +50,7 @@ _COMMANDS = {
 }
 _PACKAGE = "holdfast.interfaces.cli"
 
-# Raised since click 8.2; earlier ones print the help themselves.
+# Raised since click 8.2; earlier versions print the help themselves.
 _NO_ARGUMENTS: tuple[type[Exception], ...] = tuple(filter(None, [getattr(click.exceptions, "NoArgsIsHelpError", None)]))
 
 
@@ -74,7 +74,7 @@ class Root(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Runs a command line; ends the process with its exit code."""
+        """Runs a command line and exits the process with its exit code."""
         settings = extra.setdefault("obj", Settings())
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
@@ -91,7 +91,7 @@ class Root(click.Group):
 
 
 def _help(error: Exception) -> ExitCode:
-    """A command that was named without what it needs: its help is the answer, and no failure."""
+    """Prints the help of a command that was called without arguments. This is not an error."""
     context = getattr(error, "ctx", None)
     assert isinstance(context, click.Context)
     click.echo(context.get_help())
@@ -112,8 +112,8 @@ def _failed(error: Exception) -> ExitCode:
 )
 @click.version_option(__version__, prog_name="holdfast", message="%(prog)s %(version)s")
 def main() -> None:
-    """Reliable events, jobs and messages: run workers, look at what they do, and mend what failed.
+    """Reliable events, jobs and messages: run workers, inspect deliveries, and replay dead letters.
 
-    The store is named by --dsn, by HOLDFAST_DSN, or by the app. Operator commands need nothing but a store. The options below may stand
-    before or after a command.
+    The store comes from --dsn, HOLDFAST_DSN or the app. Operator commands need only a store. The options below may be
+    placed before or after a command.
     """

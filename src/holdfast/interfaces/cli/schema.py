@@ -1,4 +1,4 @@
-"""`holdfast schema`: the tables."""
+"""`holdfast schema`: creates and checks the tables."""
 
 from datetime import timedelta
 
@@ -12,18 +12,18 @@ from holdfast.interfaces.cli.settings import command, group, settings
 
 @group("schema")
 def cli() -> None:
-    """Make and check the tables."""
+    """Create, migrate and check the tables."""
 
 
 @command(cli, name="sql")
 def sql() -> None:
-    """Print the tables as SQL, for people who apply it themselves; nothing is connected."""
-    click.echo(settings().operations(make=True, check=False).schema_sql())
+    """Print the schema as SQL. Does not connect to the store."""
+    click.echo(settings().operations(create=True, check=False).schema_sql())
 
 
 @command(cli, name="status")
 def status() -> ExitCode:
-    """Say which version the tables have; exit 1 unless it is the one this release needs."""
+    """Show the schema version. Exits with 1 unless it matches this release."""
     found = settings().operations(check=False).schema_status()
     if not settings().tabular:
         show_json(
@@ -31,23 +31,23 @@ def status() -> ExitCode:
             {"schema": found.schema, "found": found.found, "expected": found.expected, "current": found.current},
         )
     elif found.current:
-        click.echo(f"schema {found.schema} is at version {found.found}, as this release needs")
+        click.echo(f"schema {found.schema} is at version {found.found}, which this release requires")
     else:
         has = "has no tables" if found.found is None else f"is at version {found.found}"
-        click.echo(f"schema {found.schema} {has}; this release needs version {found.expected}")
+        click.echo(f"schema {found.schema} {has}; this release requires version {found.expected}")
         newer = found.found is not None and found.found > found.expected
-        note("upgrade holdfast here" if newer else "run `holdfast schema migrate`")
+        note("upgrade holdfast" if newer else "run `holdfast schema migrate`")
     return ExitCode.DONE if found.current else ExitCode.PARTIAL
 
 
 @command(cli, name="migrate")
-@click.option("--lock-timeout", type=DURATION, default="10s", show_default=True, help="How long to wait for the lock.")
+@click.option("--lock-timeout", type=DURATION, default="10s", show_default=True, help="Maximum wait for the lock.")
 def migrate(lock_timeout: timedelta) -> None:
-    """Bring the tables to the version this release needs. Safe to run twice, and while workers run."""
-    applied = settings().operations(make=True, check=False).migrate(lock_timeout)
+    """Migrate the schema to the version of this release. Safe to repeat, and safe while workers run."""
+    applied = settings().operations(create=True, check=False).migrate(lock_timeout)
     if not settings().tabular:
         show_json(settings(), {"applied": applied})
         return
     for name in applied:
         click.echo(name)
-    note("the tables are up to date" if applied else "the tables were up to date")
+    note("the schema is up to date" if applied else "the schema was already up to date")

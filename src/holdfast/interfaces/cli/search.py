@@ -1,4 +1,4 @@
-"""`holdfast search`: one text looked for in everything an operator can see."""
+"""`holdfast search`: finds a text in failure groups and deliveries."""
 
 import shlex
 
@@ -16,10 +16,10 @@ from holdfast.stores.query import FailureGroup
 
 @command(name="search")
 @click.argument("text")
-@click.option("--limit", type=PAGE, default=20, show_default=True, help="How many deliveries.")
-@click.option("--after", metavar="MARK", help="Continue a search: the mark that it printed.")
+@click.option("--limit", type=PAGE, default=20, show_default=True, help="Maximum number of deliveries.")
+@click.option("--after", metavar="CURSOR", help="Continue a search from the cursor that it printed.")
 def cli(text: str, limit: int, after: str | None) -> None:
-    """Find failure groups and deliveries by a part of an id, an error, a key, tenant, type, consumer or payload.
+    """Find failure groups and deliveries by part of an id, error, key, tenant, type, consumer or payload.
 
     \b
       holdfast search "connection refused"
@@ -59,7 +59,7 @@ def cli(text: str, limit: int, after: str | None) -> None:
 
 
 def reach(found: Found) -> str:
-    """How far a search looked, for people."""
+    """Describes which deliveries a search covered."""
     dead = (
         "all dead letters" if found.dead_scanned is None else f"about {found.dead_scanned:,} of the newest dead letters"
     )

@@ -1,4 +1,4 @@
-"""What every command shares: which store, which app, who acts, how output looks."""
+"""Options that every command accepts: store, app, actor, output format and logs."""
 
 import getpass
 import os
@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """The shared options of one command line, wherever on it they stood."""
+    """The shared options of one command line. They may stand before or after the subcommand."""
 
     dsn: str | None = None
     schema: str | None = None
@@ -43,34 +43,34 @@ class Settings:
         return self.format == "table"
 
     def who(self) -> str:
-        """Who acts: as given, or user@host."""
+        """The actor for the audit log: --actor, else user@host."""
         if self.actor is not None:
             if not self.actor.strip():
-                raise ConfigurationError("--actor is empty; every action names who did it")
+                raise ConfigurationError("--actor must not be empty; the audit log records it with every action")
             return self.actor
         try:
             user = getpass.getuser()
-        except (KeyError, OSError):  # a container may run a user that has no name
+        except (KeyError, OSError):  # in a container the user may have no name
             user = f"uid{os.getuid()}"
         return f"{user}@{socket.gethostname()}"
 
     @property
     def uses_app(self) -> bool:
-        """Whether this command imports the app: it was named with --app, or the store is the app's."""
+        """Whether this command imports the app: --app was passed, or no DSN was given."""
         return self.app is not None or not (self.dsn or os.environ.get("HOLDFAST_DSN"))
 
     def app_spec(self) -> str | None:
-        """The app that was named: by --app, HOLDFAST_APP, or [tool.holdfast] in the nearest pyproject.toml."""
+        """The app: from --app, HOLDFAST_APP, or [tool.holdfast] in the nearest pyproject.toml."""
         return self.app or os.environ.get("HOLDFAST_APP") or _configured_app()
 
     def load_app(self) -> "Holdfast":
-        """Imports the app that was named; user code runs."""
+        """Imports the app. This runs user code."""
         from holdfast.app.locate import load_app
 
         spec = self.app_spec()
         if spec is None:
             raise click.UsageError(
-                "no app was named; pass --app module:attribute, set HOLDFAST_APP, or write app = "
+                "no app is configured; pass --app module:attribute, set HOLDFAST_APP, or write app = "
                 '"module:attribute" under [tool.holdfast] in pyproject.toml'
             )
         try:
@@ -80,14 +80,16 @@ class Settings:
         except SystemExit as error:
             raise AppFailed(f"app {spec!r} cannot be loaded: importing it called sys.exit({error.code})") from error
 
-    def store(self, *, make: bool = False) -> "Store":
-        """The store that was named, nothing connected yet. A SQLite file must exist unless it is to be made."""
+    def store(self, *, create: bool = False) -> "Store":
+        """Opens the store without connecting. A SQLite file must exist unless `create` is set."""
         if self.opened is None:
             self.opened = self._open()
             click.get_current_context().call_on_close(self.opened.close_sync)
         path = getattr(self.opened, "path", None)
-        if not make and isinstance(path, Path) and not path.exists():
-            raise StoreUnavailable(self.opened.name, "there is no such file; `holdfast schema migrate` makes it")
+        if not create and isinstance(path, Path) and not path.exists():
+            raise StoreUnavailable(
+                self.opened.name, "the file does not exist; create it with `holdfast schema migrate`"
+            )
         return self.opened
 
     def _open(self) -> "Store":
@@ -98,28 +100,28 @@ class Settings:
             return open_store(dsn, self.schema or "holdfast", role="holdfast-cli", pool_size=2)
         if self.app_spec() is None:
             raise click.UsageError(
-                "no store was named; pass --dsn, set HOLDFAST_DSN (sqlite:///path or postgresql://…), or name an app "
-                "with --app module:attribute"
+                "no store is configured; pass --dsn, set HOLDFAST_DSN (sqlite:///path or postgresql://…), or pass "
+                "--app module:attribute"
             )
         app = self.load_app()
         return app.store if self.schema in (None, app.schema) else open_store(app.dsn, self.schema or app.schema)
 
-    def operations(self, *, make: bool = False, check: bool = True) -> "SyncOperations":
-        """The operations on the store that was named; its tables fit this release unless nobody cares."""
+    def operations(self, *, create: bool = False, check: bool = True) -> "SyncOperations":
+        """Opens the operations on the store. With `check` it raises if the schema version does not match this release."""
         from holdfast.ops.service import SyncOperations
 
-        store = self.store(make=make)
+        store = self.store(create=create)
         if check:
             store.check_schema()
         return SyncOperations(store)
 
     def confirm(self, question: str, item: str) -> None:
-        """Goes on if --yes was given or a person says so; `Refused` where nobody can be asked."""
+        """Returns if --yes was passed or the user confirms. Raises `Refused` if stdin is not a terminal."""
         if self.yes:
             return
         if not sys.stdin.isatty():
             raise Refused(
-                question, item, "not confirmed, and there is no terminal to ask on", "add --yes, or look with --dry-run"
+                question, item, "not confirmed, and stdin is not a terminal", "pass --yes, or preview with --dry-run"
             )
         if not click.confirm(f"{question} {item}?", err=True):
             click.echo("nothing was changed", err=True)
@@ -127,49 +129,49 @@ class Settings:
 
 
 def settings() -> Settings:
-    """The settings of the command that runs."""
+    """The settings of the running command."""
     return click.get_current_context().ensure_object(Settings)
 
 
 def shared_options(*, acts: bool, logs: bool = False) -> list[click.Parameter]:
-    """The options every command takes. Those that mean nothing to it are accepted and not shown."""
+    """The options that every command accepts. Options without effect on a command are hidden from its help."""
     return [
-        _option("--dsn", metavar="DSN", help="The store: sqlite:///path or postgresql://…  [env: HOLDFAST_DSN]"),
+        _option("--dsn", metavar="DSN", help="Store: sqlite:///path or postgresql://…  [env: HOLDFAST_DSN]"),
         _option("--schema", metavar="NAME", help="Schema (PostgreSQL) or table prefix (SQLite).  [default: holdfast]"),
+        _option("--app", metavar="SPEC", help="App: module:attribute or file.py:attribute.  [env: HOLDFAST_APP]"),
+        _option("--format", type=click.Choice(FORMATS), help="Output format.  [default: table]"),
+        _option("--actor", metavar="NAME", hidden=not acts, help="Actor for the audit log.  [default: user@host]"),
         _option(
-            "--app", metavar="SPEC", help="The app, as module:attribute or file.py:attribute.  [env: HOLDFAST_APP]"
+            "--yes", "-y", is_flag=True, hidden=not acts, help="Skip confirmation of bulk and destructive actions."
         ),
-        _option("--format", type=click.Choice(FORMATS), help="How data is printed.  [default: table]"),
-        _option("--actor", metavar="NAME", hidden=not acts, help="Who acts, for the audit.  [default: user@host]"),
-        _option("--yes", "-y", is_flag=True, hidden=not acts, help="Do not ask before bulk or destructive actions."),
         _option(
             "--log-format",
             type=click.Choice(("auto", "console", "json")),
             hidden=not logs,
             envvar="HOLDFAST_LOG_FORMAT",
-            help="How logs are written to stderr; auto is console on a terminal.  [env: HOLDFAST_LOG_FORMAT]",
+            help="Log format on stderr. auto: console on a terminal, else json.  [env: HOLDFAST_LOG_FORMAT]",
         ),
         _option(
             "--log-level",
             type=click.Choice(("debug", "info", "warning", "error"), case_sensitive=False),
             hidden=not logs,
             envvar="HOLDFAST_LOG_LEVEL",
-            help="What is logged.  [default: info; env: HOLDFAST_LOG_LEVEL]",
+            help="Minimum log level.  [default: info; env: HOLDFAST_LOG_LEVEL]",
         ),
     ]
 
 
 def _option(*names: str, **more: Any) -> click.Option:
-    return click.Option(names, expose_value=False, callback=_keep, **more)
+    return click.Option(names, expose_value=False, callback=_store_value, **more)
 
 
-def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+def _store_value(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     if value not in (None, False) and param.name is not None:
         setattr(ctx.ensure_object(Settings), param.name, value)
 
 
 def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
-    """Makes a function the group of commands about one thing; the shared options may stand after its name, too."""
+    """Decorator: turns a function into a command group that also accepts the shared options after its name."""
 
     def decorate(function: Callable[[], None]) -> click.Group:
         made = click.group(name=name)(function)
@@ -185,7 +187,7 @@ def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
 def command(
     parent: click.Group | None = None, *, acts: bool = False, logs: bool = False, **more: Any
 ) -> Callable[[C], click.Command]:
-    """Makes a function a command that takes the shared options too; what it returns is its exit code."""
+    """Decorator: turns a function into a command with the shared options. Its return value is the exit code."""
 
     def decorate(function: C) -> click.Command:
         made: click.Command = click.command(**more)(function)
@@ -211,7 +213,7 @@ def _configured_app() -> str | None:
             return None
         if not _is_trusted(file, here):
             raise ConfigurationError(
-                f"{file} names the app {str(found)[:200]!r} but belongs to another user, so it is not imported; pass --app or "
+                f"{file} names the app {str(found)[:200]!r} but is owned by another user, so it is not imported; pass --app or "
                 "set HOLDFAST_APP"
             )
         return str(found)
@@ -219,7 +221,9 @@ def _configured_app() -> str | None:
 
 
 def _is_trusted(file: Path, here: Path) -> bool:
-    """Whether a file that makes code run belongs to this user, to root, or to the owner of the working directory if it
-    is there: in a shared folder such as /tmp another user could have put it."""
+    """Whether a file is owned by this user or root, or by the owner of the working directory if it lies there.
+
+    The file names code to import, and in a shared directory such as /tmp another user could have created it.
+    """
     owners = {os.getuid(), 0} | ({here.stat().st_uid} if file.parent == here else set())
     return {file.stat().st_uid, file.lstat().st_uid} <= owners

@@ -1,4 +1,4 @@
-"""`holdfast stats`: what waits, runs and has failed."""
+"""`holdfast stats`: counts of pending, running and failed deliveries."""
 
 import sys
 import time
@@ -24,49 +24,49 @@ if TYPE_CHECKING:
 
 
 @command(name="stats")
-@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
-@click.option("--every", type=DURATION, default="2s", show_default=True, help="How often, with --watch.")
-@click.option("--exact", is_flag=True, help="Count to the end, however much there is.")
-@click.option("--fail-if", metavar="CONDITIONS", help="Exit 1 if one holds, such as failed>10,oldest>5m.")
+@click.option("--watch", is_flag=True, help="Refresh until interrupted.")
+@click.option("--every", type=DURATION, default="2s", show_default=True, help="Refresh interval of --watch.")
+@click.option("--exact", is_flag=True, help="Count exactly. The time grows with the number of deliveries.")
+@click.option("--fail-if", metavar="CONDITIONS", help="Exit with 1 if a condition holds, such as failed>10,oldest>5m.")
 def cli(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> ExitCode:
-    """Count what waits, runs and has failed, per queue and consumer.
+    """Count pending, in-flight and failed deliveries per queue and consumer.
 
-    LAG is how long the oldest delivery that is due, or event that is to be relayed, has waited. Counts are exact up to
-    500,000 in all; beyond that a large one is a lower bound, shown as 200,000+. --fail-if takes failed, pending,
-    in_flight, discarded, suspects, workers and oldest, with > >= < <= =; it counts to the end where that decides.
+    LAG is how long the oldest due delivery, or the oldest event to relay, has been waiting. Counts are exact up to a total
+    of 500,000. Above that, a large count is a lower bound, shown as 200,000+. --fail-if accepts failed, pending, in_flight,
+    discarded, suspects, workers and oldest with > >= < <= =. It counts exactly where a lower bound cannot decide.
     """
     conditions = [] if fail_if is None else read_conditions(fail_if)
     ops = settings().operations()
     if not watch:
-        stats = _counted(ops, conditions, exact)
+        stats = _read_stats(ops, conditions, exact)
         _show(stats)
-        return _judge(stats, conditions)
+        return _check(stats, conditions)
     live = settings().tabular and sys.stdout.isatty()
-    with console().screen() if live else _still() as screen:
+    with console().screen() if live else _NoScreen() as screen:
         while True:
-            stats = _counted(ops, conditions, exact)
+            stats = _read_stats(ops, conditions, exact)
             if live:
-                screen.update(_picture(stats))
+                screen.update(_render(stats))
             else:
                 _show(stats)
                 sys.stdout.flush()
             if any(condition.holds(stats) for condition in conditions):
                 break
             time.sleep(max(0.1, every.total_seconds()))
-    return _judge(stats, conditions)
+    return _check(stats, conditions)
 
 
-def _counted(ops: "SyncOperations", conditions: list[Condition], exact: bool) -> Stats:
+def _read_stats(ops: "SyncOperations", conditions: list[Condition], exact: bool) -> Stats:
     stats = ops.stats(exact=exact)
     if all(condition.settled(stats) for condition in conditions):
         return stats
     return ops.stats(exact=True)
 
 
-class _still:  # noqa: N801
-    """No screen: each picture follows the one before."""
+class _NoScreen:
+    """Stands for the full screen when output is not a terminal: updates are printed one after another."""
 
-    def __enter__(self) -> "_still":
+    def __enter__(self) -> "_NoScreen":
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -74,7 +74,7 @@ class _still:  # noqa: N801
     def update(self, _: object) -> None: ...
 
 
-def _judge(stats: Stats, conditions: list[Condition]) -> ExitCode:
+def _check(stats: Stats, conditions: list[Condition]) -> ExitCode:
     broken = [condition for condition in conditions if condition.holds(stats)]
     for condition in broken:
         note(f"check failed: {condition.describe(stats)}")
@@ -83,12 +83,12 @@ def _judge(stats: Stats, conditions: list[Condition]) -> ExitCode:
 
 def _show(stats: Stats) -> None:
     if settings().tabular:
-        console().print(_picture(stats))
+        console().print(_render(stats))
     else:
         show_json(settings(), stats)
 
 
-def _picture(stats: Stats) -> "Group":
+def _render(stats: Stats) -> "Group":
     from rich.console import Group
     from rich.text import Text
 
@@ -119,7 +119,7 @@ def _picture(stats: Stats) -> "Group":
 def _relay_columns(stats: Stats) -> "list[Column[RelayState]]":
     def remark(one: RelayState) -> str:
         if one.rewound:
-            return "stands still: see doctor"
+            return "stopped: see doctor"
         if one.name in stats.paused_consumers:
             return "paused"
         return "" if one.owner else "not running"
@@ -143,7 +143,7 @@ def _source_columns(stats: Stats) -> "list[Column[IntakeReport]]":
         Column("CONSUMER", lambda one: one.consumer),
         Column("WAITING", lambda one: count(one.waiting), right=True),
         Column("UNACKNOWLEDGED", lambda one: count(one.unacknowledged), right=True),
-        Column("SEEN", lambda one: ago(one.reported_at, stats.now)),
+        Column("REPORTED", lambda one: ago(one.reported_at, stats.now)),
         Column("", lambda one: one_line(one.problem or ""), style=lambda one: "yellow", loose=True),
     ]
 

@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: columns where there is room, flowing lines where there is not; ids always whole."""
+"""Tables that fit the terminal width. Rows that do not fit are wrapped into several lines; ids are never truncated."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GAP = 2
-_LEAST = 24
+_MIN_LOOSE = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
     """A column of a table.
 
-    A `loose` one is shortened where space is short. `longer` says more where there is room for it. A `titled` one keeps
-    its title where the cells flow, as a number does: two times alone do not say which is which.
+    A `loose` column may be truncated. `longer` formats a longer text, used if it fits. In wrapped rows, `titled` and
+    right-aligned columns keep their title, because a bare number or time would be ambiguous.
     """
 
     title: str
@@ -33,15 +33,15 @@ class Column(Generic[T]):
 
 
 def lines_of(items: Iterable[T], columns: Sequence[Column[T]], width: int) -> "list[Text]":
-    """The lines of a table that is not wider than `width`, or of a list that flows when no table fits."""
+    """The lines of a table that is at most `width` wide, or of wrapped rows if no table fits."""
     items = list(items)
     for longer in (True, False):
         rows = [[_cell(column, item, longer) for column in columns] for item in items]
-        widths = _widths(columns, rows, width, 2 * _LEAST if longer else _LEAST)
+        widths = _widths(columns, rows, width, 2 * _MIN_LOOSE if longer else _MIN_LOOSE)
         if widths is not None:
             return [*_head(columns, widths), *(_line(columns, row, widths) for row in rows)]
     rows = [[_cell(column, item, False) for column in columns] for item in items]
-    return [line for row in rows for line in _flow(columns, row, width)]
+    return [line for row in rows for line in _wrapped_row(columns, row, width)]
 
 
 def _cell(column: Column[T], item: T, longer: bool) -> "Text":
@@ -53,7 +53,7 @@ def _cell(column: Column[T], item: T, longer: bool) -> "Text":
 
 
 def _widths(columns: Sequence[Column[T]], rows: Sequence[Sequence["Text"]], width: int, least: int) -> list[int] | None:
-    """How wide each column is; none when they do not fit although the loose ones give what they can."""
+    """The width of each column, or None if the columns do not fit even with loose ones truncated."""
     wanted = [max([len(column.title), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
     over = sum(wanted) + _GAP * (len(columns) - 1) - width
     for at in reversed(range(len(columns))):
@@ -85,8 +85,8 @@ def _line(columns: Sequence[Column[T]], cells: Sequence["Text"], widths: Sequenc
     return line
 
 
-def _flow(columns: Sequence[Column[T]], cells: Sequence["Text"], width: int) -> "Iterable[Text]":
-    """The cells one after another, numbers with their titles, on as many lines as they need."""
+def _wrapped_row(columns: Sequence[Column[T]], cells: Sequence["Text"], width: int) -> "Iterable[Text]":
+    """One row as wrapped lines."""
     from rich.text import Text
 
     line = Text()
@@ -95,7 +95,7 @@ def _flow(columns: Sequence[Column[T]], cells: Sequence["Text"], width: int) -> 
             continue
         part = Text.assemble((f"{column.title.lower()} ", "dim"), cell) if column.right or column.titled else cell
         if column.loose:
-            part.truncate(max(_LEAST, width - 2), overflow="ellipsis")
+            part.truncate(max(_MIN_LOOSE, width - 2), overflow="ellipsis")
         if line.plain.strip() and line.cell_len + _GAP + part.cell_len > width:
             yield line
             line = Text("  ")

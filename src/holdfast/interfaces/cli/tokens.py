@@ -1,4 +1,4 @@
-"""`holdfast tokens`: what opens the HTTP API."""
+"""`holdfast tokens`: access tokens of the HTTP API and the console."""
 
 import click
 
@@ -12,42 +12,42 @@ from holdfast.stores.token import Scope, Token
 
 @group("tokens")
 def cli() -> None:
-    """Make, list and revoke the tokens of the HTTP API."""
+    """Create, list and revoke access tokens of the HTTP API and the console."""
 
 
 @command(cli, name="create", acts=True)
-@click.option("--name", required=True, help="Who will act with it: the audit says this name.")
+@click.option("--name", required=True, help="Name of the token holder, recorded in the audit log.")
 @click.option(
     "--scope",
     type=click.Choice([one.value for one in Scope]),
     default="read",
     show_default=True,
-    help="What it lets do.",
+    help="What the token may do.",
 )
-@click.option("--expires", help="When it ends, such as 90d. Left out: never.")
+@click.option("--expires", help="Lifetime, such as 90d.  [default: never expires]")
 def create(name: str, scope: str, expires: str | None) -> None:
-    """Make a token and show its secret, this once."""
+    """Create a token and print its secret. The secret is shown only once."""
     made = settings().operations().create_token(name, scope=scope, expires=expires, actor=settings().who())
     if settings().tabular:
         click.echo(made.secret)
-        note(f"token {made.token.id} for {name}, scope {scope}; keep the line above, it cannot be shown again")
+        note(f"created token {made.token.id} for {name}, scope {scope}; save the secret above, it is not shown again")
     else:
         show_json(settings(), made)
 
 
 @command(cli, name="list")
 def list_() -> None:
-    """List the tokens, revoked ones too; their secrets are known to nobody."""
+    """List tokens, including revoked ones. Secrets are not stored and cannot be shown."""
     ops = settings().operations()
     found, now = ops.tokens(), ops.now()
     columns: list[Column[Token]] = [
         Column("ID", lambda one: one.id),
         Column("NAME", lambda one: one.name),
         Column("SCOPE", lambda one: one.scope.value),
-        Column("BEGINS", lambda one: f"{one.prefix}…"),
+        Column("PREFIX", lambda one: f"{one.prefix}…"),
         Column("STATE", _state, style=lambda one: "green" if one.valid else "red"),
         Column(
-            "USED",
+            "LAST USED",
             lambda one: "never" if one.last_used_at is None else ago(one.last_used_at, now),
             longer=lambda one: moment(one.last_used_at, now) or "never",
         ),
@@ -56,18 +56,18 @@ def list_() -> None:
             lambda one: "" if one.expires_at is None else ago(one.expires_at, now),
             longer=lambda one: moment(one.expires_at, now),
         ),
-        Column("MADE BY", lambda one: one.created_by),
+        Column("CREATED BY", lambda one: one.created_by),
     ]
-    show_list(settings(), found, columns, "no token yet; `holdfast tokens create --name ci --scope read` makes one")
+    show_list(settings(), found, columns, "no tokens; create one with `holdfast tokens create --name ci --scope read`")
 
 
 @command(cli, name="revoke", acts=True)
 @click.argument("token")
 @REASON
 def revoke(token: str, reason: str | None) -> None:
-    """End a token at once, by its id or its name."""
+    """Revoke a token immediately, by id or name."""
     settings().operations().revoke_token(token, actor=settings().who(), reason=reason)
-    note(f"token {token} opens nothing any more")
+    note(f"token {token} revoked")
 
 
 def _state(one: Token) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast version`: what runs here."""
+"""`holdfast version`: prints versions."""
 
 import platform
 import sqlite3
@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.settings import command, settings
 
 @command(name="version")
 def cli() -> None:
-    """Print the version, and those of what it stands on."""
+    """Print the versions of holdfast, Python, SQLite and psycopg."""
     found = {"holdfast": __version__, "python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     try:
         found["psycopg"] = installed("psycopg")

@@ -1,4 +1,4 @@
-"""`holdfast webhooks`: endpoints that events are posted to."""
+"""`holdfast webhooks`: manages webhook endpoints."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,26 +24,26 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @group("webhooks")
 def cli() -> None:
-    """Look at webhook endpoints, add, disable and test them, change their secret."""
+    """List, add, test, disable and enable webhook endpoints, and rotate their secrets."""
 
 
-def _reach(function: C) -> C:
-    """The options that say where requests may go."""
+def _destination_options(function: C) -> C:
+    """Adds the options that allow request destinations."""
     network = click.option(
         "--allow-network",
         "networks",
         multiple=True,
         metavar="NETWORK",
-        help="A private network that may be called, such as 10.1.0.0/16.  [env: HOLDFAST_WEBHOOK_NETWORKS]",
+        help="Allow this private network, such as 10.1.0.0/16. Repeatable.  [env: HOLDFAST_WEBHOOK_NETWORKS]",
     )
     http = click.option(
-        "--allow-http", "http", is_flag=True, help="Also send unencrypted.  [env: HOLDFAST_WEBHOOK_HTTP=1]"
+        "--allow-http", "http", is_flag=True, help="Allow http:// URLs.  [env: HOLDFAST_WEBHOOK_HTTP=1]"
     )
     return network(http(function))
 
 
 def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
-    """What the app allows where it was named or names the store, else the environment; and what was given here."""
+    """The options of the app if this command uses one, else of the environment, extended by the command line."""
     from holdfast.outbound.webhooks.options import WebhookOptions
 
     found = settings().load_app().webhooks.options if settings().uses_app else WebhookOptions.from_environment()
@@ -51,9 +51,9 @@ def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
 
 
 @command(cli, name="list")
-@click.option("--tenant", metavar="NAME", help="Only this tenant's.")
+@click.option("--tenant", metavar="NAME", help="Only this tenant.")
 def list_(tenant: str | None) -> None:
-    """List endpoints. Secrets are never shown again."""
+    """List endpoints. Secrets are not shown."""
     ops = settings().operations()
     found, now = ops.webhooks(tenant=tenant, show_path=True), ops.now()
     columns: list[Column[Webhook]] = [
@@ -71,7 +71,7 @@ def list_(tenant: str | None) -> None:
         Column("PENDING", lambda one: f"{one.pending:,}", right=True),
         Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
     ]
-    show_list(settings(), found, columns, "no endpoint yet: `holdfast webhooks add URL --event order.*` makes one")
+    show_list(settings(), found, columns, "no endpoints; add one with `holdfast webhooks add URL --event order.*`")
 
 
 def _state(one: Webhook) -> str:
@@ -80,14 +80,21 @@ def _state(one: Webhook) -> str:
 
 @command(cli, name="add", acts=True)
 @click.argument("url")
-@click.option("--event", "events", multiple=True, required=True, metavar="TYPE", help="A type or pattern; repeatable.")
-@click.option("--tenant", metavar="NAME", help="Whose events: those published with the header tenant=NAME.")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header to send along; repeatable.")
-@click.option("--rate", type=float, metavar="N", help="At most so many requests per second, by all workers together.")
 @click.option(
-    "--concurrency", type=int, default=10, metavar="N", show_default=True, help="Requests at once per worker."
+    "--event", "events", multiple=True, required=True, metavar="TYPE", help="Event type or pattern. Repeatable."
 )
-@_reach
+@click.option("--tenant", metavar="NAME", help="Only events published with the header tenant=NAME.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Additional request header. Repeatable.")
+@click.option("--rate", type=float, metavar="N", help="Maximum requests per second, over all workers.")
+@click.option(
+    "--concurrency",
+    type=int,
+    default=10,
+    metavar="N",
+    show_default=True,
+    help="Maximum concurrent requests per worker.",
+)
+@_destination_options
 def add(
     url: str,
     events: tuple[str, ...],
@@ -98,7 +105,7 @@ def add(
     networks: tuple[str, ...],
     http: bool,
 ) -> None:
-    """Post events to URL from now on. Prints the id and the secret, which is shown this once."""
+    """Send events to URL from now on. Prints the id and the secret. The secret is shown only once."""
     added = (
         settings()
         .operations()
@@ -118,51 +125,51 @@ def add(
 
 @command(cli, name="test", acts=True)
 @click.argument("id")
-@_reach
+@_destination_options
 def test(id: str, networks: tuple[str, ...], http: bool) -> ExitCode:
-    """Post a signed event of type webhook.test from here and show the answer. Exit code 1 unless it was accepted."""
-    tried = settings().operations().test_webhook(id, actor=settings().who(), options=_options(networks, http))
+    """Send a signed webhook.test event from this machine and show the response. Exits with 1 unless it is accepted."""
+    result = settings().operations().test_webhook(id, actor=settings().who(), options=_options(networks, http))
     if not settings().tabular:
-        show_json(settings(), tried)
-    elif tried.status is None:
-        note(f"no answer: {tried.error}")
+        show_json(settings(), result)
+    elif result.status is None:
+        note(f"no response: {result.error}")
     else:
-        word = "accepted" if tried.accepted else "refused"
-        console().print(f"{word}: {tried.status} after {tried.latency.total_seconds() * 1000:.0f} ms")
-        if tried.excerpt:
-            console().print(printable(tried.excerpt))
-    return ExitCode.DONE if tried.accepted else ExitCode.PARTIAL
+        verdict = "accepted" if result.accepted else "refused"
+        console().print(f"{verdict}: {result.status} after {result.latency.total_seconds() * 1000:.0f} ms")
+        if result.excerpt:
+            console().print(printable(result.excerpt))
+    return ExitCode.DONE if result.accepted else ExitCode.PARTIAL
 
 
 @command(cli, name="disable", acts=True)
 @click.argument("id")
-@click.option("--reason", metavar="TEXT", required=True, help="Why, for the list and the audit.")
+@click.option("--reason", metavar="TEXT", required=True, help="Reason, shown in the list and stored in the audit log.")
 def disable(id: str, reason: str) -> None:
-    """Make no more deliveries for an endpoint, and hold those there are."""
+    """Disable an endpoint: it gets no new deliveries, and existing ones are held."""
     disabled = settings().operations().disable_webhook(id, actor=settings().who(), reason=reason)
     if disabled:
-        note(f"endpoint {id} is disabled; `holdfast webhooks enable {id}` lets it go on")
+        note(f"endpoint {id} disabled; enable it with `holdfast webhooks enable {id}`")
     else:
-        note(f"endpoint {id} was disabled before")
+        note(f"endpoint {id} was already disabled")
 
 
 @command(cli, name="enable", acts=True)
 @click.argument("id")
 @REASON
 def enable(id: str, reason: str | None) -> None:
-    """Go on with what was held, and with events from now on."""
+    """Enable an endpoint: it gets its held deliveries and new events."""
     enabled = settings().operations().enable_webhook(id, actor=settings().who(), reason=reason)
-    note(f"endpoint {id} goes on" if enabled else f"endpoint {id} was not disabled")
+    note(f"endpoint {id} enabled" if enabled else f"endpoint {id} was not disabled")
 
 
 @command(cli, name="rotate-secret", acts=True)
 @click.argument("id")
 @click.option(
-    "--overlap", default="1d", show_default=True, metavar="DURATION", help="How long the old one signs as well."
+    "--overlap", default="1d", show_default=True, metavar="DURATION", help="Time that the old secret also signs."
 )
 @REASON
 def rotate_secret(id: str, overlap: str, reason: str | None) -> None:
-    """Give an endpoint a new secret. Prints it, this once."""
+    """Rotate the secret of an endpoint. Prints the new secret, which is shown only once."""
     who = settings().who()
     _show(settings().operations().rotate_webhook_secret(id, actor=who, overlap=overlap, reason=reason))
 
@@ -173,4 +180,4 @@ def _show(added: "Added") -> None:
         return
     console().print(f"id      {added.id}")
     console().print(f"secret  {added.secret}")
-    note("the secret is not shown again; give it to whoever receives these webhooks")
+    note("save the secret, it is not shown again; the receiver needs it to verify signatures")

@@ -19,30 +19,47 @@ if TYPE_CHECKING:
 
 
 @command(name="worker", logs=True)
-@click.option("--queues", metavar="A:10,B", help="Only these queues, each with its slots.  [default: all]")
+@click.option("--queues", metavar="A:10,B", help="Only these queues, with slots per queue.  [default: all]")
 @click.option(
-    "--concurrency", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Slots, where none are said."
-)
-@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="How many processes.")
-@click.option(
-    "--lease", type=DURATION, default="30s", show_default=True, help="How soon a dead worker's work is taken over."
-)
-@click.option(
-    "--grace", type=DURATION, default="30s", show_default=True, help="How long running handlers may go on at the end."
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    help="Slots per queue without an explicit number.",
 )
 @click.option(
-    "--generation", type=click.IntRange(0), metavar="N", help="The deploy this worker is of.  [default: the app's]"
+    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of worker processes."
 )
-@click.option("--until-idle", is_flag=True, help="Stop when nothing is left to do within a minute.")
+@click.option(
+    "--lease",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Time after which deliveries of a dead worker are taken over.",
+)
+@click.option(
+    "--grace",
+    type=DURATION,
+    default="30s",
+    show_default=True,
+    help="Time that running handlers have to finish at shutdown.",
+)
+@click.option(
+    "--generation",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Generation (deploy) of this worker.  [default: the app's]",
+)
+@click.option("--until-idle", is_flag=True, help="Exit when no delivery is due within a minute.")
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65_000),
     default=0,
     metavar="PORT",
-    help="Tell metrics here.  [default: no]",
+    help="Serve Prometheus metrics and health on this port.  [default: off]",
 )
 @click.option(
-    "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to tell them at."
+    "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to serve metrics on."
 )
 @click.option("--suspects", is_flag=True, hidden=True)
 def cli(
@@ -59,7 +76,8 @@ def cli(
 ) -> int:
     """Run the app's handlers until interrupted.
 
-    The first SIGTERM or SIGINT lets running handlers finish, within --grace; a second one stops at once.
+    The first SIGTERM or SIGINT stops claiming and lets running handlers finish within --grace. The second one stops
+    immediately.
     """
     from holdfast.engine.options import WorkerOptions
     from holdfast.interfaces.cli.logs import configure_logs
@@ -79,21 +97,23 @@ def cli(
     )
     configure_logs(chosen.log_format, chosen.log_level.lower())
     if chosen.dsn is not None:
-        # The app reads it when it is made, and so do the processes that are started.
+        # The app reads it on import, and so do the worker processes that are started.
         os.environ["HOLDFAST_DSN"] = chosen.dsn
     app = chosen.load_app()
     if chosen.dsn is not None and app.dsn != chosen.dsn:
         raise ConfigurationError(
-            "the app names its own store, so --dsn does not reach it; let it say Holdfast() and read HOLDFAST_DSN"
+            "the app sets its store explicitly, so --dsn has no effect; create it with Holdfast() so that it reads HOLDFAST_DSN"
         )
     if chosen.schema is not None and app.schema != chosen.schema:
-        raise ConfigurationError(f"the app's schema is {app.schema!r}; a worker cannot take it to {chosen.schema!r}")
+        raise ConfigurationError(
+            f"--schema {chosen.schema!r} differs from the app's schema {app.schema!r}; change it in the app"
+        )
     spec = chosen.app_spec()
     assert spec is not None
     from holdfast.app.family import run_family
 
     try:
-        with _telling(app, options, processes):
+        with _metrics_server(app, options, processes):
             return run_family(spec, options, processes)
     except HoldfastError as error:
         from holdfast.app.locate import AppNotFound
@@ -103,8 +123,8 @@ def cli(
         raise
 
 
-def _telling(app: "Holdfast", options: "WorkerOptions", processes: int) -> AbstractContextManager[object]:
-    """Several processes tell their metrics themselves, each at its own port."""
+def _metrics_server(app: "Holdfast", options: "WorkerOptions", processes: int) -> AbstractContextManager[object]:
+    """Serves metrics of a single process. With several, each process serves its own on a separate port."""
     if not options.metrics_port or processes > 1:
         return nullcontext()
     from holdfast.interfaces.metrics.serve import serving
@@ -121,6 +141,8 @@ def _queues(text: str | None, slots: int) -> dict[str, int] | None:
             part.strip().rpartition(":") if part.strip().rpartition(":")[2].isdecimal() else (part.strip(), "", "")
         )
         if not name:
-            raise click.UsageError(f"--queues {text!r} has an empty name; write NAME or NAME:SLOTS, joined by commas")
+            raise click.UsageError(
+                f"--queues {text!r} has an empty name; write NAME or NAME:SLOTS, separated by commas"
+            )
         found[check_name("queue", name)] = int(count) if colon else slots
     return found

@@ -1,4 +1,4 @@
-"""`holdfast workers`: who is at work."""
+"""`holdfast workers`: lists workers."""
 
 from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import show_list, status_style
@@ -9,12 +9,12 @@ from holdfast.stores.worker import Worker
 
 @group("workers")
 def cli() -> None:
-    """Look at workers."""
+    """List workers."""
 
 
 @command(cli, name="list")
 def list_() -> None:
-    """List workers; one that is gone ended without a word."""
+    """List workers. `gone` means that the lease expired without a shutdown."""
     ops = settings().operations()
     found, now = ops.workers(), ops.now()
 
@@ -31,4 +31,4 @@ def list_() -> None:
         Column("QUEUES", lambda one: ", ".join(one.queues) or "all", loose=True),
         Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
     ]
-    show_list(settings(), found, columns, "no worker: run `holdfast worker --app module:attribute`")
+    show_list(settings(), found, columns, "no workers; start one with `holdfast worker --app module:attribute`")

@@ -36,7 +36,7 @@ from holdfast.interfaces.console.security import (
 )
 from holdfast.interfaces.console.stats_cache import StatsCache
 from holdfast.interfaces.console.user import Identify, User, identify
-from holdfast.interfaces.refusals import NOBODY, Refusals
+from holdfast.interfaces.refusals import UNAUTHENTICATED, Refusals
 from holdfast.ops.service import Operations
 from holdfast.produce.request_ids import RequestIdMiddleware
 
@@ -209,7 +209,7 @@ class Console:
             )
 
     async def _record_refusal(self, user: User | None, request: Request, why: str) -> None:
-        name, client = user.name if user else NOBODY, request.client
+        name, client = user.name if user else UNAUTHENTICATED, request.client
         await self._refusals.record(
             name, request.method, str(request.scope["path"]), why, client.host if client else None
         )

@@ -22,7 +22,7 @@ from holdfast.interfaces.console.security import (
     set_csrf_cookie,
 )
 from holdfast.interfaces.console.user import Role, User
-from holdfast.interfaces.refusals import NOBODY, Refusals
+from holdfast.interfaces.refusals import UNAUTHENTICATED, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.token import Scope
 
@@ -82,7 +82,7 @@ class LoginSessions:
             return _login_page(request, "The store is unavailable. Try again in a moment.", 503)
         if user is None:
             client = request.client.host if request.client else None
-            await self._refusals.record(NOBODY, "POST", "/login", "invalid, expired or revoked token", client)
+            await self._refusals.record(UNAUTHENTICATED, "POST", "/login", "invalid, expired or revoked token", client)
             return _login_page(request, "This token is invalid, expired or revoked.", 401)
         now = time.monotonic()
         self._sessions = {key: one for key, one in self._sessions.items() if one.expires_at > now}

@@ -1,1 +1,1 @@
-"""Tools for agents over the Model Context Protocol: what operators see, and the replay of one dead letter."""
+"""MCP server for agents: read-only inspection, and replay of single dead letters."""

@@ -1,1 +1,1 @@
-"""`/metrics` for Prometheus: as an ASGI app to mount, and as a small server beside a worker."""
+"""Prometheus metrics over HTTP: an ASGI app to mount, and a small server for a worker process."""

@@ -1,4 +1,4 @@
-"""Metrics over HTTP: `metrics_app` in an application of yours, `serving` next to a worker."""
+"""Metrics over HTTP: `metrics_app` to mount in an application, `serving` for a worker process."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ log = get_logger("holdfast.metrics")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 _CONNECTIONS = 16
 
 Message = MutableMapping[str, Any]
@@ -37,9 +37,9 @@ Page = Callable[[], tuple[int, str, bytes]]
 def metrics_app(
     hf: "Holdfast",
 ) -> Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]:
-    """An ASGI app that answers every GET with the metrics: `api.mount("/metrics", metrics_app(hf))`.
+    """An ASGI app that serves the metrics: `api.mount("/metrics", metrics_app(hf))`.
 
-    It asks for no credentials: put it where only your monitor reaches it.
+    It does not authenticate requests. Make it reachable only by your monitoring system.
     """
     figures = Figures(hf)
 
@@ -48,10 +48,14 @@ def metrics_app(
     ) -> None:
         if scope["type"] != "http":
             return
-        known = scope["method"] in ("GET", "HEAD")
-        body = (await asyncio.to_thread(lambda: exposition(figures.families()))).encode() if known else b"only GET\n"
+        allowed = scope["method"] in ("GET", "HEAD")
+        body = (
+            (await asyncio.to_thread(lambda: exposition(figures.families()))).encode()
+            if allowed
+            else b"method not allowed\n"
+        )
         headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 200 if known else 405, "headers": headers})
+        await send({"type": "http.response.start", "status": 200 if allowed else 405, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     return answer
@@ -59,7 +63,7 @@ def metrics_app(
 
 @contextlib.contextmanager
 def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
-    """Serves an app's `/metrics`, `/healthz` and `/readyz` at a port from separate threads; gives the port it took."""
+    """Serves `/metrics`, `/healthz` and `/readyz` of an app from separate threads. Yields the bound port."""
     figures = Figures(hf)
     pages: dict[str, Page] = {
         "/metrics": lambda: (200, CONTENT_TYPE, exposition(figures.families()).encode()),
@@ -83,10 +87,10 @@ def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers one request per connection, a few connections at a time.
+    """Serves one request per connection and a limited number of connections at a time.
 
-    The worker shares its file descriptors and threads with it, so a client must not be able to hold many: each has
-    `_PATIENCE` seconds to send its request, and a new one takes the place of the one that waits longest.
+    It shares file descriptors and threads with the worker, so a client must not hold many of them. Each client has
+    `_TIMEOUT` seconds to send its request. At the limit, a new connection evicts the one that has waited longest.
     """
 
     daemon_threads = True
@@ -97,14 +101,14 @@ class _Server(ThreadingHTTPServer):
         self._waiting: dict[socket.socket, float] = {}
         self._open = 0
         self._change = threading.Condition()
-        super().__init__(address, _Answer)
+        super().__init__(address, _RequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._change:
             if self._open >= _CONNECTIONS and self._waiting:
-                _hang_up(next(iter(self._waiting)))
-            # The one that was hung up on ends at once. If all are being answered, this one waits for its turn.
-            if not self._change.wait_for(lambda: self._open < _CONNECTIONS, timeout=_PATIENCE):
+                _disconnect(next(iter(self._waiting)))
+            # The evicted connection ends immediately. If all are being served, the new one waits.
+            if not self._change.wait_for(lambda: self._open < _CONNECTIONS, timeout=_TIMEOUT):
                 super().shutdown_request(request)
                 return
             self._open += 1
@@ -112,14 +116,14 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Called twice a second: ends connections whose request is not complete in time."""
+        """Runs twice a second and closes connections whose request is not complete in time."""
         with self._change:
             for one, since in self._waiting.items():
-                if time.monotonic() - since > _PATIENCE:
-                    _hang_up(one)
+                if time.monotonic() - since > _TIMEOUT:
+                    _disconnect(one)
 
-    def answers(self, request: socket.socket) -> None:
-        """Notes that a client's request is complete."""
+    def mark_received(self, request: socket.socket) -> None:
+        """Records that the request of a client is complete."""
         with self._change:
             self._waiting.pop(request, None)
 
@@ -132,18 +136,18 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
-        if not isinstance(error, OSError):  # a client that is gone needs no answer
+        if not isinstance(error, OSError):  # the client disconnected
             log.error("metrics request failed", **({} if error is None else raised(error)))
 
 
-class _Answer(BaseHTTPRequestHandler):
-    """Answers GET; the response has to be read within `_PATIENCE` seconds."""
+class _RequestHandler(BaseHTTPRequestHandler):
+    """Serves GET. The client must read the response within `_TIMEOUT` seconds."""
 
-    timeout = _PATIENCE
+    timeout = _TIMEOUT
     server: _Server
 
     def do_GET(self) -> None:
-        self.server.answers(self.connection)
+        self.server.mark_received(self.connection)
         page = self.server.pages.get(self.path.partition("?")[0].rstrip("/"), _unknown)
         status, content_type, body = page()
         self.send_response(status)
@@ -154,7 +158,7 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing: a monitor comes every few seconds."""
+        """Logs nothing: monitoring systems send a request every few seconds."""
 
 
 def _ready(hf: "Holdfast") -> Page:
@@ -179,6 +183,6 @@ def _unknown() -> tuple[int, str, bytes]:
     return 404, CONTENT_TYPE, b"see /metrics, /healthz and /readyz\n"
 
 
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # it may be gone already
+def _disconnect(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it may be closed already
         connection.shutdown(socket.SHUT_RDWR)
