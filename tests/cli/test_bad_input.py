@@ -23,6 +23,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "publish": ("order.placed", "{}"),
     "enqueue": ("mail", "{}"),
     "replay": ("--status", "failed", "--yes"),
+    "search": ("card declined",),
     "dlq list": (),
     "dlq show": (ABSENT,),
     "dlq groups": (),
@@ -126,7 +127,7 @@ def test_a_store_that_cannot_be_reached_is_named_without_its_password(shop: Shop
 def test_a_file_that_is_not_there_is_not_made(shop: Shop, name: str) -> None:
     result = shop.run("--dsn", f"sqlite:///{shop.folder / 'typo.db'}", *words(name))
     assert (result.exit_code, result.stdout) == (5, ""), result.stderr
-    assert "there is no such file" in result.stderr
+    assert "the file does not exist" in result.stderr
     assert not (shop.folder / "typo.db").exists()
 
 
@@ -146,7 +147,9 @@ def test_without_a_store_or_an_app_a_command_asks_for_one(
     given = name.split() if name == "worker" else words(name)
     result = shop.run(*given, env={"HOLDFAST_DSN": None})
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: no app was named" if name in NEEDS_APP else "error: no store was named")
+    assert result.stderr.startswith(
+        "error: no app is configured" if name in NEEDS_APP else "error: no store is configured"
+    )
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -175,33 +178,33 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     *(((*name.split(),), 2, "missing argument 'ID'") for name in BY_ID),
     *(((*name.split(), "--limit", bad), 2, "--limit") for name in LISTS for bad in ("0", "-5", "ten", "100000")),
     *(((*name.split(), "--before", "nonsense"), 2, "is not an id") for name in LISTS),
-    *(((*name.split(), "--since", "yesterday"), 2, "neither how long ago") for name in FILTERS),
-    *(((*name.split(), "--since", "5"), 2, "neither how long ago") for name in FILTERS),
-    *(((*name.split(), "--since", "1h", "--until", "2h"), 2, "--since is not before --until") for name in FILTERS),
+    *(((*name.split(), "--since", "yesterday"), 2, "neither an age") for name in FILTERS),
+    *(((*name.split(), "--since", "5"), 2, "neither an age") for name in FILTERS),
+    *(((*name.split(), "--since", "1h", "--until", "2h"), 2, "--since must be before --until") for name in FILTERS),
     *(((*name.split(), "--type", "a..b"), 2, "pattern") for name in FILTERS),
     *(((*name.split(), "--type", "'; drop table x"), 2, "pattern") for name in FILTERS),
     *(((name, "list", "--status", "lost"), 2, "'lost' is not one of") for name in ("deliveries", "jobs")),
-    (("deliveries", "list", "--status", "discarded", "--status", "failed"), 2, "stands alone"),
-    (("replay",), 2, "say what to replay"),
+    (("deliveries", "list", "--status", "discarded", "--status", "failed"), 2, "cannot be combined with other states"),
+    (("replay",), 2, "nothing is selected"),
     (("replay", "--id", "nonsense"), 2, "is not an id"),
     (("replay", "--id", ABSENT), 3, f"no delivery '{ABSENT}'"),
     (("replay", "--event-id", ABSENT), 3, f"no message '{ABSENT}'"),
-    (("replay", "--id", ABSENT, "--status", "failed"), 2, "leave --event-id and the filters out"),
+    (("replay", "--id", ABSENT, "--status", "failed"), 2, "--id cannot be combined"),
     (("replay", "--status", "failed", "--limit", "-1"), 2, "--limit"),
     (("replay", "--status", "failed", "--limit", "1000000"), 2, "--limit"),
     (("replay", "--status", "failed", "--generation", "-1"), 2, "--generation"),
-    (("replay", "--status", "failed"), 4, "no terminal to ask on; add --yes"),
+    (("replay", "--status", "failed"), 4, "stdin is not a terminal; pass --yes"),
     (("replay", "--plan", "absent.json"), 2, "cannot be read"),
-    (("dlq", "discard"), 2, "say what to discard"),
+    (("dlq", "discard"), 2, "nothing to discard is selected"),
     (("dlq", "discard", ABSENT), 3, ABSENT),
-    (("dlq", "discard", ABSENT, "--consumer", "mail"), 2, "leave the filters out"),
-    (("dlq", "discard", "--consumer", "billing"), 4, "add --yes"),
+    (("dlq", "discard", ABSENT, "--consumer", "mail"), 2, "ids cannot be combined with filters"),
+    (("dlq", "discard", "--consumer", "billing"), 4, "pass --yes"),
     (("dlq", "groups", "--limit", "0"), 2, "--limit"),
     (("dlq", "export", "--output", "/nowhere/x.jsonl"), 2, "cannot be written"),
     (("dlq", "nonsense"), 2, "no such command 'nonsense'"),
-    (("deliveries", "cancel"), 2, "say what to cancel"),
+    (("deliveries", "cancel"), 2, "nothing to cancel is selected"),
     (("deliveries", "cancel", ABSENT), 3, ABSENT),
-    (("deliveries", "cancel", "--consumer", "mail"), 4, "add --yes"),
+    (("deliveries", "cancel", "--consumer", "mail"), 4, "pass --yes"),
     (("jobs", "cancel"), 2, "missing argument"),
     (("jobs", "cancel", ABSENT), 3, f"no job '{ABSENT}'"),
     (("publish", "order.placed", "{bad"), 2, "is not JSON"),
@@ -209,7 +212,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("publish", "no spaces", "{}"), 2, "type name 'no spaces' is invalid"),
     (("publish", "order.placed"), 2, "missing argument 'JSON|-'"),
     (("publish", "order.placed", "{}", "--key", ""), 2, "key"),
-    (("publish", "order.placed", "{}", "--header", "nonsense"), 2, "is not NAME=VALUE"),
+    (("publish", "order.placed", "{}", "--header", "nonsense"), 2, "does not have the form NAME=VALUE"),
     (("publish", "order.placed", "{}", "--source", "a b"), 2, "source name 'a b' is invalid"),
     (("publish", "order.placed", "{}", "--generation", "-1"), 2, "--generation"),
     (
@@ -232,7 +235,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("consumers", "resume", "nobody"), 3, "no consumer 'nobody'"),
     (("consumers", "retire", "nobody", "--yes"), 3, "no consumer 'nobody'"),
     (("consumers", "retire", "billing", "--pattern", "x.*", "--yes"), 3, "subscription"),
-    (("consumers", "retire", "billing"), 4, "add --yes"),
+    (("consumers", "retire", "billing"), 4, "pass --yes"),
     (("cron", "run", "never"), 3, "known are nightly"),
     (("cron", "pause", "never"), 3, "no schedule 'never'"),
     (("cron", "resume", "never"), 3, "no schedule 'never'"),
@@ -246,7 +249,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("prune",), 2, "missing option '--older-than'"),
     (("prune", "--older-than", "30"), 2, "has no unit"),
     (("prune", "--older-than", "-1d"), 2, "--older-than"),
-    (("prune", "--older-than", "30d"), 4, "add --yes"),
+    (("prune", "--older-than", "30d"), 4, "pass --yes"),
     (("schema", "migrate", "--lock-timeout", "x"), 2, "cannot be read"),
     (("worker", "--app", "nowhere:hf"), 6, "No module named 'nowhere'"),
     (("worker", "--app", "nocolon"), 6, "module:attribute"),
@@ -273,7 +276,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("--dsn", "postgresql://h/db?password=s3cr3t&nonsense=1", "stats"), 2, "the DSN cannot be read"),
     (("--schema", 'x"; drop schema public', "stats"), 2, "schema name"),
     (("--schema", "other", "stats"), 5, "schema 'other' has no Holdfast tables"),
-    (("--actor", "  ", "queues", "pause", "mail"), 2, "--actor is empty"),
+    (("--actor", "  ", "queues", "pause", "mail"), 2, "--actor must not be empty"),
 ]
 
 

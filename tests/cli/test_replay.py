@@ -19,13 +19,13 @@ def test_a_group_is_replayed_whole_and_the_summary_comes_last(either: Shop) -> N
     assert len(either.replayed()) == SIZE
     *_, summary, follow = done.stderr.splitlines()
     assert summary == "replayed 250 deliveries"
-    assert follow == f"delivered or dead again: holdfast plans show {plan_of(either)['id']}"
+    assert follow == f"results: holdfast plans show {plan_of(either)['id']}"
 
 
 def test_a_sample_names_how_many_it_left(shop: Shop) -> None:
     shop.heap(SIZE)
     preview = shop.run("replay", "--group", "f", "--limit", "10", "--dry-run")
-    assert "240 more match and are left for later: --limit is 10" in preview.stderr
+    assert "240 more match but exceed --limit 10" in preview.stderr
     sample = shop.run("replay", "--group", "f", "--limit", "10", "--yes")
     assert (
         "replayed 10 deliveries\n240 more match and are as they were; the same command takes the next 10\n"
@@ -46,7 +46,7 @@ def test_an_unknown_group_is_not_found(either: Shop) -> None:
         assert (result.exit_code, "no failure group 'nosuchgroup'" in result.stderr) == (3, True), result.stderr
     either.heap(1)
     other = either.run("replay", "--group", "f", "--consumer", "nobody", "--yes")
-    assert (other.exit_code, "no delivery matches" in other.stderr) == (0, True), "the group exists"
+    assert (other.exit_code, "no matching deliveries" in other.stderr) == (0, True), "the group exists"
 
 
 def test_a_plan_tells_how_many_were_delivered_and_how_many_died_again(either: Shop) -> None:

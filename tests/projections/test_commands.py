@@ -38,11 +38,11 @@ def test_projectors_are_listed_and_rebuilt_by_an_operator(dsn: str, monkeypatch:
 
     rebuilt = run(dsn, "projectors", "rebuild", "totals", *APP, "--actor", "ada")
     assert rebuilt.exit_code == 0, rebuilt.stderr
-    assert "projector totals: 30 events applied, the new result has taken over" in rebuilt.stderr
+    assert "projector totals: 30 events applied, new result active" in rebuilt.stderr
     assert result(dsn, "totals") == expected([order(n) for n in range(30)])["totals"]
 
     refused = run(dsn, "projectors", "rebuild", "counts", *APP)
-    assert (refused.exit_code, "add --yes" in refused.stderr) == (4, True)
+    assert (refused.exit_code, "pass --yes" in refused.stderr) == (4, True)
     in_place = run(dsn, "projectors", "rebuild", "counts", *APP, "--yes", "--format", "json")
     assert json.loads(in_place.stdout)[0]["online"] is False
     assert run(dsn, "projectors", "rebuild", "nobody", *APP).exit_code == 3

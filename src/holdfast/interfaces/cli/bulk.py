@@ -221,7 +221,7 @@ def save_plan(plan: Plan, file: Path) -> None:
             stream.write(dumps(plan, indent=True) + "\n")
     except FileExistsError:
         raise Refused(
-            "write", f"plan {file}", "the file already exists", "omit the selection to execute it, or use another file"
+            "write", f"plan {file}", "an existing file", "omit the selection to execute it, or use another file"
         ) from None
     except OSError as error:
         raise ConfigurationError(f"plan {file} cannot be written: {error.strerror}") from None

@@ -20,7 +20,7 @@ from holdfast.stores.planned import Action
 
 @group("deliveries")
 def cli() -> None:
-    """List, show and cancel deliveries (one message for one consumer)."""
+    """List, show and cancel deliveries. A delivery is one message for one consumer."""
 
 
 @command(cli, name="list")
@@ -91,7 +91,7 @@ def act_on(
     if not ids and not filters and file is not None:
         plan = ops.load_plan(read_plan(file))
         if plan.action is not action:
-            raise Refused(action.value, f"plan {file}", f"its action is {plan.action}")
+            raise Refused(action.value, f"plan {file}", f"a {plan.action} plan")
     else:
         make_plan = ops.plan_cancel if action is Action.CANCEL else ops.plan_discard
         plan = make_plan(read_filter(**chosen, ids=ids or None), limit=max(limit, len(ids)))

@@ -20,7 +20,7 @@ _LEAST = 30
 @command(name="doctor")
 @click.option("--strict", is_flag=True, help="Treat warnings as failures.")
 def cli(strict: bool) -> ExitCode:
-    """Check the store: settings, workers, unserved consumers and stuck deliveries. Changes nothing.
+    """Check the health of the store and its workers. Changes nothing.
 
     With --app it also checks the app's brokers: whether they are reachable, and which of their settings can lose records.
     """

@@ -14,7 +14,7 @@ from holdfast.interfaces.drill.report import Result, perform
 
 @group("drill")
 def cli() -> None:
-    """Run failure drills in a temporary store and check that the promises hold."""
+    """Run failure drills. Each one uses a temporary store and checks that the promises hold."""
 
 
 @command(cli, name="list")

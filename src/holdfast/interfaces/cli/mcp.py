@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.settings import command, settings
 @click.option("--allow-actions", is_flag=True, help="Let the agent replay dead letters.  [default: read only]")
 @click.option("--read-only", is_flag=True, help="Offer only tools that read. This is the default.")
 def cli(allow_actions: bool, read_only: bool) -> None:
-    """Serve dead letters to an agent (Model Context Protocol on stdin and stdout).
+    """Serve MCP tools to an agent. The Model Context Protocol runs on stdin and stdout.
 
     The agent can only read unless --allow-actions is given. Its actions are audited under the actor given here, followed by
     "via mcp".

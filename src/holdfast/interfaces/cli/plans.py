@@ -26,7 +26,7 @@ _MAX_SHOWN = 10
 
 @group("plans")
 def cli() -> None:
-    """List, save, start, pause, resume and abandon stored bulk actions."""
+    """List and manage stored bulk actions."""
 
 
 @command(cli, name="list")

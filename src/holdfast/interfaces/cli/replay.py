@@ -56,7 +56,7 @@ def cli(
     file: Path | None,
     **chosen: Any,
 ) -> ExitCode:
-    """Replay dead letters: the same deliveries become pending again.
+    """Replay dead letters. The same deliveries become pending again.
 
     A bulk replay is a frozen plan. It acts on the previewed deliveries, ignores newer ones, and can be resumed.
 
@@ -74,7 +74,7 @@ def cli(
         ops = settings().operations()
         plan = ops.load_plan(read_plan(file))
         if plan.action is not Action.REPLAY:
-            raise Refused("replay", f"plan {file}", f"its action is {plan.action}")
+            raise Refused("replay", f"plan {file}", f"a {plan.action} plan")
         return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, file=file)
     if not (named or filters or consumers):
         raise click.UsageError("nothing is selected; pass --id, --event-id, or a filter such as --status failed")
@@ -86,7 +86,7 @@ def cli(
     plan = ops.plan_replay(wanted, limit=max(limit, len(ids)), rerun=rerun)
     if event_id is not None and not plan.items and not plan.skipped:
         ops.message(event_id)  # raises NotFound if the message does not exist
-        raise Refused("replay", f"message {event_id}", "no delivery of it matches the given consumers or filters")
+        raise Refused("replay", f"message {event_id}", "without a delivery that matches the given consumers or filters")
     if file is not None:
         save_plan(plan, file)
     return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named, file=file)

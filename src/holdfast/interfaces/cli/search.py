@@ -19,7 +19,7 @@ from holdfast.stores.query import FailureGroup
 @click.option("--limit", type=PAGE, default=20, show_default=True, help="Maximum number of deliveries.")
 @click.option("--after", metavar="CURSOR", help="Continue a search from the cursor that it printed.")
 def cli(text: str, limit: int, after: str | None) -> None:
-    """Find failure groups and deliveries by part of an id, error, key, tenant, type, consumer or payload.
+    """Search failure groups and deliveries. Finds part of an id, error, key, tenant, type, consumer or payload.
 
     \b
       holdfast search "connection refused"

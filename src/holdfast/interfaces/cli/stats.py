@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--exact", is_flag=True, help="Count exactly. The time grows with the number of deliveries.")
 @click.option("--fail-if", metavar="CONDITIONS", help="Exit with 1 if a condition holds, such as failed>10,oldest>5m.")
 def cli(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> ExitCode:
-    """Count pending, in-flight and failed deliveries per queue and consumer.
+    """Count deliveries per queue and consumer.
 
     LAG is how long the oldest due delivery, or the oldest event to relay, has been waiting. Counts are exact up to a total
     of 500,000. Above that, a large count is a lower bound, shown as 200,000+. --fail-if accepts failed, pending, in_flight,

@@ -12,7 +12,7 @@ from holdfast.stores.token import Scope, Token
 
 @group("tokens")
 def cli() -> None:
-    """Create, list and revoke access tokens of the HTTP API and the console."""
+    """Create, list and revoke access tokens. They give access to the HTTP API and the console."""
 
 
 @command(cli, name="create", acts=True)

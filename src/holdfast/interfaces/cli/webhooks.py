@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @group("webhooks")
 def cli() -> None:
-    """List, add, test, disable and enable webhook endpoints, and rotate their secrets."""
+    """List and manage webhook endpoints."""
 
 
 def _destination_options(function: C) -> C:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10_000),
     default=50,
     show_default=True,
-    help="Slots per queue without an explicit number.",
+    help="Slots in total; with --queues, slots of each queue without a number.",
 )
 @click.option(
     "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Number of worker processes."
