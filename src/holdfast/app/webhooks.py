@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.outbound.webhooks.dispatcher import WebhookDispatcher
 
+_NO_RULES = Rules()
+
 log = get_logger("holdfast.webhooks")
 
 _COST_FACTOR = 20.0
@@ -168,36 +170,35 @@ class Served:
         if self._dispatcher is not None:
             await self._dispatcher.close()
 
+    async def _deliver(self, ctx: Context, payload: object) -> None:
+        from holdfast.outbound.webhooks.dispatcher import WebhookEvent
+        from holdfast.outbound.webhooks.sender import WebhookResponse
+
+        def told(answer: WebhookResponse) -> None:
+            ctx.detail = answer.to_json()
+
+        event = WebhookEvent(
+            id=str(ctx.message_id),
+            type=ctx.type,
+            occurred_at=ctx.occurred_at,
+            payload=payload,
+            tenant=ctx.headers.get(TENANT_HEADER),
+        )
+        known = self._known.get(ctx.consumer)
+        if known is None:
+            raise TerminalError(f"the endpoint of {ctx.consumer} is gone from the store")
+        await self._the_dispatcher().deliver(known, event, told)
+
     def _handler(self, endpoint: Endpoint) -> Handler:
-        dispatcher = self._the_dispatcher()
-
-        async def deliver(ctx: Context, payload: object) -> None:
-            from holdfast.outbound.webhooks.dispatcher import WebhookEvent
-            from holdfast.outbound.webhooks.sender import WebhookResponse
-
-            def told(answer: WebhookResponse) -> None:
-                ctx.detail = answer.to_json()
-
-            event = WebhookEvent(
-                id=str(ctx.message_id),
-                type=ctx.type,
-                occurred_at=ctx.occurred_at,
-                payload=payload,
-                tenant=ctx.headers.get(TENANT_HEADER),
-            )
-            known = self._known.get(ctx.consumer)
-            if known is None:
-                raise TerminalError(f"the endpoint of {ctx.consumer} is gone from the store")
-            await dispatcher.deliver(known, event, told)
-
+        self._the_dispatcher()
         return Handler(
             name=endpoint.consumer,
             kind=Kind.WEBHOOK,
-            function=deliver,
+            function=self._deliver,
             queue=endpoint.queue,
             priority=endpoint.priority,
             retry=endpoint.retry,
-            rules=Rules(),
+            rules=_NO_RULES,
             keep_runs=True,
             takes_context=True,
         )

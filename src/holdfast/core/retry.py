@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Self, TypeVar
+
+import orjson
 
 from holdfast.core.duration import MAX_DURATION, Duration, format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
@@ -264,3 +267,9 @@ def _seconds(name: str, value: object) -> timedelta:
     if not isinstance(value, int | float):
         raise InvalidDuration(name, value, "is not a number of seconds")
     return to_timedelta(value, name=name)
+
+
+@lru_cache(maxsize=1024)
+def stored_policy(text: str) -> RetryPolicy:
+    """Return the policy of JSON text that `to_json` wrote. Thousands of consumers share a few policies: each is read once."""
+    return RetryPolicy.from_json(orjson.loads(text))

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 
@@ -66,7 +66,7 @@ class Claimed(NamedTuple):
     @property
     def own_policy(self) -> RetryPolicy | None:
         """The retry policy that came with the message, if one did."""
-        return None if self.retry is None else RetryPolicy.from_json(orjson.loads(self.retry))
+        return None if self.retry is None else stored_policy(self.retry)
 
     @property
     def correlation(self) -> Mapping[str, str]:
@@ -202,7 +202,7 @@ def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def _policy(stored: object) -> RetryPolicy:
     # A job may be addressed to a consumer that never registered: the default policy decides then.
-    return RetryPolicy.exponential() if stored is None else RetryPolicy.from_json(orjson.loads(str(stored)))
+    return RetryPolicy.exponential() if stored is None else stored_policy(str(stored))
 
 
 def _claimed(row: Row) -> Claimed:

@@ -12,13 +12,15 @@ from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priorit
 from holdfast.core.names import check_name
 from holdfast.core.pattern import check_pattern
 from holdfast.core.redact import Redaction
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
-from holdfast.stores.operation import Query, Row, Rows, Steps, operation
+from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 from holdfast.stores.publish import insert_absent
 from holdfast.stores.redaction import declare
 
 _BATCH = 1000
+_DECLARED = ("name", "queue", "priority", "max_attempts", "retry")
+_SUBSCRIBED = ("pattern", "consumer", "from_start")
 _DEFAULT = RetryPolicy.exponential()
 
 
@@ -87,31 +89,20 @@ def register(
     yield Query("lock_registry")
     known, active, epoch = yield from _registry()
     changed, added = _differences(declarations, subscriptions, known, active, epoch) or ([], [])
-    for declaration in changed:
-        yield Query(
-            "save_consumer",
-            {
-                "name": declaration.name,
-                "queue": declaration.queue,
-                "priority": declaration.priority,
-                "max_attempts": declaration.retry.attempts,
-                "retry": orjson.dumps(declaration.retry.to_json()).decode(),
-                "generation": generation,
-            },
-        )
-        if declaration.name in known:
-            yield Query("renew_epoch", {"consumer": declaration.name, "epoch": epoch + 1})
-    for subscription in added:
-        yield Query(
-            "save_subscription",
-            {
-                "pattern": subscription.pattern,
-                "consumer": subscription.consumer,
-                "epoch": epoch + 1,
-                "from_start": subscription.from_start,
-            },
-        )
+    if changed:
+        # In one statement, however many there are: thousands of round trips made the start of a worker slow.
+        yield Query("save_consumers", {"generation": generation}, {"consumers": columns(_DECLARED, map(_row, changed))})
+    if renewed := [declaration.name for declaration in changed if declaration.name in known]:
+        yield Query("renew_epochs", {"consumers": renewed, "epoch": epoch + 1})
+    if added:
+        yield save_subscriptions(added, epoch + 1)
     return bool(changed or added)
+
+
+def save_subscriptions(subscriptions: Sequence[Subscription], epoch: int) -> Query:
+    """Activates subscriptions under the registry's lock."""
+    rows = ((one.pattern, one.consumer, one.from_start) for one in subscriptions)
+    return Query("save_subscriptions", {"epoch": epoch}, {"subscriptions": columns(_SUBSCRIBED, rows)})
 
 
 @operation
@@ -178,9 +169,15 @@ def _differences(
     active: set[tuple[str, str]],
     epoch: int,
 ) -> tuple[list[Declaration], list[Subscription]] | None:
-    changed = [d for d in declarations if d.name not in known or known[d.name].declaration != d]
-    added = [s for s in subscriptions if (s.pattern, s.consumer) not in active]
-    return (changed, added) if changed or added else None
+    # Each once: one statement cannot write a row twice.
+    changed = {d.name: d for d in declarations if d.name not in known or known[d.name].declaration != d}
+    added = {(s.pattern, s.consumer): s for s in subscriptions if (s.pattern, s.consumer) not in active}
+    return (list(changed.values()), list(added.values())) if changed or added else None
+
+
+def _row(declaration: Declaration) -> tuple[object, ...]:
+    retry = orjson.dumps(declaration.retry.to_json()).decode()
+    return declaration.name, declaration.queue, declaration.priority, declaration.retry.attempts, retry
 
 
 def _consumer(row: Row) -> Consumer:
@@ -189,7 +186,7 @@ def _consumer(row: Row) -> Consumer:
         str(name),
         str(queue),
         priority,
-        RetryPolicy.from_json(orjson.loads(str(retry))),
+        stored_policy(str(retry)),
         generation,
         aware_time(registered),
         optional_time(paused),

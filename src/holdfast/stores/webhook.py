@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 import orjson
 
 from holdfast.core.errors import ConfigurationError, NotFound
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.core.text import sanitise
 from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.operate import audited
 from holdfast.stores.operation import Query, Row, Steps, operation
-from holdfast.stores.registry import Declaration, Subscription, register, registry_epoch
+from holdfast.stores.registry import Declaration, Subscription, register, registry_epoch, save_subscriptions
 
 _REASON = 2_000
 
@@ -126,9 +126,8 @@ def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
     epoch = yield from registry_epoch()
     # Made anew: one that only came back would catch up on everything that was published while it was disabled.
     yield Query("forget_subscriptions", {"consumer": consumer})
-    for pattern in _texts(events):
-        values = {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1, "from_start": False}
-        yield Query("save_subscription", values)
+    again = [Subscription(pattern, consumer, from_start=False) for pattern in _texts(events)]
+    yield save_subscriptions(again, epoch + 1)
     yield Query("resume_consumer", {"name": consumer})
     yield audited(actor, "enable", "webhook", id, reason)
     return True
@@ -179,7 +178,7 @@ def _endpoint(row: Row) -> Endpoint:
         concurrency=concurrency,
         queue=str(queue),
         priority=priority,
-        retry=RetryPolicy.from_json(orjson.loads(retry)),
+        retry=stored_policy(str(retry)),
         created_at=aware_time(created),
         disabled_at=optional_time(disabled),
         disabled_reason=reason,

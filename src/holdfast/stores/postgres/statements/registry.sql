@@ -8,24 +8,27 @@ select c.name, c.queue, c.priority, c.max_attempts, c.retry::text, c.generation,
        c.paused_at, c.blocked_until, c.blocked_resource
 from {hf}consumer c order by c.name
 
--- name: save_consumer
--- Declares a consumer, or changes what it declared; pauses and blocks stay.
+-- name: save_consumers
+-- Declares consumers, or changes what they declared; pauses and blocks stay.
 insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
-values (:name::text, :queue::text, :priority::smallint, :max_attempts::integer, :retry::text::jsonb, :generation::bigint)
+select c.name, c.queue, c.priority, c.max_attempts, c.retry::jsonb, :generation::bigint
+from unnest(:name::text[], :queue::text[], :priority::smallint[], :max_attempts::integer[], :retry::text[])
+       c (name, queue, priority, max_attempts, retry)
 on conflict (name) do update
 set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
 
--- name: save_subscription
--- Activates a subscription in this snapshot; one that comes back goes on from its mark.
+-- name: save_subscriptions
+-- Activates subscriptions in this snapshot; one that comes back continues from its mark.
 insert into {hf}subscription (pattern, consumer, epoch, since_epoch, from_start, mark_tx)
-values (:pattern::text, :consumer::text, :epoch::bigint, :epoch::bigint, :from_start::boolean,
-        case when :from_start::boolean then '0'::xid8 else pg_snapshot_xmin(pg_current_snapshot()) end)
+select s.pattern, s.consumer, :epoch::bigint, :epoch::bigint, s.from_start,
+       case when s.from_start then '0'::xid8 else pg_snapshot_xmin(pg_current_snapshot()) end
+from unnest(:pattern::text[], :consumer::text[], :from_start::boolean[]) s (pattern, consumer, from_start)
 on conflict (pattern, consumer) do update
 set epoch = excluded.epoch, since_epoch = excluded.since_epoch, resumed = excluded.resumed, retired_at = null
 
--- name: renew_epoch
--- Makes every publisher load a consumer's subscriptions anew; what they know already stays known.
-update {hf}subscription set epoch = :epoch::bigint where consumer = :consumer::text
+-- name: renew_epochs
+-- Makes every publisher load these consumers' subscriptions again; what they know already stays known.
+update {hf}subscription set epoch = :epoch::bigint where consumer = any (:consumers::text[])
 
 -- name: retire_subscription
 -- Ends a subscription; deliveries that exist stay.

@@ -8,24 +8,26 @@ select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.reg
        c.paused_at, c.blocked_until, c.blocked_resource
 from {hf}consumer c order by c.name
 
--- name: save_consumer
--- Declares a consumer, or changes what it declared; pauses and blocks stay.
+-- name: save_consumers
+-- Declares consumers, or changes what they declared; pauses and blocks stay.
+-- each: consumers
 insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
 values (:name, :queue, :priority, :max_attempts, :retry, :generation)
 on conflict (name) do update
 set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
 
--- name: save_subscription
--- Activates a subscription; one that comes back goes on from its mark.
+-- name: save_subscriptions
+-- Activates subscriptions; one that comes back continues from its mark.
+-- each: subscriptions
 insert into {hf}subscription (pattern, consumer, epoch, since_epoch, from_start, resumed, mark_position)
 values (:pattern, :consumer, :epoch, :epoch, :from_start, (select coalesce(max(m.position), 0) from {hf}message m),
         case when :from_start then 0 else (select coalesce(max(m.position), 0) from {hf}message m) end)
 on conflict (pattern, consumer) do update
 set epoch = excluded.epoch, since_epoch = excluded.since_epoch, resumed = excluded.resumed, retired_at = null
 
--- name: renew_epoch
--- Makes every publisher load a consumer's subscriptions anew; what they know already stays known.
-update {hf}subscription set epoch = :epoch where consumer = :consumer
+-- name: renew_epochs
+-- Makes every publisher load these consumers' subscriptions again; what they know already stays known.
+update {hf}subscription set epoch = :epoch where consumer in (select value from json_each(:consumers))
 
 -- name: retire_subscription
 -- Ends a subscription; deliveries that exist stay.
