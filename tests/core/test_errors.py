@@ -95,7 +95,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (AddressRefused("acme.test", "10.0.0.1"), ["acme.test", "10.0.0.1", "nothing was sent", "allow_networks"]),
     (WebhookRefused("acme.test", 503, "Service Unavailable", "busy", {"date": "x"}), ["acme.test", "503", '"busy"']),
     (WebhookRefused("acme.test", 599, "", "", {}), ["acme.test answered 599"]),
-    (InvalidSignature("no signature fits"), ["no signature fits", "400"]),
+    (InvalidSignature("no signature matches"), ["no signature matches", "400"]),
     (StoreError("could not write"), ["could not write"]),
     (BrokerUnavailable("kafka:orders", "timed out"), ["kafka:orders", "(timed out)", "check"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),

@@ -410,7 +410,7 @@ def test_a_probe_tells_unavailable_from_retriable(client: Colour) -> None:
 @pytest.mark.parametrize("path", ["https://evil.example/x", "//evil.example/x", "http://127.0.0.1/x"])
 def test_a_path_cannot_lead_the_token_elsewhere(client: Colour, path: str) -> None:
     client.server.plays(Reply())
-    with pytest.raises(ConfigurationError, match="leads away"):
+    with pytest.raises(ConfigurationError, match="is not a path of"):
         client(token="t").get(path)
     client.server.plays(Reply(302, headers={"location": "http://evil.example/"}))
     with pytest.raises(ServiceRefused):
@@ -515,7 +515,7 @@ async def test_a_token_that_does_not_come_is_a_time_out_that_says_so(server: Ser
         return ""
 
     async with ServiceClient(server.url, token=token, timeout=0.05, policy=RetryPolicy.none(), verify=False) as made:
-        with pytest.raises(TimeoutError, match=r"the token for .* did not come within 0\.05 s"):
+        with pytest.raises(TimeoutError, match=r"the token for .* was not available within 0\.05 s"):
             await made.get("/x")
 
 
@@ -549,6 +549,6 @@ def test_an_answer_is_unpacked_only_as_it_was_asked_for(client: Colour) -> None:
     assert client.server.requests[0].headers["accept-encoding"] == "gzip, deflate"
     for encoding in ("gzip, gzip", "br", "zstd"):
         client.server.plays(Reply(body=gzip.compress(gzip.compress(b"[7]")), headers={"content-encoding": encoding}))
-        with pytest.raises(InvalidPayload, match="not asked for"):
+        with pytest.raises(InvalidPayload, match="not requested"):
             client().get("/x")
         assert len(client.server.requests) == 1

@@ -83,7 +83,7 @@ def test_the_last_failure_is_raised_as_it_came_with_a_note(colour: str) -> None:
     assert raised.value is last
     assert raised.value.__context__ is None
     (note,) = raised.value.__notes__
-    assert note.startswith("call was given up after attempt 3 of 3")
+    assert note.startswith("call failed at attempt 3 of 3")
     assert "no attempt is left" in note
 
 

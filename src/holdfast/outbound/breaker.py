@@ -1,4 +1,4 @@
-"""Circuit breakers: a dependency that is down is left alone, and one caller at a time looks whether it is back."""
+"""Circuit breakers: stop calls to a dependency that fails, and let one call at a time probe whether it has recovered."""
 
 import random
 import time
@@ -23,13 +23,13 @@ log = get_logger("holdfast.breaker")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_ALONE_SECONDS = 5.0
-_Visit = Generator[Change[Any], tuple[Circuit, Any, datetime], T]
+_LOCAL_SECONDS = 5.0
+_Steps = Generator[Change[Any], tuple[Circuit, Any, datetime], T]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """How a circuit stood when it was last looked at, `at` a time of `time.monotonic()`."""
+class _CachedState:
+    """The state of a circuit when it was last read. `at` is a time of `time.monotonic()`."""
 
     at: float
     fence: int
@@ -39,7 +39,7 @@ class _Known:
 
 
 class BreakerOptions(TypedDict, total=False):
-    """What a breaker takes by name; see `CircuitBreaker`."""
+    """The keyword options of `CircuitBreaker`."""
 
     threshold: int
     cooldown: Duration
@@ -54,13 +54,13 @@ class BreakerOptions(TypedDict, total=False):
 class CircuitBreaker:
     """Opens after `threshold` failures in a row; then calls fail at once with `CircuitOpen(name, until)`.
 
-    After `cooldown` one call, the probe, is let through: its success closes the circuit, its failure opens it again.
-    A probe has `probe_timeout`; whoever took it and died is replaced after that, and what it says later is ignored.
-    With `rate`, that part of at least `min_calls` calls within `window` opens it too.
+    After `cooldown` one call, the probe, is admitted: its success closes the circuit, its failure opens it again.
+    A probe that does not end within `probe_timeout` is replaced by another one, and its late result is ignored.
+    With `rate`, the circuit also opens when this share of at least `min_calls` calls within `window` failed.
 
-    `circuits` says where the state is kept: in this process (the default), in Redis or in the store, shared by all
-    who use the same name. Shared state is looked at once a second at most while the circuit is closed, and when it
-    cannot be reached each process goes on by itself.
+    `circuits` stores the state: in this process (the default), in Redis or in the store, shared by all breakers
+    with the same name. While the circuit is closed, shared state is read at most once a second. While the shared state
+    is unavailable, each process uses its local state.
 
     breaker = CircuitBreaker("mailer")
     async with breaker.guard():
@@ -94,32 +94,32 @@ class CircuitBreaker:
         self.classify_failure = classify_failure
         self.circuits = circuits or MemoryCircuits()
         self._peek = self.circuits.peek
-        # Never so long that a process could still believe in a closed circuit when another one probes.
+        # Shorter than the cooldown: a process must not treat the circuit as closed while another process probes.
         self._refresh = min(self.circuits.refresh, self.limits.cooldown.total_seconds() / 4)
-        self._known: _Known | None = None
-        self._untold = 0
-        self._alone = MemoryCircuits()
-        self._alone_until = 0.0
-        self._passing = Permit(Entry(0, probe=False))
+        self._cached: _CachedState | None = None
+        self._unreported = 0
+        self._local = MemoryCircuits()
+        self._local_until = 0.0
+        self._shared_permit = Permit(Entry(0, probe=False))
         self.sync = SyncCircuitBreaker(self)
 
     async def admit(self) -> Permit:
-        """Leave to make one call, or `CircuitOpen` at once. Whoever is admitted calls `settle`, whatever happens."""
-        permit = self._quick()
+        """Admits one call, or raises `CircuitOpen` at once. Every admitted call must be ended with `settle`."""
+        permit = self._admit_cached()
         return await self._drive(self._admit()) if permit is None else permit
 
     async def settle(self, permit: Permit, result: Result, why: str = "") -> CircuitOpen | None:
-        """Tells how an admitted call ended; `why` is shown to operators.
+        """Records how an admitted call ended; `why` is shown to operators.
 
-        After a failure that leaves the circuit open, returns the `CircuitOpen` to raise in its place: a delivery
-        that met a dependency known to be down is parked and not counted, also when it was the one to look.
+        After a failure that leaves the circuit open, returns the `CircuitOpen` that the caller raises instead of the
+        failure: a delivery that met an unavailable dependency is parked and not counted, even if it was the probe.
         """
-        if self._untouched(permit, result):
+        if self._is_unchanged(permit, result):
             return None
         return await self._drive(self._settle(permit, result, why))
 
     def guard(self) -> Guard:
-        """`async with breaker.guard():` admits the block or raises `CircuitOpen`, and judges how it ends.
+        """`async with breaker.guard():` admits the block or raises `CircuitOpen`, and records how it ends.
 
         A probe that does not end in time is cancelled. A failure that leaves the circuit open is raised as
         `CircuitOpen`, with the failure as its cause.
@@ -132,28 +132,32 @@ class CircuitBreaker:
             return await function(*args, **kwargs)
 
     async def trip(self, duration: Duration, why: str) -> None:
-        """Opens it for `duration`, for everybody; then it is probed as ever."""
-        await self._drive(self._visit(trip(to_timedelta(duration, name="duration"), why)))
+        """Opens the circuit for `duration`, for all processes that share it; then it is probed as usual."""
+        await self._drive(self._apply(trip(to_timedelta(duration, name="duration"), why)))
 
     async def reset(self, why: str) -> None:
-        """Closes it for everybody and forgets its failures."""
-        await self._drive(self._visit(reset(why)))
+        """Closes the circuit for all processes that share it, and clears its failures."""
+        await self._drive(self._apply(reset(why)))
 
     def forget(self) -> None:
-        """Looks anew at the next call, however lately it has looked."""
-        self._known, self._alone_until = None, 0.0
+        """Discards the cached state, so that the next call reads it."""
+        self._cached, self._local_until = None, 0.0
 
-    def _quick(self) -> Permit | None:
-        """What can be said without looking: leave while closed, a refusal while open; None when it must look."""
+    def _admit_cached(self) -> Permit | None:
+        """Decides from cached state: a permit while closed, `CircuitOpen` while open; None if the state must be read."""
         circuit = self._peek(self.name)
         if circuit is None:
-            return self._remembered()
+            return self._permit_from_cache()
         if circuit.open_until is not None:
             return None
-        return self._passing if self._passing.entry.fence == circuit.fence else self._pass(circuit.fence)
+        return (
+            self._shared_permit
+            if self._shared_permit.entry.fence == circuit.fence
+            else self._ordinary_permit(circuit.fence)
+        )
 
-    def _remembered(self) -> Permit | None:
-        known = self._known
+    def _permit_from_cache(self) -> Permit | None:
+        known = self._cached
         if known is None:
             return None
         age = time.monotonic() - known.at
@@ -161,48 +165,48 @@ class CircuitBreaker:
             return None
         if known.wait is not None and known.wait > age:
             raise CircuitOpen(self.name, known.wait - age)
-        return self._pass(known.fence) if known.closed else None
+        return self._ordinary_permit(known.fence) if known.closed else None
 
-    def _pass(self, fence: int) -> Permit:
-        """Leave for an ordinary call; they are all alike until the circuit changes."""
-        if self._passing.entry.fence != fence:
-            self._passing = Permit(Entry(fence, probe=False))
-        return self._passing
+    def _ordinary_permit(self, fence: int) -> Permit:
+        """The permit of an ordinary call; reused until the circuit's fence changes."""
+        if self._shared_permit.entry.fence != fence:
+            self._shared_permit = Permit(Entry(fence, probe=False))
+        return self._shared_permit
 
-    def _admit(self) -> _Visit[Permit]:
+    def _admit(self) -> _Steps[Permit]:
         started = time.monotonic()
-        untold, self._untold = self._untold, 0
-        outcome = yield from self._visit(enter(self.limits, untold))
+        unreported, self._unreported = self._unreported, 0
+        outcome = yield from self._apply(enter(self.limits, unreported))
         if isinstance(outcome, timedelta):
             raise CircuitOpen(self.name, outcome)
         if not outcome.probe:
             return Permit(outcome)
         log.info("circuit half open", circuit=self.name)
-        # Counted from before the question, so that it ends here before it ends there.
+        # Counted from before the read, so that the probe ends here before the store replaces it.
         return Permit(outcome, started + self.limits.probe_timeout.total_seconds())
 
-    def _untouched(self, permit: Permit, result: Result) -> bool:
-        """Whether nothing has to be told."""
+    def _is_unchanged(self, permit: Permit, result: Result) -> bool:
+        """Whether the result does not change the stored state."""
         if permit.deadline is not None or result is Result.FAILED:
             return False
-        return result is Result.ABANDONED or self._unremarkable()
+        return result is Result.ABANDONED or self._is_routine_success()
 
-    def _unremarkable(self) -> bool:
-        """Whether an ordinary success need not be told: no failure is known of."""
-        known = self._peek(self.name) or self._known
+    def _is_routine_success(self) -> bool:
+        """Whether an ordinary success need not be written: the cached state has no failures."""
+        known = self._peek(self.name) or self._cached
         if known is None or known.failures:
             return False
         if self.limits.rate is not None:
             if self._refresh <= 0:
                 return False
-            self._untold += 1
+            self._unreported += 1
         return True
 
-    def _settle(self, permit: Permit, result: Result, why: str) -> _Visit[CircuitOpen | None]:
-        untold, self._untold = self._untold, 0
-        change = leave(permit.entry, result, self.limits, random.random(), why, untold)  # noqa: S311
-        changed = yield from self._visit(change)
-        known = self._known
+    def _settle(self, permit: Permit, result: Result, why: str) -> _Steps[CircuitOpen | None]:
+        unreported, self._unreported = self._unreported, 0
+        change = leave(permit.entry, result, self.limits, random.random(), why, unreported)  # noqa: S311
+        changed = yield from self._apply(change)
+        known = self._cached
         if changed and result is Result.SUCCEEDED:
             log.info("circuit closed", circuit=self.name)
         if result is not Result.FAILED or known is None or known.wait is None:
@@ -211,18 +215,18 @@ class CircuitBreaker:
             log.warning("circuit open", circuit=self.name, seconds=known.wait, error=why)
         return CircuitOpen(self.name, known.wait)
 
-    def _visit(self, change: Change[T]) -> _Visit[T]:
-        if time.monotonic() < self._alone_until:
-            circuit, outcome, now = self._alone.change_sync(self.name, change)
+    def _apply(self, change: Change[T]) -> _Steps[T]:
+        if time.monotonic() < self._local_until:
+            circuit, outcome, now = self._local.change_sync(self.name, change)
         else:
             try:
                 circuit, outcome, now = yield change
             except StoreUnavailable as error:
                 log.warning("circuit store unavailable", circuit=self.name, error=str(error))
-                self._alone_until = time.monotonic() + _ALONE_SECONDS
-                circuit, outcome, now = self._alone.change_sync(self.name, change)
+                self._local_until = time.monotonic() + _LOCAL_SECONDS
+                circuit, outcome, now = self._local.change_sync(self.name, change)
         wait = circuit.wait(now, self.limits)
-        self._known = _Known(
+        self._cached = _CachedState(
             at=time.monotonic(),
             fence=circuit.fence,
             failures=circuit.failures,
@@ -231,7 +235,7 @@ class CircuitBreaker:
         )
         return outcome
 
-    async def _drive(self, steps: _Visit[T]) -> T:
+    async def _drive(self, steps: _Steps[T]) -> T:
         try:
             change = next(steps)
             while True:
@@ -244,7 +248,7 @@ class CircuitBreaker:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
-    def _drive_sync(self, steps: _Visit[T]) -> T:
+    def _drive_sync(self, steps: _Steps[T]) -> T:
         try:
             change = next(steps)
             while True:
@@ -261,8 +265,8 @@ class CircuitBreaker:
 class SyncCircuitBreaker:
     """`breaker.sync`: the same names, blocking.
 
-    A blocking call cannot be broken off from outside: give it a time-out no longer than `permit.remaining`. A probe
-    that goes on after its deadline decides nothing.
+    A blocking call cannot be cancelled from outside: give it a timeout no longer than `permit.remaining`. The result of
+    a probe that ends after its deadline is ignored.
     """
 
     def __init__(self, breaker: CircuitBreaker) -> None:
@@ -270,22 +274,22 @@ class SyncCircuitBreaker:
 
     def admit(self) -> Permit:
         """`CircuitBreaker.admit`, blocking."""
-        permit = self._breaker._quick()
+        permit = self._breaker._admit_cached()
         return self._breaker._drive_sync(self._breaker._admit()) if permit is None else permit
 
     def settle(self, permit: Permit, result: Result, why: str = "") -> CircuitOpen | None:
         """`CircuitBreaker.settle`, blocking."""
-        if self._breaker._untouched(permit, result):
+        if self._breaker._is_unchanged(permit, result):
             return None
         return self._breaker._drive_sync(self._breaker._settle(permit, result, why))
 
     def trip(self, duration: Duration, why: str) -> None:
         """`CircuitBreaker.trip`, blocking."""
-        self._breaker._drive_sync(self._breaker._visit(trip(to_timedelta(duration, name="duration"), why)))
+        self._breaker._drive_sync(self._breaker._apply(trip(to_timedelta(duration, name="duration"), why)))
 
     def reset(self, why: str) -> None:
         """`CircuitBreaker.reset`, blocking."""
-        self._breaker._drive_sync(self._breaker._visit(reset(why)))
+        self._breaker._drive_sync(self._breaker._apply(reset(why)))
 
     def guard(self) -> SyncGuard:
         """`with breaker.sync.guard():` as `CircuitBreaker.guard`."""

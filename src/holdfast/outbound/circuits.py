@@ -1,4 +1,4 @@
-"""Where circuits are kept: in this process, or in the store's database for all processes."""
+"""Storage of circuit state: in this process, or in the store's database for all processes."""
 
 import asyncio
 import threading
@@ -17,19 +17,19 @@ _FRESH = Circuit()
 
 
 class CircuitStore(Protocol):
-    """Keeps circuits by name and applies a change to one as a whole, by a clock that all who share it agree on.
+    """Stores circuits by name and applies each change atomically, with one clock for all processes that share it.
 
-    `refresh` is for how many seconds a process may rely on what it saw of a closed or open circuit.
+    `refresh`: for how many seconds a process may use cached state of a closed or open circuit.
     """
 
     refresh: float
 
     def peek(self, name: str, /) -> Circuit | None:
-        """The circuit where that costs nothing, else None."""
+        """Returns the circuit if that needs no I/O, else None."""
         ...
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """What the circuit became, what came of it, and the time it was done at. `StoreUnavailable` if out of reach."""
+        """Returns the new circuit, the outcome of the change, and its time. Raises `StoreUnavailable`."""
         ...
 
     def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
@@ -38,23 +38,23 @@ class CircuitStore(Protocol):
 
 
 class MemoryCircuits:
-    """Keeps circuits within this process, for all its threads and loops; gone with it."""
+    """Stores circuits in this process, for all its threads and event loops. A restart clears them."""
 
     refresh = 0.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Monotonic time put on a calendar: a wall clock that is set must not open or close anything.
+        # Monotonic time as a datetime: a change of the wall clock must not open or close a circuit.
         self._epoch = datetime.now(UTC) - timedelta(seconds=clock())
         self._circuits: dict[str, Circuit] = {}
         self._lock = threading.Lock()
 
     def peek(self, name: str, /) -> Circuit:
-        """The circuit as it is."""
+        """Returns the current circuit."""
         return self._circuits.get(name, _FRESH)
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `CircuitStore`."""
+        """Applies a change atomically; see `CircuitStore`."""
         return self.change_sync(name, change)
 
     def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
@@ -69,9 +69,9 @@ class MemoryCircuits:
 
 
 class StoreCircuits:
-    """Keeps circuits in the store's own database, for all processes; the database's clock decides.
+    """Stores circuits in the store's database, for all processes. The database's clock decides.
 
-    `store` may be a function, for one that is not known yet; `prepare` is called before a store is first used.
+    `store` can be a function, for a store that is not open yet. `prepare` is called before a store is first used.
     """
 
     refresh = 1.0
@@ -81,13 +81,13 @@ class StoreCircuits:
         self._prepared: Store | None = None
 
     def peek(self, name: str, /) -> None:
-        """Nothing: looking costs a question."""
+        """Returns None: reading needs a query."""
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `CircuitStore`."""
-        store = self._named()
+        """Applies a change atomically; see `CircuitStore`."""
+        store = self._current_store()
         if self._prepared is not store:
-            await asyncio.to_thread(self._make_ready, store)
+            await asyncio.to_thread(self._prepare_store, store)
         before, now = await store.run(read_breaker(name))
         after, outcome = change(before, now)
         if after is before:
@@ -96,18 +96,18 @@ class StoreCircuits:
 
     def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
         """`change`, blocking."""
-        store = self._named()
+        store = self._current_store()
         if self._prepared is not store:
-            self._make_ready(store)
+            self._prepare_store(store)
         before, now = store.run_sync(read_breaker(name))
         after, outcome = change(before, now)
         if after is before:
             return after, outcome, now
         return store.run_sync(change_breaker(name, change))
 
-    def _named(self) -> Store:
+    def _current_store(self) -> Store:
         return self._store() if callable(self._store) else self._store
 
-    def _make_ready(self, store: Store) -> None:
+    def _prepare_store(self, store: Store) -> None:
         self._prepare()
         self._prepared = store

@@ -1,4 +1,4 @@
-"""Service clients: calls to another service that are authorised, traced, bounded, retried and logged alike."""
+"""HTTP clients for other services, with tokens, correlation ids, timeouts, retries, circuit breakers and logs."""
 
 import asyncio
 import inspect
@@ -31,7 +31,7 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 class AsyncVerb(Protocol):
-    """`client.get` and its like: `request` with the method given."""
+    """`client.get`, `client.post` and so on: `request` with a fixed method."""
 
     @overload
     def __call__(
@@ -73,22 +73,22 @@ class SyncVerb(Protocol):
 
 
 class ServiceClient:
-    """Calls one service; every call has a time-out, retries as `with_retry` does, and is one log line per attempt.
+    """Calls one service; every call has a timeout, retries like `with_retry`, and logs one line per attempt.
 
     async with ServiceClient("https://billing.example/v1", token=fetch_token) as billing:
         invoice = await billing.get("/invoices/7", returns=Invoice)
         await billing.post("/invoices", json=draft, idempotency_key="order:7:invoice:v1", conflict_ok=True)
 
-    `token` is sent as a bearer token: a value, or a function (plain or async) that is asked before each attempt. The
-    ids of the correlation in force that `forward_headers` names travel in headers, by default the request id; one is made
-    where there is none. The idempotency key is the same in all attempts, and only under one is a method that changes
-    something repeated. `returns` is any type pydantic can read. With `conflict_ok` a 409 means that it exists
-    already: a success, and None where a type was asked for. Whatever is no success raises `ServiceRefused`. `operation`
-    names a call in the logs, by default its method and path: a name that does not vary with ids groups them.
+    `token` is sent as a bearer token: a value, or a function (plain or async) that is called before each attempt.
+    `forward_headers` maps ids of the current correlation to headers, by default the request id, which is generated if
+    there is none. The idempotency key is the same in all attempts; a method that changes data is retried only with a key.
+    `returns` is any type that pydantic can parse. With `conflict_ok` a 409 means that the resource already exists: a
+    success, and None if a type was given. All other responses raise `ServiceRefused`. `operation` names a call in the
+    logs, by default its method and path; a name without ids groups calls.
 
-    `timeout` is for an attempt as a whole and aborts its connection. `verify` takes an SSLContext for a CA or a
-    certificate of your own; `transport` one of httpx2's, for tests. `budget` (on by default) keeps retries a fraction
-    of the calls. `breaker` guards each attempt. A client belongs to one event loop, and needs `holdfast[http]`.
+    `timeout` limits a whole attempt and closes its connection. `verify` takes an SSLContext for a private CA or a client
+    certificate; `transport` is one of httpx2's, for tests. `budget` (on by default) limits the share of retries.
+    `breaker` guards each attempt. A client belongs to one event loop, and needs `holdfast[http]`.
     """
 
     def __init__(self, base_url: str, **options: Unpack[ServiceOptions]) -> None:
@@ -104,7 +104,7 @@ class ServiceClient:
     async def request(
         self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
-        """Makes one call: its `Response`, or a value of the type that `returns` names."""
+        """Makes one call. Returns a `Response`, or a value of the type `returns`."""
         call, retry_runner = self._service.call(method, path, conflict_ok, options)
 
         async def attempt(attempt: Attempt) -> Response:
@@ -113,7 +113,7 @@ class ServiceClient:
         return parsed(await retry_runner.run(attempt, True), returns)
 
     async def probe(self, path: str = "/") -> Availability:
-        """Asks once and tells how the service can be reached: available, retriable (it says "later") or unavailable."""
+        """Makes one request and returns whether the service is available, retriable (408, 425, 429, 5xx) or unavailable."""
         return await _drive(self._service.probe(self._transport, path))
 
     async def close(self) -> None:
@@ -145,7 +145,7 @@ class SyncServiceClient:
     def request(
         self, method: str, path: str, *, returns: Any = None, conflict_ok: bool = False, **options: Unpack[CallOptions]
     ) -> Any:
-        """Makes one call: its `Response`, or a value of the type that `returns` names."""
+        """Makes one call. Returns a `Response`, or a value of the type `returns`."""
         call, retry_runner = self._service.call(method, path, conflict_ok, options)
 
         def attempt(attempt: Attempt) -> Response:
@@ -171,7 +171,7 @@ class SyncServiceClient:
 
 
 class _AsyncTransport:
-    """Steps that are awaited."""
+    """Runs the steps of a call as awaitables."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -189,7 +189,7 @@ class _AsyncTransport:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TimeoutError(f"the token for {self._service.name} did not come within {seconds:g} s") from None
+            raise TimeoutError(f"the token for {self._service.name} was not available within {seconds:g} s") from None
 
     def admit(self, breaker: CircuitBreaker) -> Awaitable[Permit]:
         return breaker.admit()
@@ -231,7 +231,7 @@ class _AsyncTransport:
 
 
 class _SyncTransport:
-    """Steps that block."""
+    """Runs the steps of a call, blocking."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -290,7 +290,7 @@ async def _drive(steps: Generator[Any, Any, T]) -> T:
         while True:
             try:
                 value = await step
-            except BaseException as error:  # noqa: BLE001 - the generator raises it, or another in its place
+            except BaseException as error:  # noqa: BLE001 - the generator raises it or another error
                 step = steps.throw(error)
             else:
                 step = steps.send(value)
@@ -299,7 +299,7 @@ async def _drive(steps: Generator[Any, Any, T]) -> T:
 
 
 def _drive_sync(steps: Generator[Any, Any, T]) -> T:
-    # A blocking step was done, or raised in its place, when it was yielded.
+    # A blocking step has already run, or raised, when it is yielded.
     try:
         value = next(steps)
         while True:

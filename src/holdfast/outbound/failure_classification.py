@@ -1,4 +1,4 @@
-"""What the end of a call says about the dependency that was called."""
+"""Decides whether the end of a call counts as a failure of the called service."""
 
 from holdfast.core.carried import carried_status
 from holdfast.core.circuit import Result
@@ -8,10 +8,11 @@ from holdfast.core.text import safe_str, type_name
 
 
 def classify_failure(error: BaseException | None) -> Result:
-    """What an exception says about the dependency: only being out of order counts against it.
+    """Decides what an exception means for the circuit: only an unavailable service counts as failed.
 
-    Network errors, time-outs, 5xx and what is not known count as failed. An answer that refuses (4xx, also 429, and
-    whatever is terminal) came from a service that works. Being cancelled, or waiting for another resource, says nothing.
+    Network errors, timeouts, 5xx and unknown errors count as failed. A refusal (4xx including 429, and terminal
+    errors) comes from a service that works, so it counts as success. A cancellation, or a wait for another resource,
+    does not count.
     """
     if error is None:
         return Result.SUCCEEDED
@@ -30,5 +31,5 @@ def classify_failure(error: BaseException | None) -> Result:
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in one line, for operators."""
+    """Formats an exception as one line, for operators."""
     return f"{type_name(type(error))}: {redacted(safe_str(error)[:1000], hidden())}".removesuffix(": ")

@@ -1,4 +1,4 @@
-"""Guards: a block of code that passes a circuit breaker, and whose end is told to it."""
+"""Guards: context managers that admit a block through a circuit breaker and record how it ended."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Leave to make one call, to be settled once. A probe ends by its `deadline`, of `time.monotonic()`."""
+    """Permission for one call, to be settled once. A probe must end by `deadline`, a time of `time.monotonic()`."""
 
     entry: Entry
     deadline: float | None = None
@@ -26,12 +26,12 @@ class Permit:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds that are left for a probe, None for an ordinary call."""
+        """Seconds left for a probe; None for an ordinary call."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
 class Guard:
-    """One guarded block, awaiting."""
+    """Guards one async block."""
 
     __slots__ = ("_breaker", "_permit", "_timeout")
 
@@ -39,7 +39,7 @@ class Guard:
         self._breaker = breaker
 
     async def __aenter__(self) -> Permit:
-        permit = self._breaker._quick()
+        permit = self._breaker._admit_cached()
         if permit is None:
             permit = await self._breaker.admit()
         self._permit, self._timeout = permit, None
@@ -52,7 +52,7 @@ class Guard:
     ) -> Literal[False]:
         error = given
         if self._timeout is None:
-            if error is None and self._breaker._unremarkable():
+            if error is None and self._breaker._is_routine_success():
                 return False
         else:
             try:
@@ -71,7 +71,7 @@ class Guard:
 
 
 class SyncGuard:
-    """One guarded block, blocking."""
+    """Guards one blocking block."""
 
     __slots__ = ("_breaker", "_permit")
 
@@ -79,7 +79,7 @@ class SyncGuard:
         self._breaker = breaker
 
     def __enter__(self) -> Permit:
-        permit = self._breaker._quick()
+        permit = self._breaker._admit_cached()
         if permit is None:
             permit = self._breaker.sync.admit()
         self._permit = permit
@@ -89,7 +89,7 @@ class SyncGuard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         if error is None:
-            if self._permit.deadline is not None or not self._breaker._unremarkable():
+            if self._permit.deadline is not None or not self._breaker._is_routine_success():
                 self._breaker.sync.settle(self._permit, Result.SUCCEEDED)
             return False
         opened = self._breaker.sync.settle(self._permit, self._breaker.classify_failure(error), describe_error(error))

@@ -18,7 +18,8 @@ _TRIES = 1_000
 _FIELDS = frozenset(field.name for field in fields(Circuit))
 _TIMES = ("open_until", "probe_until", "changed_at", "window_at")
 
-# Writes only what was made from the present value. A change depends on nothing else, so one that came back will do.
+# Compare and swap: writes only if the value has not changed since it was read. A change depends on nothing else, so a
+# value that was changed and restored is safe.
 _SWAP = """
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -27,9 +28,9 @@ return 1
 
 
 class RedisCircuits:
-    """Keeps circuits in Redis; Redis's clock decides. A circuit that nobody changed for `ttl` is forgotten: closed.
+    """Stores circuits in Redis; Redis's clock decides. A circuit without a change for `ttl` expires, which closes it.
 
-    The awaiting side belongs to one event loop, as every asyncio client does.
+    The async methods belong to one event loop, as in every asyncio client.
     """
 
     refresh = 1.0
@@ -39,7 +40,7 @@ class RedisCircuits:
             import redis
             import redis.asyncio
         except ImportError as error:
-            raise ConfigurationError("circuits in Redis need a driver; install holdfast[redis]") from error
+            raise ConfigurationError("RedisCircuits needs the redis driver; install holdfast[redis]") from error
         bounds: dict[str, Any] = {"socket_timeout": 2, "socket_connect_timeout": 2}
         self._redis: Any = redis.asyncio.Redis.from_url(url, **bounds)
         self._redis_sync: Any = redis.Redis.from_url(url, **bounds)
@@ -47,10 +48,10 @@ class RedisCircuits:
         self._prefix, self._ttl = prefix, to_timedelta(ttl, name="ttl")
 
     def peek(self, name: str, /) -> None:
-        """Nothing: looking costs a question."""
+        """Returns None: reading needs a command."""
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `CircuitStore`."""
+        """Applies a change atomically; see `CircuitStore`."""
         steps = self._steps(name, change)
         try:
             command = next(steps)
@@ -74,12 +75,12 @@ class RedisCircuits:
             raise StoreUnavailable("redis", str(error)) from error
 
     async def close(self) -> None:
-        """Closes the connections of both sides."""
+        """Closes the async and the blocking connections."""
         await self._redis.aclose()
         self.close_sync()
 
     def close_sync(self) -> None:
-        """Closes the blocking side's connections."""
+        """Closes the blocking connections."""
         self._redis_sync.close()
 
     def _steps(self, name: str, change: Change[T]) -> _Steps[tuple[Circuit, T, datetime]]:
@@ -93,16 +94,16 @@ class RedisCircuits:
             after, outcome = change(before, now)
             if after is before or (yield self._swap(key, raw, after, now)):
                 return after, outcome, now
-        raise StoreUnavailable("redis", f"others changed circuit {name} {_TRIES:,} times in a row")
+        raise StoreUnavailable("redis", f"circuit {name}: {_TRIES:,} concurrent changes in a row; try again")
 
     def _swap(self, key: str, raw: bytes | None, after: Circuit, now: datetime) -> Callable[[Any], Any]:
-        keep = self._ttl + max((after.open_until or now) - now, timedelta(0))
-        milliseconds = max(1, round(keep.total_seconds() * 1000))
+        ttl = self._ttl + max((after.open_until or now) - now, timedelta(0))
+        milliseconds = max(1, round(ttl.total_seconds() * 1000))
         return lambda client: client.eval(_SWAP, 1, key, raw or b"", orjson.dumps(after), milliseconds)
 
 
 def _loads(raw: bytes) -> Circuit:
-    """A circuit as it was kept, also by another release: what is not known is left out."""
+    """Reads a stored circuit. Fields that another release wrote and this one does not know are ignored."""
     stored = {name: value for name, value in orjson.loads(raw).items() if name in _FIELDS}
     for name in _TIMES:
         if stored.get(name) is not None:

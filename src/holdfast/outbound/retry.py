@@ -1,6 +1,6 @@
-"""`with_retry`: any call in process, tried again as its policy says. A call that succeeds at once costs next to nothing.
+"""`with_retry`: retries any call in this process by its policy. A call that succeeds at once has almost no overhead.
 
-Whatever a failure asks for is decided in `RetryState`; the two drivers here only call, wait and raise.
+`RetryState` decides after each failure; the async and the blocking loop here only call, wait and raise.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _PLAIN = object()
 
 
 class Options(TypedDict, total=False):
-    """What `with_retry` takes by name; see there."""
+    """The keyword options of `with_retry`."""
 
     policy: RetryPolicy
     timeout: Duration | None
@@ -47,7 +47,7 @@ class Options(TypedDict, total=False):
 
 
 class AsyncDecorator(Protocol):
-    """Makes an async function one that is retried; a first parameter annotated `Attempt` is filled in."""
+    """Decorates an async function with retries; a first parameter annotated `Attempt` is passed in."""
 
     @overload
     def __call__(
@@ -58,7 +58,7 @@ class AsyncDecorator(Protocol):
 
 
 class SyncDecorator(Protocol):
-    """Makes a plain function one that is retried; a first parameter annotated `Attempt` is filled in."""
+    """Decorates a plain function with retries; a first parameter annotated `Attempt` is passed in."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Attempt, P], T], /) -> Callable[P, T]: ...
@@ -67,9 +67,9 @@ class SyncDecorator(Protocol):
 
 
 class RetryRunner:
-    """One call's options, and the two drivers.
+    """The options of one call, and its async and blocking loops.
 
-    With `own`, the function keeps to its `Attempt` and logs its success by itself.
+    With `own`, the function applies its timeout and logs its success.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class RetryRunner:
         self._breaker, self._own = breaker, own
 
     async def run(self, function: Callable[..., Awaitable[T]], wants: bool, /, *args: Any, **kwargs: Any) -> T:
-        """Awaits the function until it succeeds or the state ends. Cancelling it cancels the attempt or the wait."""
+        """Awaits the function until it succeeds or no attempt is left. Cancelling it cancels the attempt or the wait."""
         key = None if self._key is None else self._key_for(args, kwargs)
         if self._budget is not None:
             self._budget.called()
@@ -120,7 +120,7 @@ class RetryRunner:
             try:
                 if wants:
                     given = (self._attempt(state, key, began, started), *args)
-                # The guard is outside the time-out: a call that hangs is a failure of what it calls.
+                # The guard is outside the timeout, so that a call that hangs counts as a failure of the service.
                 if self._breaker is None:
                     async with asyncio.timeout(self._cancelled_after(began, started)) as limit:
                         made = function(*given, **kwargs)
@@ -140,13 +140,13 @@ class RetryRunner:
                 if state is not None and not self._own:
                     state.succeeded()
                 if result is _PLAIN:
-                    raise TypeError(f"{function!r} gave nothing to await; use with_retry.sync({self._operation!r}, …)")
+                    raise TypeError(f"{function!r} returned no awaitable; use with_retry.sync({self._operation!r}, …)")
                 return result  # type: ignore[return-value]
             await asyncio.sleep(wait)
             began = time.monotonic()
 
     def run_sync(self, function: Callable[..., T], wants: bool, /, *args: Any, **kwargs: Any) -> T:
-        """`run`, blocking. Nothing can break off a plain function: the time-out is in its `Attempt`."""
+        """`run`, blocking. A plain function cannot be cancelled: it reads its timeout from the `Attempt`."""
         key = None if self._key is None else self._key_for(args, kwargs)
         if self._budget is not None:
             self._budget.called()
@@ -199,7 +199,7 @@ class RetryRunner:
         return None if self._own else self._limit(began, started)
 
     def _limit(self, began: float, started: float) -> float | None:
-        """Seconds for the attempt that begins now."""
+        """Returns the timeout in seconds of an attempt that starts now."""
         if self._deadline is None:
             return self._timeout
         left = max(0.0, started + self._deadline - began)
@@ -216,22 +216,22 @@ class RetryRunner:
 
 
 class WithRetry:
-    """Calls an async function, and again while its failures can pass, as the policy says.
+    """Calls an async function and retries temporary failures by the policy.
 
     answer = await with_retry("fetch rates", fetch, idempotency_key="rates:2026-11-15")
 
     @with_retry("fetch rates", policy=RetryPolicy.fixed("1s", attempts=4))
     async def fetch(day: str) -> Rates: ...
 
-    By default 3 attempts, 250 ms base, at most 5 s between them, full jitter, 10 s for each attempt. What retries is
-    decided as for handlers: by `classify` (a function or `Rules`), else by what is built in; `Retry-After` is
-    honoured up to the policy's `retry_after_cap`. A failure that ends it is raised as it came, with a note of why.
+    By default 3 attempts, 250 ms base, at most 5 s between them, full jitter, 10 s for each attempt. Failures
+    are classified as for handlers: by `classify` (a function or `Rules`), else by the built-in rules; `Retry-After` is
+    honoured up to the policy's `retry_after_cap`. The last failure is raised unchanged, with a note of the reason.
 
-    A function with a required parameter is given the `Attempt`: its number, the idempotency key, the time left. A
-    decorated one is given it as the first argument if that is annotated so; there `idempotency_key` may be a function
-    of the other arguments. `timeout` cancels an attempt, `deadline` bounds all of them and their waits. `budget`
-    limits how many calls are retried, `breaker` guards each attempt. Each attempt that failed is one line in the log,
-    with `log_fields`. For plain functions: `with_retry.sync`.
+    A function with a required parameter gets the `Attempt`: its number, the idempotency key, the time left. A decorated
+    function gets it if its first parameter is annotated with it; there `idempotency_key` can be a function of the other
+    arguments. `timeout` cancels an attempt, `deadline` limits all attempts and waits together. `budget` limits how many
+    calls are retried, `breaker` guards each attempt. Each failed attempt logs one line, with `log_fields`. For plain
+    functions use `with_retry.sync`.
     """
 
     def __init__(self) -> None:
@@ -271,8 +271,8 @@ class WithRetry:
 class SyncWithRetry:
     """`with_retry.sync`: the same for plain functions.
 
-    A plain function cannot be broken off from outside: let it take the `Attempt`, and hand `attempt.remaining` to
-    whatever waits inside it.
+    A plain function cannot be cancelled from outside: let it take the `Attempt`, and pass `attempt.remaining` as the
+    timeout of each wait.
     """
 
     @overload
@@ -310,7 +310,7 @@ def _seconds(duration: Duration) -> float:
 
 
 def _requires(function: Callable[..., Any]) -> bool:
-    """Whether a function has a positional parameter that must be given. Read from its code: this is on the fast path."""
+    """Whether a function has a required positional parameter. Read from its code object, because this is a hot path."""
     code = getattr(function, "__code__", None)
     if code is None or not code.co_argcount:
         return False

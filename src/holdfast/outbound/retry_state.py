@@ -1,4 +1,4 @@
-"""The course of one call through its failures: what both colours of `with_retry` ask after each."""
+"""The state of one retried call: decides after each failure whether and when to try again. Used by async and blocking calls."""
 
 import random
 import time
@@ -25,9 +25,9 @@ _ERROR_LIMIT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt as the function that makes it may see it: `number` counts from 1.
+    """One attempt, as passed to the function; `number` starts at 1.
 
-    The `idempotency_key` is the same in all attempts of a call. `deadline` is a time of `time.monotonic()`.
+    `idempotency_key` is the same in all attempts of a call. `deadline` is a time of `time.monotonic()`.
     """
 
     number: int = 1
@@ -37,12 +37,12 @@ class Attempt:
 
     @property
     def remaining(self) -> float | None:
-        """Seconds left for this attempt, None when it has no limit: what to hand on as a time-out."""
+        """Seconds left for this attempt, to pass on as a timeout; None without a limit."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
 class RetryState:
-    """Made when an attempt has failed; `failed` says how long to wait before the next, or that there is none."""
+    """Created after the first failure. `failed` returns the wait before the next attempt, or None if there is none."""
 
     __slots__ = ("_budget", "_deadline", "_fields", "_key", "_operation", "_policy", "_rules", "_started", "number")
 
@@ -66,10 +66,10 @@ class RetryState:
         return TEST_OVERRIDES.attempts(self._policy.attempts)
 
     def failed(self, error: Exception, began: float) -> float | None:
-        """Seconds to wait before the next attempt; None when this was the last, and the error says why in a note."""
+        """Returns the seconds before the next attempt, or None after the last one; the error then has a note with the reason."""
         now = time.monotonic()
-        wait, why = self._decided(error, now)
-        known = self._known() | {
+        wait, why = self._decide(error, now)
+        fields = self._log_fields() | {
             "latency_ms": round((now - began) * 1000, 1),
             "error": redacted(sanitise(safe_str(error), _ERROR_LIMIT), hidden()),
             "error_type": type_name(type(error)),
@@ -77,27 +77,27 @@ class RetryState:
         }
         status = carried_status(error)
         if status is not None:
-            known["http_status"] = status
+            fields["http_status"] = status
         if wait is None:
-            log.warning("operation failed", **known | {"reason": why})
+            log.warning("operation failed", **fields | {"reason": why})
             error.add_note(
-                f"{self._operation} was given up after attempt {self.number} of {self.max_attempts}, "
-                f"{now - self._started:.3f} s after it began: {why}"
+                f"{self._operation} failed at attempt {self.number} of {self.max_attempts}, "
+                f"{now - self._started:.3f} s after its start: {why}"
             )
             return None
         at = datetime.now(UTC) + timedelta(seconds=wait)
         log.warning(
-            "operation retried", **known | {"next_attempt_in": round(wait, 3), "next_attempt_at": at.isoformat()}
+            "operation retried", **fields | {"next_attempt_in": round(wait, 3), "next_attempt_at": at.isoformat()}
         )
         self.number += 1
         return wait
 
     def succeeded(self) -> None:
-        """Says that it went well after all."""
+        """Logs a success that needed retries."""
         elapsed = round((time.monotonic() - self._started) * 1000, 1)
-        log.info("operation succeeded after retries", **self._known() | {"elapsed_ms": elapsed})
+        log.info("operation succeeded after retries", **self._log_fields() | {"elapsed_ms": elapsed})
 
-    def _decided(self, error: Exception, now: float) -> tuple[float | None, str]:
+    def _decide(self, error: Exception, now: float) -> tuple[float | None, str]:
         rules = () if self._rules is None else (self._rules,)
         verdict = classify(error, *rules, now=datetime.now(UTC))
         if verdict.kind is not VerdictKind.RETRY:
@@ -110,15 +110,15 @@ class RetryState:
             delay = self._policy.clamp(verdict.after)
         wait = TEST_OVERRIDES.seconds(delay.total_seconds())
         if self._deadline is not None and now + wait >= self._deadline:
-            return None, "the next attempt would begin after the deadline"
+            return None, "the next attempt would start after the deadline"
         if self._budget is not None and not self._budget.may_retry():
             return None, "the retry budget is used up: too many calls are being retried"
         return wait, ""
 
-    def _known(self) -> dict[str, object]:
-        # Ours win: a field of the same name must not break the call that it tells about.
-        known = loggable(correlation()) | loggable(self._fields or {})
-        known |= {"operation": self._operation, "attempt": self.number, "max_attempts": self.max_attempts}
+    def _log_fields(self) -> dict[str, object]:
+        # Our fields win over fields of the same name that the caller gave.
+        fields = loggable(correlation()) | loggable(self._fields or {})
+        fields |= {"operation": self._operation, "attempt": self.number, "max_attempts": self.max_attempts}
         if self._key is not None:
-            known["idempotency_key"] = self._key
-        return known
+            fields["idempotency_key"] = self._key
+        return fields

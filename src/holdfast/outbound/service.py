@@ -1,7 +1,7 @@
-"""What both colours of the service client share: how a call is made, and what its answer means.
+"""The parts that the async and the blocking service client share: how a call is made and what its response means.
 
-An attempt is one generator of steps. What a step does, a token, leave of the breaker, an exchange, comes from the
-side: a value on the blocking one, something to await on the other.
+An attempt is a generator of steps: get a token, ask the breaker, exchange a request for a response. The transport runs
+a step: it returns a value (blocking) or an awaitable (async).
 """
 
 import time
@@ -45,15 +45,15 @@ _USER_HEADER = "x-user-id"
 MAX_RESPONSE = 10 * 1024 * 1024
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
-_ONCE = RetryPolicy.none()
+_NO_RETRY = RetryPolicy.none()
 _EXCERPT = 2_000
 _ENCODINGS = ("gzip", "deflate")
 
 
 class Availability(StrEnum):
-    """How a service can be reached; true only when it is available.
+    """Whether a service is available; true only for `AVAILABLE`.
 
-    Retriable: it is there and says "later" (408, 425, 429, 5xx). Unavailable: no answer, or its circuit is open.
+    Retriable: it responds with 408, 425, 429 or 5xx. Unavailable: no response, or its circuit is open.
     """
 
     AVAILABLE = "available"
@@ -66,20 +66,20 @@ class Availability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a service answered: a success, or a 409 that was declared one. Header names are in small letters."""
+    """A successful response, or a 409 with `conflict_ok`. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def parse(self, returns: Any) -> Any:
-        """The body as a value of the type, read from JSON in one go; pydantic's ValidationError if it is none."""
+        """Parses the JSON body as this type. Raises pydantic's ValidationError if it does not fit."""
         adapter = _adapter(returns)
         return adapter.validate_json(self.body) if self.body else adapter.validate_python(None)
 
 
 class CallOptions(TypedDict, total=False):
-    """What a call takes by name beside its path and type; see `ServiceClient`."""
+    """The keyword options of one call; see `ServiceClient`."""
 
     params: Mapping[str, str | int | float | bool | None] | None
     json: object
@@ -94,7 +94,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class ServiceOptions(TypedDict, total=False):
-    """What a client takes by name; see `ServiceClient`."""
+    """The keyword options of `ServiceClient`."""
 
     name: str | None
     token: str | Callable[[], str] | Callable[[], Awaitable[str]] | None
@@ -130,7 +130,7 @@ class Call:
 
 
 class Transport(Protocol):
-    """One colour: each of these gives a value, or something to await for it."""
+    """Runs the steps of an attempt. Each method returns a value (blocking) or an awaitable (async)."""
 
     def token(self, seconds: float) -> Step: ...
     def admit(self, breaker: CircuitBreaker) -> Step: ...
@@ -139,7 +139,7 @@ class Transport(Protocol):
 
 
 class Service:
-    """A service as it is called: where it is, what goes along, and how long anything may take."""
+    """The configuration of one service: address, headers, limits and timeouts."""
 
     def __init__(
         self,
@@ -188,20 +188,22 @@ class Service:
             "headers": {"accept-encoding": ", ".join(_ENCODINGS)},
             "verify": verify,
             "transport": transport,
-            # What one caller's answer sets must not go along with another's call.
+            # A cookie from one caller's response must not be sent with another caller's request.
             "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         }
 
     def phases(self, seconds: float) -> Any:
-        """A limit for each phase of an exchange; it has `seconds` as a whole beside them."""
+        """Returns the timeouts of each phase; the whole exchange also has a limit of `seconds`."""
         import httpx2
 
         return httpx2.Timeout(seconds, connect=min(self.connect_timeout, seconds))
 
     def call(self, method: str, path: str, conflict_ok: bool, options: CallOptions) -> tuple[Call, RetryRunner]:
-        """A call, and how it is retried: one that changes something only under a key."""
+        """Builds a call and its retries. A method that changes data is retried only with an idempotency key."""
         if "://" in path.partition("?")[0] or path.startswith("//"):
-            raise ConfigurationError(f"path {path!r} leads away from {self.name}, and its token would go along")
+            raise ConfigurationError(
+                f"path {path!r} is not a path of {self.name}, and the token would be sent to another host; give a path without a host"
+            )
         method, key = method.upper(), options.get("idempotency_key")
         ids = dict(correlation())
         ids.setdefault("request_id", str(uuid4()))
@@ -238,20 +240,20 @@ class Service:
         repeatable = method in _SAFE or key is not None
         retry_runner = RetryRunner(
             operation,
-            policy=(options.get("policy") or self.policy) if repeatable else _ONCE,
+            policy=(options.get("policy") or self.policy) if repeatable else _NO_RETRY,
             timeout=None,
             deadline=deadline,
             idempotency_key=key,
             log_fields=fields,
             budget=self.budget,
-            own=True,  # the exchange ends itself, so that its end is seen as what it is: a failure of the service
+            own=True,  # the exchange has its own timeout, so that a timeout counts as a failure of the service
         )
         return call, retry_runner
 
     def attempt(self, transport: Transport, call: Call, attempt: Attempt) -> Steps:
-        """One attempt: its answer, or the failure as an exception."""
+        """Makes one attempt. Returns the response, or raises the failure."""
         headers = dict(call.headers)
-        token = yield transport.token(_least(call.timeout, attempt, None))
+        token = yield transport.token(_exchange_seconds(call.timeout, attempt, None))
         if token is not None:
             if not (token and fits_header(token)):
                 raise TerminalError(
@@ -264,7 +266,7 @@ class Service:
             permit = yield transport.admit(self.breaker)
         began = time.monotonic()
         try:
-            answer = yield transport.exchange(call, headers, _least(call.timeout, attempt, permit))
+            answer = yield transport.exchange(call, headers, _exchange_seconds(call.timeout, attempt, permit))
             self._check(call, answer)
         except BaseException as error:
             if self.breaker is not None and permit is not None:
@@ -287,7 +289,7 @@ class Service:
         return answer  # type: ignore[no-any-return]
 
     def probe(self, transport: Transport, path: str) -> Generator[Step, Any, Availability]:
-        """Asks once, without retries, and tells how the service can be reached; never raises because of it."""
+        """Makes one request without retries and returns the availability of the service. A failure of the call is not raised."""
         call, _ = self.call("GET", path, False, {})
         try:
             yield from self.attempt(transport, call, Attempt())
@@ -303,24 +305,24 @@ class Service:
         after = answer.headers.get("retry-after")
         if verdict_for(answer.status, after, datetime.now(UTC), conflict_ok=call.conflict_ok) is None:
             return
-        told = {
+        headers = {
             name: answer.headers[name.lower()] for name in ("Retry-After", "Date") if name.lower() in answer.headers
         }
-        said = sanitise(answer.body[: 4 * _EXCERPT].decode("utf-8", "replace"), _EXCERPT)
-        raise ServiceRefused(self.name, call.method, str(call.fields["path"]), answer.status, told, said)
+        excerpt = sanitise(answer.body[: 4 * _EXCERPT].decode("utf-8", "replace"), _EXCERPT)
+        raise ServiceRefused(self.name, call.method, str(call.fields["path"]), answer.status, headers, excerpt)
 
 
 class Body:
-    """An answer's body as it comes in, up to the limit."""
+    """Collects a response body up to the limit."""
 
     def __init__(self, service: Service, call: Call, headers: Mapping[str, str]) -> None:
         self._service, self._call, self._size = service, call, 0
         self._chunks: list[bytes] = []
         encoding = headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity", *_ENCODINGS):
-            # One small chunk of another, or of several, can become gigabytes before its size is seen.
+            # A small chunk in another encoding, or in several, can expand to gigabytes before its size is checked.
             raise InvalidPayload(
-                "$", f"{service.name} answered {call.method} in an encoding that was not asked for: {encoding[:50]!r}"
+                "$", f"{service.name} answered {call.method} in an encoding that was not requested: {encoding[:50]!r}"
             )
 
     def add(self, chunk: bytes) -> None:
@@ -337,7 +339,7 @@ class Body:
 
 
 def request_of(call: Call, headers: Mapping[str, str]) -> dict[str, Any]:
-    """A call in the HTTP library's words."""
+    """Returns the arguments for the HTTP library."""
     return {
         "method": call.method,
         "url": call.path,
@@ -348,37 +350,39 @@ def request_of(call: Call, headers: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parsed(answer: Response, returns: Any) -> Any:
-    """What the caller asked for; nothing where a conflict was a success, for its body is no such value."""
+    """Returns the parsed value, or the response if no type was given. None for a 409, whose body has another shape."""
     if returns is None:
         return answer
     return None if answer.status == CONFLICT else answer.parse(returns)
 
 
-def _least(timeout: float, attempt: Attempt, permit: Permit | None) -> float:
-    """Seconds for an exchange: its time-out, or what a deadline or a probe leaves of it."""
+def _exchange_seconds(timeout: float, attempt: Attempt, permit: Permit | None) -> float:
+    """Seconds for an exchange: the shortest of its timeout, the deadline of the call and the deadline of the probe."""
     limits = (timeout, attempt.remaining, None if permit is None else permit.remaining)
     return min(limit for limit in limits if limit is not None)
 
 
 def _sendable(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers under one spelling of their names, each with a value that can be sent."""
+    """Returns headers with lower-case names and checked values."""
     return {name.lower(): _checked(f"header {name}", value) for name, value in headers.items()}
 
 
 def _checked(what: str, value: str) -> str:
-    """The value, which may be a secret and is not in the error."""
+    """Checks a header value. It may be a secret, so the error does not contain it."""
     if not fits_header(value):
-        raise ConfigurationError(f"{what} is not printable ASCII text, or has spaces or line ends around it; mend it")
+        raise ConfigurationError(
+            f"{what} is not printable ASCII text, or has spaces or line ends around it; correct it"
+        )
     return value
 
 
 def _adapter(returns: Any) -> TypeAdapter[Any]:
     try:
-        return _kept_adapter(returns)
+        return _cached_adapter(returns)
     except TypeError:  # not hashable, such as Annotated with a dict inside
         return TypeAdapter(returns)
 
 
 @lru_cache(maxsize=512)
-def _kept_adapter(returns: Any) -> TypeAdapter[Any]:
+def _cached_adapter(returns: Any) -> TypeAdapter[Any]:
     return TypeAdapter(returns)

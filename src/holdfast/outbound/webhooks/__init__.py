@@ -1,4 +1,4 @@
-"""Webhooks: events posted to other people's servers, signed, each endpoint for itself.
+"""Webhooks: signed events, posted to external endpoints. Each endpoint has its rate limit and circuit.
 
-`dispatcher.py` takes one delivery to its endpoint; the other modules are what it needs for that.
+`dispatcher` delivers one event. It uses `rate_limiter`, `circuits`, `signature`, `sender` (HTTP) and `ssrf` (address checks).
 """

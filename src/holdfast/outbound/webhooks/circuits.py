@@ -1,4 +1,4 @@
-"""The endpoints' circuits, read all at once: a hundred endpoints are one question a second and not a hundred."""
+"""The circuits of all endpoints, read with one query a second, independent of the number of endpoints."""
 
 import time
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _TRUSTED_SECONDS = 2.0
 
 
 class EndpointCircuits(StoreCircuits):
-    """CircuitStore in the store. What was read of all of them lets a closed one pass without a question of its own."""
+    """Circuits in the store. A closed circuit that was read recently needs no query."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -26,20 +26,20 @@ class EndpointCircuits(StoreCircuits):
         self._changed: dict[str, tuple[float, Circuit]] = {}
 
     def take(self, found: Iterable[StoredBreaker], asked_at: float) -> None:
-        """All circuits as they are stored, and the time on the monotonic clock at which they were asked for."""
+        """Caches all stored circuits. `asked_at` is the monotonic time at which the query started."""
         self._changed = {name: made for name, made in self._changed.items() if made[0] >= asked_at}
         self._read = {one.name: one.circuit for one in found} | {name: made[1] for name, made in self._changed.items()}
         self._read_at = asked_at
 
     def peek(self, name: str, /) -> Circuit | None:  # type: ignore[override]
-        """The circuit if it is closed and was read a moment ago; about an open one the breaker knows more."""
+        """Returns the circuit if it is closed and was read recently; for an open one the breaker has newer state."""
         if time.monotonic() - self._read_at > _TRUSTED_SECONDS:
             return None
         circuit = self._read.get(name, _CLOSED)
         return circuit if circuit.open_until is None else None
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
-        """Applies a change to a circuit as a whole; see `CircuitStore`."""
+        """Applies a change atomically; see `CircuitStore`."""
         circuit, outcome, now = await super().change(name, change)
         self._read[name] = circuit
         self._changed[name] = (time.monotonic(), circuit)

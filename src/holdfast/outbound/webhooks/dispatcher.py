@@ -1,4 +1,4 @@
-"""The dispatcher: takes one delivery to its endpoint, and says what its response means for it and for the endpoint."""
+"""Posts one event to its endpoint, and decides what the response means for the delivery and for the endpoint."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -34,17 +34,17 @@ from holdfast.stores.webhook import Endpoint
 log = get_logger("holdfast.webhooks")
 
 _AGENT = f"holdfast/{__version__}"
-_MOMENT = 2.0
+_PROBE_MARGIN = 2.0
 _TOKEN_LENGTH = 12
-# Its lanes are left out of claims, so that only what was claimed before comes here; or it was enabled a moment ago.
+# Claims skip a disabled endpoint, so this affects only deliveries that were claimed before it was disabled.
 _DISABLED = timedelta(seconds=2)
-# Answers of a server that is there and takes offence at this one request, or asks for patience.
-_WELL = frozenset({400, 408, 409, 413, 422, 425, 429})
+# Responses of a working server that refuses this request, or asks to retry later.
+_HEALTHY_STATUSES = frozenset({400, 408, 409, 413, 422, 425, 429})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookEvent:
-    """What is delivered. `id` is the message's: the same in every attempt and after a replay."""
+    """The event to post. `id` is the message id: the same in every attempt and after a replay."""
 
     id: str
     type: str
@@ -53,13 +53,13 @@ class WebhookEvent:
     tenant: str | None = None
 
     def body(self) -> bytes:
-        """The same bytes in every attempt."""
+        """Returns the body; the same bytes in every attempt."""
         at = self.occurred_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
         return orjson.dumps({"type": self.type, "timestamp": at, "data": self.payload})
 
 
 def signed_headers(endpoint: Endpoint, event: WebhookEvent, body: bytes, now: float) -> dict[str, str]:
-    """The headers of one attempt, signed for this moment."""
+    """Returns the headers of one attempt, signed with the current time."""
     timestamp = int(now)
     return {
         "user-agent": _AGENT,
@@ -73,21 +73,21 @@ def signed_headers(endpoint: Endpoint, event: WebhookEvent, body: bytes, now: fl
 
 
 async def post(sender: Sender, endpoint: Endpoint, event: WebhookEvent, *, within: float) -> WebhookResponse:
-    """Posts a event once, signed for now: a receiver refuses what was signed too long ago."""
+    """Posts an event once, signed with the current time: receivers refuse old signatures."""
     body = event.body()
     headers = signed_headers(endpoint, event, body, time.time())
     sent = endpoint.headers.values()
-    # Of `Bearer abc` a receiver may repeat the last word alone.
-    # A word of a path that is this long may be a token; a shorter one may be any word of the response.
+    # A receiver may echo only the last word of `Bearer abc`. A long part of the path may be a token; a short one may be
+    # any word of the response.
     path = (one for one in (path_of(endpoint.url), *path_of(endpoint.url).split("/")) if len(one) >= _TOKEN_LENGTH)
     known = (query_of(endpoint.url), *path, *sent, *(value.rpartition(" ")[2] for value in sent), *endpoint.secrets)
     return await sender.post(endpoint.url, headers, body, within=within, secret=known)
 
 
 class WebhookDispatcher:
-    """Sends deliveries, each endpoint behind a limiter and a circuit of its own.
+    """Delivers events. Each endpoint has its rate limiter and circuit.
 
-    `disable` is called with an endpoint and a reason when its receiver says that it is gone for good.
+    `disable` is called with an endpoint and a reason after the response 410 Gone.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class WebhookDispatcher:
         self._breakers: dict[str, CircuitBreaker] = {}
 
     def serve(self, endpoints: Iterable[Endpoint], workers: int) -> None:
-        """Takes over limits that changed; the workers share an endpoint's rate. Those that are gone are forgotten."""
+        """Applies changed limits, and removes endpoints that no longer exist. Workers share the rate of an endpoint."""
         self._workers = max(1, workers)
         known = {endpoint.id: endpoint for endpoint in endpoints}
         for id in self._limiters.keys() - known.keys():
@@ -123,7 +123,7 @@ class WebhookDispatcher:
         if endpoint.disabled_at is not None:
             raise Snooze(_DISABLED)
         if endpoint.tenant is not None and endpoint.tenant != event.tenant:
-            # Published by a release that did not know of tenants.
+            # Published by a release without tenants.
             raise Cancel(f"endpoint {endpoint.id} belongs to tenant {endpoint.tenant}, this event to {event.tenant}")
         limiter = self._limiter(endpoint)
         if wait := limiter.enter():
@@ -170,7 +170,7 @@ class WebhookDispatcher:
         try:
             return await post(self._sender, endpoint, event, within=within)
         except ConfigurationError as error:
-            # It was added where http is allowed, and this worker does not allow it.
+            # It was added by a process that allows http; this worker does not.
             raise TerminalError(str(error)) from error
 
     async def _refused(self, endpoint: Endpoint, limiter: RateLimiter, response: WebhookResponse) -> WebhookRefused:
@@ -183,9 +183,9 @@ class WebhookDispatcher:
         now = datetime.now(UTC)
         said = {"date": format_datetime(now, usegmt=True), **response.headers}
         if response.status == HTTPStatus.GONE:
-            said.pop("retry-after", None)  # gone is gone
+            said.pop("retry-after", None)  # 410 is final
         if (wait := parse_retry_after(said.get("retry-after"), parse_date(said["date"]) or now)) is not None:
-            # The endpoint asked for patience with all of them, not with this one alone.
+            # Retry-After applies to all deliveries of the endpoint.
             limiter.hold(wait.total_seconds())
         return WebhookRefused(host, response.status, _phrase(response.status), response.excerpt, said)
 
@@ -204,19 +204,19 @@ class WebhookDispatcher:
                 self._circuits,
                 threshold=self._options.threshold,
                 cooldown=self._options.cooldown,
-                probe_timeout=self._options.seconds + _MOMENT,
+                probe_timeout=self._options.seconds + _PROBE_MARGIN,
             )
         return self._breakers[endpoint.id]
 
     async def close(self) -> None:
-        """Closes what is open."""
+        """Closes the connections."""
         if self._sender is not None:
             await self._sender.close()
 
 
 def _classify_response(response: WebhookResponse) -> tuple[Result, str]:
-    """What an response says about the endpoint: one that refuses everything is as good as down."""
-    well = 200 <= response.status < 300 or response.status in _WELL or response.status == HTTPStatus.GONE
+    """Decides whether a response counts as a failure of the endpoint. Refusals such as 401 and 404 do."""
+    well = 200 <= response.status < 300 or response.status in _HEALTHY_STATUSES or response.status == HTTPStatus.GONE
     if well:
         return Result.SUCCEEDED, ""
     return Result.FAILED, f"answered {response.status} {_phrase(response.status)}".rstrip()

@@ -1,4 +1,4 @@
-"""New endpoints: what is asked for, checked before anything is stored."""
+"""New endpoints: validation before anything is stored."""
 
 import math
 import re
@@ -31,7 +31,7 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """An endpoint that was just stored, or has a new secret. This is the one time that the secret is shown."""
+    """An endpoint that was added or has a new secret. The secret is shown only this once."""
 
     id: str
     secret: str = field(repr=False)
@@ -51,7 +51,7 @@ def new_endpoint(
     queue: str = QUEUE,
     priority: int = 1,
 ) -> Endpoint:
-    """An endpoint with an id that nobody has, or an error that says what is wrong with it."""
+    """Returns an endpoint with a new random id, or raises `ConfigurationError`."""
     check_url(url, allow_http=options.allow_http, allowed=check_networks(options.allow_networks))
     return Endpoint(
         id=secrets.token_hex(8),
@@ -79,7 +79,7 @@ def _events(events: Sequence[str]) -> tuple[str, ...]:
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers as they are sent. Their values may be credentials, so that errors name only the header."""
+    """Checks headers. Values may be credentials, so errors contain only the name."""
     if len(headers) > _MOST_HEADERS:
         raise ConfigurationError(f"{len(headers)} headers, over the limit of {_MOST_HEADERS}")
     checked = {}

@@ -1,4 +1,4 @@
-"""How webhooks are sent: limits, time-outs, and which networks may be called."""
+"""Options for sending webhooks: limits, timeouts and allowed networks."""
 
 import os
 import ssl
@@ -16,16 +16,16 @@ NETWORKS_VARIABLE = "HOLDFAST_WEBHOOK_NETWORKS"
 HTTP_VARIABLE = "HOLDFAST_WEBHOOK_HTTP"
 
 DEFAULT_RETRY = RetryPolicy.exponential(attempts=12, base=5, factor=3, cap="6h", jitter="equal")
-"""About a day: 5 s, 15 s, 45 s, 2 min … 6 h, each of them shorter by up to a half."""
+"""About a day: 5 s, 15 s, 45 s, 2 min … 6 h, each reduced by up to a half."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions:
-    """What a worker does when it sends webhooks.
+    """How a worker sends webhooks.
 
-    `timeout` bounds one attempt from the name lookup to the last byte, `connect_timeout` its beginning.
-    `allow_networks` names private networks that may be called all the same, `allow_http` lets webhooks go out
-    unencrypted. After `threshold` failures in a row an endpoint's circuit opens for `cooldown`.
+    `timeout` limits one attempt from the DNS lookup to the response, `connect_timeout` its connection.
+    `allow_networks` lists private networks that may be called, `allow_http` allows unencrypted webhooks.
+    After `threshold` failures in a row an endpoint's circuit opens for `cooldown`.
     """
 
     timeout: Duration = "15s"
@@ -41,7 +41,7 @@ class WebhookOptions:
         for name in ("timeout", "connect_timeout", "cooldown"):
             given = to_timedelta(getattr(self, name), name=name)
             if given <= timedelta(0):
-                raise ConfigurationError(f"{name} is {given}; give more than nothing")
+                raise ConfigurationError(f"{name} is {given}; give more than zero")
             object.__setattr__(self, name, given)
 
     @classmethod
@@ -57,5 +57,5 @@ class WebhookOptions:
 
     @property
     def seconds(self) -> float:
-        """The time-out of an attempt."""
+        """The timeout of an attempt in seconds."""
         return to_timedelta(self.timeout).total_seconds()

@@ -1,4 +1,4 @@
-"""One request: to the address that was checked, bounded in time and bytes, never redirected."""
+"""Posts one request to a checked address, with limits on time and size, without redirects."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from holdfast.outbound.webhooks.ssrf import Resolver, authority_of, check_networ
 
 try:
     import httpcore2 as http
-except ImportError:  # only who sends webhooks needs it
+except ImportError:  # only needed to send webhooks
     if not TYPE_CHECKING:
         http = None
 
@@ -28,7 +28,7 @@ _REDACTED = "[redacted]"
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """What a receiver answered. `headers` holds Retry-After and Date, `excerpt` is bounded and printable."""
+    """The response of a receiver. `headers` has Retry-After and Date; `excerpt` is short and printable."""
 
     status: int
     latency: float
@@ -36,14 +36,14 @@ class WebhookResponse:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """The answer as a run record holds it."""
+        """Returns the detail for the run record."""
         return {"status": self.status, "latency_ms": round(self.latency * 1000, 1), "excerpt": self.excerpt}
 
 
 class Sender:
-    """Posts to other people's servers. Every request has a connection of its own, made to an address that was checked.
+    """Posts to external servers. Every request opens a new connection to a checked address.
 
-    Kept connections would save a handshake and cost a failed attempt whenever the other side closes one first.
+    Reused connections would save a handshake, but an attempt fails whenever the server closes one first.
     """
 
     def __init__(self, options: WebhookOptions) -> None:
@@ -54,26 +54,26 @@ class Sender:
         self._resolver = Resolver(self._networks)
         self._connect_seconds = to_timedelta(options.connect_timeout).total_seconds()
         self._pool: AbstractAsyncContextManager[Any] = http.AsyncConnectionPool(
-            # Made once: for each connection the HTTP library would read all certificates anew.
+            # Created once; otherwise the HTTP library reads all certificates for each connection.
             ssl_context=options.ssl_context or http.default_ssl_context(),
             max_connections=None,
             max_keepalive_connections=0,
-            network_backend=_Checked(self._resolver),
+            network_backend=_CheckedBackend(self._resolver),
         )
 
     async def post(
         self, url: str, headers: Mapping[str, str], body: bytes, *, within: float, secret: Iterable[str] = ()
     ) -> WebhookResponse:
-        """The answer to a request; `TimeoutError`, `ConnectionError` or `AddressRefused` when there is none.
+        """Returns the response, or raises `TimeoutError`, `ConnectionError` or `AddressRefused`.
 
-        `within` is in seconds. The status decides, so it is an answer as soon as the headers are there: of the body only
-        the beginning is read, for a second more. The words in `secret` are kept out of the excerpt.
+        `within` is in seconds and ends with the response headers, because the status decides. Then the start of the body
+        is read for at most one second. The words in `secret` are removed from the excerpt.
         """
         check_url(url, allow_http=self._options.allow_http, allowed=self._networks)
         host, started = host_of(url), time.monotonic()
         try:
             async with asyncio.timeout(within):
-                response = await self._answered(url, headers, body)
+                response = await self._send(url, headers, body)
         except (TimeoutError, http.TimeoutException) as error:
             limit = format_duration(to_timedelta(round(time.monotonic() - started, 3)))
             raise TimeoutError(f"{host} did not answer within {limit}") from error
@@ -82,7 +82,7 @@ class Sender:
             raise ConnectionError(f"{host} was not reached: {why}") from error
         latency = time.monotonic() - started
         try:
-            read = await _beginning(response)
+            read = await _read_start(response)
         finally:
             await response.aclose()
         kept = {
@@ -92,8 +92,8 @@ class Sender:
         }
         return WebhookResponse(response.status, latency, excerpt_of(read, secret), kept)
 
-    async def _answered(self, url: str, headers: Mapping[str, str], body: bytes) -> Any:
-        """The response, of which the body was not read."""
+    async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> Any:
+        """Sends the request; returns the response before its body is read."""
         request = http.Request(
             "POST",
             url,
@@ -104,13 +104,13 @@ class Sender:
         return await self._pool.handle_async_request(request)  # type: ignore[attr-defined]
 
     async def close(self) -> None:
-        """Closes what is open."""
+        """Closes the connections."""
         await self._pool.__aexit__(None, None, None)
         self._resolver.close()
 
 
-async def _beginning(response: Any) -> bytes:
-    """The first bytes of a body; what is late, endless or broken off is left."""
+async def _read_start(response: Any) -> bytes:
+    """Reads the first bytes of a body; a slow, endless or interrupted rest is ignored."""
     read = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -124,7 +124,7 @@ async def _beginning(response: Any) -> bytes:
 
 
 def excerpt_of(body: bytes, secret: Iterable[str] = ()) -> str:
-    """The beginning of a body as one printable line: a receiver may answer with anything at all."""
+    """Returns the start of a body as one printable line. The body is untrusted."""
     text = body[: 4 * _EXCERPT].decode("utf-8", "backslashreplace")
     for word in secret:
         if word:
@@ -135,16 +135,16 @@ def excerpt_of(body: bytes, secret: Iterable[str] = ()) -> str:
 
 def _printable(character: str) -> str:
     if character == '"':
-        return "'"  # so that it can be quoted, and failures with other words are still alike
+        return "'"  # the excerpt is quoted in errors
     if unicodedata.category(character)[0] in "CZ" and character != " ":
         return character.encode("unicode_escape").decode()
     return character
 
 
-class _Checked(http.AsyncNetworkBackend if http is not None else object):  # type: ignore[misc]
-    """Connects to no address but those that were checked: a second lookup could bring another.
+class _CheckedBackend(http.AsyncNetworkBackend if http is not None else object):  # type: ignore[misc]
+    """Connects only to checked addresses: a second DNS lookup could return others.
 
-    TLS is started by name above this, so that certificates are checked against the name and not the address.
+    TLS uses the host name, so certificates are verified against the name and not the address.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -161,7 +161,7 @@ class _Checked(http.AsyncNetworkBackend if http is not None else object):  # typ
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> Any:
-        """A connection to the first of the name's addresses that takes one."""
+        """Connects to the first address that accepts a connection."""
         async with asyncio.timeout(timeout):
             addresses = await self._resolver.addresses(host, port)
         for address in addresses[:-1]:

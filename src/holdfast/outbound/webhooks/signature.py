@@ -21,7 +21,7 @@ _MOST_SIGNATURES = 20
 
 
 def new_secret() -> str:
-    """A secret that nobody has, in the form receivers' libraries take."""
+    """Return a new random secret in the Standard Webhooks format."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(_NEW_BYTES)).decode()
 
 
@@ -40,7 +40,7 @@ def check_secret(secret: str) -> str:
 
 
 def sign(secrets: Sequence[str], id: str, timestamp: int, body: bytes) -> str:
-    """The ``webhook-signature`` header: one signature for each secret, so that receivers can change over in peace."""
+    """The ``webhook-signature`` header: one signature for each secret, so that a receiver can rotate its secret."""
     content = f"{id}.{timestamp}.".encode() + body
     return " ".join(f"v1,{base64.b64encode(_mac(secret, content)).decode()}" for secret in secrets)
 
@@ -55,9 +55,9 @@ def verify(
 ) -> Any:
     """Return the JSON of a webhook that was received, or raise `InvalidSignature`. For receivers.
 
-    `payload` is the body as it came, byte for byte; `secret` one or several, any of which may have signed it. What was
-    signed more than `tolerance` ago, or ahead of our clock, is refused: whoever recorded it could send it again. A
-    sender repeats itself, so remember `webhook-id` and do the work once.
+    `payload` is the raw body. `secret` is one secret or several; one of them must match. A timestamp that is more than
+    `tolerance` in the past or the future is refused, which prevents replay attacks. Senders retry, so deduplicate by
+    `webhook-id`.
 
     >>> secret = new_secret()
     >>> headers = {"webhook-id": "1", "webhook-timestamp": "1700000000"}
@@ -75,10 +75,10 @@ def verify(
     content = f"{id}.{timestamp}.".encode() + body
     expected = [_mac(one, content) for one in ([secret] if isinstance(secret, str) else secret)]
     offered = [_decoded(one) for one in signatures.split(" ")[:_MOST_SIGNATURES]]
-    # All of them are compared, whichever fits: how long it takes says nothing.
+    # All are compared, so that the duration reveals nothing.
     fits = [hmac.compare_digest(a, b) for a in expected for b in offered]
     if not any(fits):
-        raise InvalidSignature("no signature fits")
+        raise InvalidSignature("no signature matches")
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -91,7 +91,7 @@ def _mac(secret: str, content: bytes) -> bytes:
     except (binascii.Error, ValueError):
         raise ConfigurationError("a webhook secret is not base64; give it as the sender showed it") from None
     if not key:
-        raise ConfigurationError("a webhook secret is empty; anybody could sign with it")
+        raise ConfigurationError("a webhook secret is empty; give the secret that the sender showed")
     return hmac.new(key, content, hashlib.sha256).digest()
 
 
@@ -114,7 +114,7 @@ def _seconds(timestamp: str) -> int:
 
 
 def _decoded(offered: str) -> bytes:
-    """The bytes of one signature; none for what is no ``v1`` signature: versions to come are passed over."""
+    """Decodes one signature; empty if it is not ``v1``: other versions are ignored."""
     version, _, text = offered.partition(",")
     if version != "v1":
         return b""

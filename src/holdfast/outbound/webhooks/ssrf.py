@@ -1,4 +1,4 @@
-"""Which addresses may be called: a webhook's owner must not reach into the network that the worker stands in."""
+"""Protection against server-side request forgery: a webhook must not reach the internal network of the worker."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _MOST_URL = 2_000
 _PORTS = {"https": 443, "http": 80}
 _LOOKUPS = 64
 
-# Everything the IANA registries do not call globally reachable, and the one metadata address that is: Azure's.
+# All networks that the IANA registries do not list as globally reachable, and Azure's metadata address, which they do.
 _SPECIAL_V4 = tuple(
     map(
         IPv4Network,
@@ -40,14 +40,14 @@ _SPECIAL_V4 = tuple(
         ),
     )
 )
-# Of IPv6 only global unicast may be called, without what is set apart in it: Teredo and other tunnels hide an IPv4.
+# IPv6: only global unicast, without its reserved parts: Teredo and other tunnels contain an IPv4 address.
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _SPECIAL_V6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-_HOLDING_V4 = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
+_V4_MAPPED = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
 
 
 def check_networks(networks: Iterable[str]) -> tuple[Network, ...]:
-    """Networks as they were written, such as ``10.1.0.0/16``; `ConfigurationError` for what is none."""
+    """Parses networks such as ``10.1.0.0/16``. Raises `ConfigurationError`."""
     if isinstance(networks, str):
         raise ConfigurationError(f"{networks!r} is text; give a tuple of networks, such as ('10.1.0.0/16',)")
     found = []
@@ -55,18 +55,18 @@ def check_networks(networks: Iterable[str]) -> tuple[Network, ...]:
         try:
             found.append(ip_network(network))
         except ValueError as error:
-            raise ConfigurationError(f"{network!r} is no network ({error}); write for instance 10.1.0.0/16") from None
+            raise ConfigurationError(f"{network!r} is not a network ({error}); write it as 10.1.0.0/16") from None
     return tuple(found)
 
 
 def permitted(address: str, allowed: Sequence[Network] = ()) -> bool:
-    """Say whether an address may be called: it is public, or in a network that was allowed by name.
+    """Return whether an address may be called: it is public, or in one of the `allowed` networks.
 
     >>> permitted("93.184.216.34"), permitted("169.254.169.254"), permitted("::ffff:127.0.0.1")
     (True, False, False)
     """
     try:
-        found = _plain(ip_address(address))
+        found = _unmapped(ip_address(address))
     except ValueError:
         return False
     if any(found in network for network in allowed):
@@ -76,20 +76,20 @@ def permitted(address: str, allowed: Sequence[Network] = ()) -> bool:
     return found in _GLOBAL_V6 and not any(found in network for network in _SPECIAL_V6)
 
 
-def _plain(address: Address) -> Address:
-    """The IPv4 address that an IPv6 one stands for, where it does."""
-    if isinstance(address, IPv6Address) and any(address in network for network in _HOLDING_V4):
+def _unmapped(address: Address) -> Address:
+    """Returns the IPv4 address inside a mapped IPv6 address, else the address."""
+    if isinstance(address, IPv6Address) and any(address in network for network in _V4_MAPPED):
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 
 
 def check_url(url: str, *, allow_http: bool = False, allowed: Sequence[Network] = ()) -> str:
-    """Return `url` if a webhook may be posted there as far as can be told without asking the DNS.
+    """Return `url` if a webhook may be posted there; does not query the DNS.
 
-    Refused with `ConfigurationError`: what is not https (or http, where allowed), names and passwords in it, fragments,
-    control characters; with `AddressRefused` an address that may not be called.
+    Raises `ConfigurationError` for a scheme other than https (or http, if allowed), credentials, fragments and control
+    characters. Raises `AddressRefused` for an address that may not be called.
     """
-    problem = _flaw(url, allow_http)
+    problem = _url_problem(url, allow_http)
     if problem:
         raise ConfigurationError(f"a webhook cannot be posted to {shown(url)!r}: {problem}")
     host = host_of(url)
@@ -98,11 +98,11 @@ def check_url(url: str, *, allow_http: bool = False, allowed: Sequence[Network] 
     return url
 
 
-def _flaw(url: str, allow_http: bool) -> str | None:
+def _url_problem(url: str, allow_http: bool) -> str | None:
     if not isinstance(url, str) or len(url) > _MOST_URL:
         return f"an address is text of at most {_MOST_URL:,} characters"
     if not url.isascii() or any(character <= " " or character == "\x7f" for character in url):
-        return "it holds characters that do not belong in a URL; write a name in its xn-- form and the rest in %-codes"
+        return "it contains characters that are not allowed in a URL; write the host in its xn-- form and encode the rest with %"
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -113,37 +113,36 @@ def _flaw(url: str, allow_http: bool) -> str | None:
     if parts.scheme not in _PORTS:
         return "its scheme is not https"
     if not parts.hostname:
-        return "it names no host"
+        return "it has no host"
     if parts.username is not None or parts.password is not None:
-        return "it holds a user name or password; put credentials into headers="
+        return "it contains a user name or password; put credentials into headers="
     if parts.fragment:
-        return "it holds a fragment (#…), which is never sent"
+        return "it contains a fragment (#…), which is never sent"
     return None
 
 
 def host_of(url: str) -> str:
-    """The host that a URL names."""
+    """Returns the host of a URL."""
     return urlsplit(url).hostname or ""
 
 
 def authority_of(url: str) -> str:
-    """Host and port as they stand in a URL that was checked."""
+    """Returns host and port of a checked URL."""
     return urlsplit(url).netloc
 
 
 def query_of(url: str) -> str:
-    """What stands in a URL behind the question mark."""
+    """Returns the query of a URL."""
     return urlsplit(url).query
 
 
 def path_of(url: str) -> str:
-    """The path of a URL without its slashes at both ends."""
+    """Returns the path of a URL without leading and trailing slashes."""
     return urlsplit(url).path.strip("/")
 
 
 def shown(url: str, *, path: bool = True) -> str:
-    """A URL for lists and logs, without user, password and query, which may be secrets; `path` says whether its path is
-    shown."""
+    """Returns a URL for lists and logs, without user, password and query, which may be secrets. `path=False` hides the path."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port is not None else ""
@@ -164,20 +163,20 @@ def _is_address(host: str) -> bool:
 
 
 class Resolver:
-    """Looks names up and lets only permitted addresses out; one lookup per name at a time.
+    """Resolves host names and returns only permitted addresses; one lookup per name at a time.
 
-    A name that resolves to several addresses is refused when any of them is: whoever mixes them has no good reason.
-    Lookups have threads of their own. One that hangs holds one of them until the system gives it up; only when all are
-    held do others wait.
+    A name is refused if any of its addresses is refused: a name with public and private addresses is suspicious.
+    Lookups run in separate threads. A lookup that hangs occupies a thread until the system ends it; others wait only
+    when all threads are occupied.
     """
 
     def __init__(self, allowed: Sequence[Network] = ()) -> None:
         self._allowed = allowed
         self._threads = ThreadPoolExecutor(_LOOKUPS, "holdfast-dns")
-        self._asking: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """The addresses to connect to, each of them checked; `AddressRefused` or `ConnectionError` otherwise."""
+        """Returns the checked addresses of a host. Raises `AddressRefused` or `ConnectionError`."""
         found = [host] if _is_address(host) else await self._lookup(host, port)
         for address in found:
             if not permitted(address, self._allowed):
@@ -185,16 +184,16 @@ class Resolver:
         return found
 
     async def _lookup(self, host: str, port: int) -> list[str]:
-        asking = self._asking.get((host, port))
-        if asking is None:
+        lookup = self._lookups.get((host, port))
+        if lookup is None:
             loop = asyncio.get_running_loop()
-            asking = loop.run_in_executor(self._threads, _resolve, host, port)
-            self._asking[host, port] = asking
-            asking.add_done_callback(lambda _: self._asking.pop((host, port), None))
-        return await asyncio.shield(asking)
+            lookup = loop.run_in_executor(self._threads, _resolve, host, port)
+            self._lookups[host, port] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop((host, port), None))
+        return await asyncio.shield(lookup)
 
     def close(self) -> None:
-        """Starts no more lookups."""
+        """Stops accepting lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
