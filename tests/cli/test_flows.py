@@ -56,7 +56,7 @@ def test_from_a_dead_letter_to_a_replay_that_works(either: Shop) -> None:
     assert len(listed) == 5
     story = either.spawn("dlq", "show", listed[0]["id"]).stdout
     assert "RuntimeError: card declined for order 7" in story
-    replay = next(line.split("again", 1)[1].split() for line in story.splitlines() if "run all 5 again" in line)
+    replay = next(line.split("replay all 5", 1)[1].split() for line in story.splitlines() if "replay all 5" in line)
     assert replay[:2] == ["holdfast", "replay"]
     preview = either.spawn(*replay[1:], "--dry-run")
     assert "would replay 5 deliveries" in preview.stderr
