@@ -1,7 +1,6 @@
 """One life of a worker: from the announcement of its row to its end."""
 
 import asyncio
-import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from holdfast.engine.periodic import every, first
 from holdfast.engine.pool import Pool, pools
 from holdfast.engine.reaper import Reaper
 from holdfast.engine.settler import Ack, Settler
-from holdfast.engine.signals import Signals
+from holdfast.engine.signals import Signals, call_threadsafe
 from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
@@ -83,7 +82,7 @@ class Life:
             self._around.lease_store,
             self.id,
             self._options.lease,
-            lambda: _threadsafe(loop, self._lose, "its row is gone"),
+            lambda: call_threadsafe(loop, self._lose, "its row is gone"),
             started_at,
         )
         self._lease.start()
@@ -397,9 +396,3 @@ class Life:
     @property
     def _ending(self) -> bool:
         return self._over.is_set() or self._signals.stop.is_set()
-
-
-def _threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], why: str) -> None:
-    # The loop may have ended while the lease thread was still renewing.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(function, why)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+from collections.abc import Callable
 
 
 class Signals:
@@ -20,3 +21,9 @@ class Signals:
         """Waits for a wake-up, about so long: twenty workers must not come back in the same instant."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wake.wait(), seconds * random.uniform(0.8, 1.2))  # noqa: S311
+
+
+def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], argument: str) -> None:
+    """Calls a function in the loop from another thread; does nothing if the loop has ended meanwhile."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, argument)
