@@ -91,7 +91,7 @@ def endure(place: Place, proxy: Proxy, kind: str, fault: Fault, seconds: float, 
 def ends_by_its_grace(worker: Process) -> None:
     began = time.monotonic()
     worker.signal(SIGTERM)
-    assert worker.ended(GRACE + 1 + SLACK) == 0
+    assert worker.ended(GRACE + 1) == 0
     print(f"ended {time.monotonic() - began:.2f} s after SIGTERM")
 
 

@@ -38,9 +38,9 @@ _MOMENT = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _LEAST_PATIENCE = timedelta(seconds=2)
 _RESERVE = 3.0
-"""Seconds of the grace that are kept to stop handlers and to write what is known."""
+"""Seconds of the grace that are kept to stop handlers and to write what is known; at most a third of it."""
 _PARTING = 1.0
-"""Seconds of these that a cancelled statement may take to end, when the store has gone silent."""
+"""Seconds of these that a cancelled statement may take to end, when the store is silent; writing gets at least half of it."""
 _NOT_CLAIMABLE = "the remaining deliveries are suspect or belong to another generation"
 
 
@@ -339,7 +339,7 @@ class Life:
     async def _wind_down(self, feeding: "asyncio.Task[None]", settling: "asyncio.Task[None]") -> None:
         """Gives back what has not started, waits for the rest, cuts off what is too long, writes what is known."""
         grace = self._options.grace.total_seconds()
-        reserve = min(_RESERVE, grace / 5)
+        reserve = min(_RESERVE, grace / 3)
         if self._over.is_set():
             # Others may run them soon: nothing is as urgent as stopping them here.
             feeding.cancel()
@@ -363,7 +363,7 @@ class Life:
     async def _leave(self, ends: float, *, settled: bool) -> None:
         """Writes what is known and takes the worker's row away. What there is no time for is left to the lease."""
         try:
-            async with asyncio.timeout(max(_PARTING, ends - _PARTING - time.monotonic())):
+            async with asyncio.timeout(max(_PARTING / 2, ends - _PARTING - time.monotonic())):
                 if not settled:
                     await self._settler.drained()
                     await self._strays.give_back()
