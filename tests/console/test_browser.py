@@ -143,7 +143,7 @@ def _pause_a_queue(page: Page) -> None:
 def _check_the_store(shop: Shop) -> None:
     assert shop.ops.stats().failed == 3
     assert "warehouse" in shop.ops.stats().paused_queues
-    assert {one.actor for one in shop.ops.audit(limit=10)} == {"ada"}
+    assert {(one.actor, one.action) for one in shop.ops.audit(limit=3)} == {("ada", "finish"), ("ada", "pause")}
 
 
 def test_an_operator_finds_failures_and_replays_them(browser: Browser, shop: Shop) -> None:
