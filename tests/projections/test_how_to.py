@@ -29,7 +29,7 @@ def test_the_program_and_its_commands_run_as_printed(tmp_path: Path) -> None:
         db.execute("delete from totals")
     rebuild = ("projectors", "rebuild", "totals", "--app", "totals:hf", "--reason", "counted tests, too")
     assert f'$ holdfast {" ".join(rebuild[:-1])} "{rebuild[-1]}"' in PAGE
-    assert "projector totals: 3 events applied, the new result has taken over" in run("-m", "holdfast", *rebuild)
+    assert "projector totals: 3 events applied, new result active" in run("-m", "holdfast", *rebuild)
     listed = run("-m", "holdfast", "projectors", "list", "--dsn", "sqlite:///totals.db")
     assert "3 of 3" in listed
     print(listed)
