@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import structlog
 
+from holdfast._log import background
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
 
@@ -12,8 +13,11 @@ from tests.servers.tables import migrated
 @pytest.fixture(autouse=True)
 def default_logging() -> Iterator[None]:
     """Undoes what a test configured: `capture_logs` and commands in this process leave structlog configured, and then
-    the log lines of later tests go where they sent them, or to stdout."""
+    the log lines of later tests go where they sent them, or to stdout. A command may also leave the logging thread in
+    use; without it, lines are written before the call that logs them returns."""
     yield
+    background.flush()
+    background._users = 0
     structlog.reset_defaults()
 
 

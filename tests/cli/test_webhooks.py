@@ -166,7 +166,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("add", "https://acme.test/", "--event", "*", "--rate", "0"), 2, "rate"),
     (("add", "https://acme.test/", "--event", "*", "--rate", "nan"), 2, "rate"),
     (("add", "https://acme.test/", "--event", "*", "--concurrency", "0"), 2, "concurrency"),
-    (("add", "https://acme.test/", "--event", "*", "--allow-network", "here"), 2, "no network"),
+    (("add", "https://acme.test/", "--event", "*", "--allow-network", "here"), 2, "not a network"),
     (("disable", "nope"), 2, "--reason"),
     (("disable", "nope", "--reason", "x"), 3, "webhooks list"),
     (("enable", "nope"), 3, "webhooks list"),
@@ -175,7 +175,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("rotate-secret", "nope", "--overlap", "91d"), 2, "overlap"),
     (("rotate-secret", "nope", "--overlap", "-1s"), 2, "overlap"),
     (("test", "nope"), 3, "webhooks list"),
-    (("test", "nope", "--allow-network", "x"), 2, "no network"),
+    (("test", "nope", "--allow-network", "x"), 2, "not a network"),
     (("list", "--tenant"), 2, "--tenant"),
 ]
 

@@ -145,7 +145,10 @@ async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(client_as:
         async with client_as("viewer") as client:
             for _ in range(70):
                 await post(client, "/queues/pause")
-    assert Counter(one["actor_key"] for one in logged if one["event"] == "request refused") == {"nobody": 60, "ada": 60}
+    assert Counter(one["actor_key"] for one in logged if one["event"] == "request refused") == {
+        "unauthenticated": 60,
+        "ada": 60,
+    }
     assert Counter(one.actor for one in await ops.audit(limit=100)) == {"ada": 60}, "strangers are not audited"
 
 

@@ -280,10 +280,10 @@ def wrong(value: Any) -> Any:
 
 MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
     (
-        "a dict is no event; give an instance .* or a name and a payload",
+        "dict is not an event class; pass an instance .* or a name and a payload",
         lambda hf: hf.sync.publish({"a": 1}, conn=None),
     ),
-    ("a NoneType is no event", lambda hf: hf.sync.publish(None, conn=None)),
+    ("NoneType is not an event class", lambda hf: hf.sync.publish(None, conn=None)),
     ("publish_many takes a list .* got a OrderPlaced", lambda hf: hf.sync.publish_many(OrderPlaced(1), conn=None)),
     ("publish_many takes a list .* got a str", lambda hf: hf.sync.publish_many("order.placed", conn=None)),
     ("a tuple is a name and a payload", lambda hf: hf.sync.publish_many([("a", {}, 1)], conn=None)),

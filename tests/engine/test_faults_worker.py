@@ -212,7 +212,8 @@ def test_a_handler_that_ends_its_process_is_dead_lettered_alone(place: Place, ho
     worker.says("worker started")
     place.publish_many("crowd", bodies)
     assert worker.ended() != 0
-    assert place.statuses() == {"in_flight": 100}, "all were claimed in one batch"
+    statuses = place.statuses()  # some of the others may have been settled before the process ended
+    assert statuses["in_flight"] + statuses.get("delivered", 0) == 100, "nothing failed with it"
 
     # What ends the process does so again and again: something restarts it, as it would in production.
     def drained() -> bool:

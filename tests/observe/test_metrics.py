@@ -277,7 +277,7 @@ def test_slow_clients_hold_neither_descriptors_nor_threads_of_a_worker(tmp_path:
 def test_a_request_for_metrics_that_comes_byte_by_byte_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.interfaces.metrics.serve._PATIENCE", 0.5)
+    monkeypatch.setattr("holdfast.interfaces.metrics.serve._TIMEOUT", 0.5)
     hf = Holdfast(f"sqlite:///{tmp_path / 'slow.db'}")
     with (
         serving(hf, "127.0.0.1", 0) as port,

@@ -396,7 +396,7 @@ class TestAlone:
         assert plain.raised_events == [OrderShipped(1)]
 
     def test_a_class_that_is_no_event_is_refused_where_it_is_raised(self) -> None:
-        with pytest.raises(ConfigurationError, match="has no event name"):
+        with pytest.raises(ConfigurationError, match="object is not an event class"):
             Order().raise_event(object())
 
     def test_an_event_raised_after_the_deletion_was_flushed_is_refused(self, session: Session, order: Order) -> None:

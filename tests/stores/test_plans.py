@@ -244,7 +244,7 @@ def test_failures_are_listed_from_indexes_that_hold_nothing_else(quiet: Postgres
         "all that failed": Filter(statuses=(Status.FAILED,)),
         "discarded": Filter(discarded=True),
     }
-    partial = {"delivery_failed", "delivery_failed_count", "delivery_group"}
+    partial = {"delivery_failed", "delivery_failed_count", "delivery_group", "delivery_dead_consumer"}
     with session(quiet) as postgres:
         postgres.plan_mode(mode)
         for name, wanted in lists.items():
@@ -299,7 +299,8 @@ def test_a_trend_reads_a_sample_of_each_slot_and_no_more(busy: PostgresStore, mo
         assert not any(sample.whole for sample in samples)
         plan, gaps = postgres.explain("accepted_samples"), postgres.explain("position_gaps")
     assert plan.scans("delivery") == {"delivery_pkey"}
-    assert plan.rows_read("delivery") <= sum(sample.made for sample in samples) + 10
+    # The range of a message in the index may hold deliveries of another message of the same millisecond.
+    assert plan.rows_read("delivery") <= 1.1 * sum(sample.made for sample in samples)
     assert plan.scans("message") == gaps.scans("message") == {"message_pkey"}
     assert plan.rows_read("message") <= 10 * (1 + 16 + 1)
     assert gaps.rows_read("message") <= 10 * (1 + 101 + 1)

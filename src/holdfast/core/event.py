@@ -186,7 +186,7 @@ def event_type(cls: type) -> EventType:
         setattr(cls, _MARK, found)
     if found is None and cls.__module__ == "builtins":
         raise ConfigurationError(
-            f"a {cls.__name__} is no event; give an instance of an event class, or a name and a payload: "
+            f"{cls.__name__} is not an event class; pass an instance of an event class, or a name and a payload: "
             "publish('order.placed', {'order_id': 1}, ...), in publish_many as tuples ('order.placed', {'order_id': 1})"
         )
     if found is None:
