@@ -77,7 +77,7 @@ class Address:
         if self.retry is not None:
             check_policy("retry", self.retry)
             if self.max_attempts is None:
-                # Stored beside the policy, where every reader of the row finds how many runs it may have.
+                # Stored next to the policy, where every reader of the row finds how many runs it may have.
                 object.__setattr__(self, "max_attempts", self.retry.attempts)
         if self.delay is not None:
             object.__setattr__(self, "delay", to_timedelta(self.delay, name="delay"))
@@ -105,7 +105,7 @@ class NewMessage(NamedTuple):
     occurred_at: datetime | None = None
     addressed: tuple[Address, ...] = ()
     key_scope: str | None = None
-    """What the key is unique within besides the source: of a job or a command its type, whoever enqueues it."""
+    """What the key is unique within besides the source: of a job or a command its type, for every producer."""
     retry: RetryPolicy | None = None
     """Overrides the policies of the consumers that are subscribed when it is stored."""
 

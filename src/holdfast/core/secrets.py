@@ -11,7 +11,7 @@ from holdfast.core.mask import REDACTED
 
 SHORTEST = 3
 _CERTAIN = 5
-"""From so many characters on a secret is looked for anywhere; a shorter one only as a word of its own."""
+"""From so many characters on a secret is looked for anywhere; a shorter one only as a separate word."""
 
 MOST_SECRETS = 10_000
 MOST_CHARACTERS = 200_000

@@ -75,7 +75,7 @@ class Blocking:
             return replace(outcome, held=True)
         # The pause is stored before the delivery is released: otherwise another worker could claim it in between.
         began, pause = await self._block(consumer, resource)
-        # Whatever becomes due during the pause is tried before this delivery, which may be the only one that fails.
+        # Work that becomes due during the pause is tried before this delivery, which may be the only one that fails.
         return replace(outcome, held=probe is None and began, verdict=replace(outcome.verdict, after=pause))
 
     def started(self, claims: Iterable[Claimed]) -> None:

@@ -4,7 +4,7 @@ import os
 
 
 def private(path: str | os.PathLike[str], flags: int) -> int:
-    """An opener for `open`: a file that it creates can be read and written by its owner alone, whatever the umask.
+    """An opener for `open`: a file that it creates can be read and written by its owner alone, regardless of the umask.
 
     A file that exists keeps its mode.
     """

@@ -36,6 +36,6 @@ def unavailable(source: str, error: KafkaError) -> BrokerUnavailable:
     """The error that ends a subscription."""
     cause = error.str()
     if error.code() in _SAME_INSTANCE or "nstance ID" in cause:
-        # A fatal error has a code of its own, and names the cause in words.
+        # A fatal error has a separate code and names the cause in its text.
         cause = f"two workers use the same group.instance.id; give each its own. {cause}"
     return BrokerUnavailable(source, cause)

@@ -15,7 +15,7 @@ def record_of(message: Message, handed: Handed) -> Record:
     id = f"{handed.partition}-{handed.offset}"
     return Record(
         stream=message.topic() or "",
-        # With its time, a record of a topic that was made anew is not taken for the one before it.
+        # With its time, a record of a topic that was created again is not taken for the earlier one.
         id=f"{id}-{milliseconds}" if known else id,
         body=message.value() or b"",
         headers={name: _text(value) for name, value in dict(message.headers() or ()).items()},
