@@ -15,8 +15,11 @@ _SECRET_NAME = re.compile(
 _QUICK = re.compile(r"://|[=:]|bearer |whsec_|hf_", re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.\-]{0,30}\Z", re.IGNORECASE)
 _LONGEST_SCHEME = 31
-# What follows a port in an address. A password that begins like this has to be percent-encoded.
+# What follows a port in an address. In a web address a password that begins like this has to be percent-encoded. Other
+# addresses have no "@" in their path, so there it ends a password.
 _PORT = re.compile(r"""\d{1,5}(?:[/?#,;)\]'"]|\Z)""")
+_PORT_AND_PATH = re.compile(r"""\d{1,5}(?:/[^@'")\]]*)?(?:['")\]]|\?\w+=)""")
+_WEB_SCHEMES = frozenset({"http", "https"})
 _SPACE = re.compile(r"\s")
 # In these addresses a name without a password is a token.
 _TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
@@ -112,7 +115,8 @@ def _password(text: str, begin: int, end: int, scheme: str) -> tuple[int, int] |
     slash = text.find("/", begin, last)
     if colon == -1 or (slash != -1 and slash < colon):
         return (begin, last) if scheme in _TOKEN_SCHEMES and slash == -1 and last > begin else None
-    return None if _PORT.match(text, colon + 1, end) else (colon + 1, last)
+    port = _PORT if scheme in _WEB_SCHEMES else _PORT_AND_PATH
+    return None if port.match(text, colon + 1, end) else (colon + 1, last)
 
 
 def _quoted(value: str) -> str:
