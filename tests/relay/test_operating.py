@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Filter, Holdfast, NotFound, Refused
+from holdfast.brokers.relay import Relaying
 from holdfast.ops.shape import shape
 from holdfast.stores.log import Cursor
 from holdfast.stores.position import Reader, move_position, positions, take_position
@@ -117,16 +118,26 @@ async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Ho
     broker.down = True
     async with working(hf):
         await eventually(lambda: unheld(hf))
+        await eventually(hf.ops.workers)
         with pytest.raises(Refused, match="stop the workers that have it"):
             await hf.ops.retire_consumer("orders-out", actor="ada")
-    # A worker that is stopped while it takes the relay leaves it to the end of its lease.
-    await eventually(lambda: unheld(hf))
     assert await hf.ops.retire_consumer("orders-out", actor="ada", reason="moved to NATS") == ("order.*",)
     assert await hf.ops.relays() == []
     page = await hf.ops.audit(limit=1)
     assert [(entry.action, entry.target, entry.reason) for entry in page] == [("retire", "orders-out", "moved to NATS")]
     with pytest.raises(NotFound):
         await hf.ops.retire_consumer("orders-out", actor="ada")
+
+
+async def test_a_worker_that_stops_while_it_takes_a_relay_releases_it(hf: Holdfast, broker: Broker) -> None:
+    await backlog(hf, broker, 0)
+    runner = Relaying(hf.store, hf.relays["orders-out"], "w1", 0)
+    for n in range(40):
+        task = asyncio.create_task(runner.run())
+        await asyncio.sleep(n / 10_000)
+        task.cancel()
+        await asyncio.wait({task})
+        assert await unheld(hf), n
 
 
 async def test_the_event_store_is_read_by_page_from_wherever_one_was(hf: Holdfast) -> None:

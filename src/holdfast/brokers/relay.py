@@ -130,11 +130,19 @@ class Relaying:
 
     async def _take(self) -> Held | None:
         relay, started = self._relay, time.monotonic()
-        held = await self._store.run(
-            take_position(
-                Reader.RELAY, relay.name, self._owner, relay.lease, from_now=relay.from_now, detail=relay.detail
-            )
+        operation = take_position(
+            Reader.RELAY, relay.name, self._owner, relay.lease, from_now=relay.from_now, detail=relay.detail
         )
+        taking = asyncio.ensure_future(self._store.run(operation))
+        try:
+            held = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            # The transaction may commit after the cancellation, and the lease would hold until it expires.
+            with contextlib.suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_PARTING):
+                    if (held := await taking) is not None:
+                        await self._store.run(release_position(held))
+            raise
         self._lasts_until = started + relay.lease.total_seconds()
         return held
 
