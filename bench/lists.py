@@ -21,7 +21,7 @@ from holdfast.interfaces.console.app import PAGES, Console
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 

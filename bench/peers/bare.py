@@ -18,11 +18,11 @@ from bench.peers.holdfast import new_loop
 from bench.peers.protocol import Handle, Payload, Peer, batches, serve
 from holdfast import Holdfast
 from holdfast.core.identity import delivery_id, uuid7
-from holdfast.stores.claim import Claimed, Lane, claim
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim
 from holdfast.stores.dialect import Stream, Style
 from holdfast.stores.operation import Query
 from holdfast.stores.postgres.dialect import PostgresDialect
-from holdfast.stores.postgres.hint import HINT
+from holdfast.stores.postgres.notifier import HINT
 from holdfast.stores.postgres.store import HOT_SESSION, SESSION
 
 _ID, _FENCE, _RUN_AT, _PAYLOAD = (Claimed._fields.index(name) for name in ("id", "fence", "run_at", "payload"))

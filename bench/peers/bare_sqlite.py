@@ -16,7 +16,7 @@ import orjson
 from bench.peers.protocol import Handle, Payload, Peer, batches, serve
 from holdfast import Holdfast
 from holdfast.core.identity import delivery_id, uuid7
-from holdfast.stores.claim import Claimed, Lane, claim
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim
 from holdfast.stores.dialect import Style
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.sqlite.dialect import SqliteDialect

@@ -14,7 +14,7 @@ from bench.measure import Measurement
 from bench.plan import Run
 from bench.rounds import interleaved
 from bench.subject import OURS, Subject, named
-from holdfast.stores.claim import Claimed, Lane, claim
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim
 from holdfast.stores.dialect import Style
 from holdfast.stores.operation import Query
 from holdfast.stores.postgres.dialect import PostgresDialect

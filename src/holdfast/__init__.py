@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.app.job import Job
     from holdfast.app.router import Router
-    from holdfast.core.classify import Rules, Verdict
-    from holdfast.core.correlation import correlate
     from holdfast.core.errors import (
         AddressRefused,
         AlreadyHandled,
@@ -59,11 +57,13 @@ if TYPE_CHECKING:
         WebhookRefused,
         WrongDatabase,
     )
-    from holdfast.core.event import event, upcast
+    from holdfast.core.events.event import event, upcast
+    from holdfast.core.failures.classify import Rules, Verdict
     from holdfast.core.key import job_key, key
     from holdfast.core.message import Message
-    from holdfast.core.redact import redact_logs
+    from holdfast.core.redaction.redact import redact_logs
     from holdfast.core.retry import RetryPolicy
+    from holdfast.core.telemetry.correlation import correlate
     from holdfast.engine.context import Context
     from holdfast.engine.options import WorkerOptions
     from holdfast.engine.tracing import Tracing
@@ -80,17 +80,17 @@ if TYPE_CHECKING:
     from holdfast.produce.aggregates import RaisesEvents, collect_events
     from holdfast.produce.immediate import begin_immediate, immediate
     from holdfast.produce.request_ids import RequestIdMiddleware
-    from holdfast.stores.durability import DurabilityWarning
-    from holdfast.stores.publish import Published
-    from holdfast.stores.query import Filter
+    from holdfast.stores.connections.durability import DurabilityWarning
+    from holdfast.stores.messages.publish import Published
+    from holdfast.stores.queries.query import Filter
 
 _HOMES = {
     "Holdfast": "app.holdfast",
     "Job": "app.job",
     "Router": "app.router",
-    "Rules": "core.classify",
-    "Verdict": "core.classify",
-    "correlate": "core.correlation",
+    "Rules": "core.failures.classify",
+    "Verdict": "core.failures.classify",
+    "correlate": "core.telemetry.correlation",
     "AddressRefused": "core.errors",
     "AlreadyHandled": "core.errors",
     "BrokerUnavailable": "core.errors",
@@ -134,12 +134,12 @@ _HOMES = {
     "UnsupportedConnection": "core.errors",
     "WebhookRefused": "core.errors",
     "WrongDatabase": "core.errors",
-    "event": "core.event",
-    "upcast": "core.event",
+    "event": "core.events.event",
+    "upcast": "core.events.event",
     "job_key": "core.key",
     "key": "core.key",
     "Message": "core.message",
-    "redact_logs": "core.redact",
+    "redact_logs": "core.redaction.redact",
     "RetryPolicy": "core.retry",
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
@@ -161,9 +161,9 @@ _HOMES = {
     "begin_immediate": "produce.immediate",
     "immediate": "produce.immediate",
     "RequestIdMiddleware": "produce.request_ids",
-    "DurabilityWarning": "stores.durability",
-    "Published": "stores.publish",
-    "Filter": "stores.query",
+    "DurabilityWarning": "stores.connections.durability",
+    "Published": "stores.messages.publish",
+    "Filter": "stores.queries.query",
 }
 
 __all__ = [

@@ -19,9 +19,9 @@ from typing import Any
 
 import structlog
 
-from holdfast.core.line import one_line
-from holdfast.core.loggable import field_name
-from holdfast.core.redact import redact_logs
+from holdfast.core.redaction.redact import redact_logs
+from holdfast.core.telemetry.log_fields import field_name
+from holdfast.core.telemetry.log_line import one_line
 from holdfast.core.text import printable, safe_str
 
 MOST_WAITING = 10_000

@@ -9,6 +9,6 @@ except ModuleNotFoundError as missing:
     if missing.name != "starlette":
         raise
     raise ConfigurationError("the HTTP API needs starlette; run `pip install holdfast[console]`") from missing
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.token import Scope
 
 __all__ = ["Caller", "Scope", "api"]

@@ -15,12 +15,12 @@ from holdfast.interfaces.api.auth import is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations
-from holdfast.stores import counting
-from holdfast.stores.operate import audit
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.admin.token import Scope
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
-from holdfast.stores.token import Scope
+from holdfast.stores.queries import delivery_counts
+from holdfast.stores.queries.query import Filter
 from tests.api.conftest import Client
 from tests.ops.build import dead_letters, one_in_each_state
 from tests.stores.build import fresh_id, sql
@@ -60,8 +60,8 @@ async def test_lists_come_by_pages_that_hold_everything_once(store: Store, clien
 async def test_counts_end_at_a_bound_unless_they_shall_be_exact(
     store: Store, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "_FEW", 2)
-    monkeypatch.setattr(counting, "BUDGET", 2)
+    monkeypatch.setattr(delivery_counts, "_FEW", 2)
+    monkeypatch.setattr(delivery_counts, "BUDGET", 2)
     await dead_letters(store, 3)
     bounded = await get(client("read"), "/stats")
     exact = await get(client("read"), "/stats", exact="true")

@@ -10,7 +10,7 @@ import pytest
 from holdfast.interfaces.api.app import api
 from holdfast.interfaces.refusals import Refusals
 from holdfast.ops.service import Operations
-from holdfast.stores.operate import block_consumer
+from holdfast.stores.admin.actions import block_consumer
 from holdfast.stores.protocol import Store
 from tests.api.conftest import Client
 from tests.engine.conftest import log

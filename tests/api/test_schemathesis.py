@@ -13,7 +13,7 @@ from holdfast.interfaces.api.endpoint import Endpoint
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.ops.build import dead_letters, one_in_each_state
 from tests.servers.postgres import PostgresServer

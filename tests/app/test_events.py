@@ -27,8 +27,8 @@ from holdfast import (
     event,
     upcast,
 )
-from holdfast.core.event import NewerVersion, event_type, version_of
-from holdfast.core.payload import MAX_HEADER_BYTES, MAX_HEADERS
+from holdfast.core.events.event import NewerVersion, event_type, version_of
+from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS
 
 
 @event("order.placed")

@@ -13,9 +13,9 @@ import pytest
 from holdfast import Context, Holdfast, Outage, RetryPolicy, Snooze, TerminalError, WorkerOptions
 from holdfast.app.streams import ForgetDuty
 from holdfast.core.delivery import Status
-from holdfast.stores.intake import record_handled
-from holdfast.stores.projection import last_run
-from holdfast.stores.query import Filter, messages
+from holdfast.stores.event_log.projection import last_run
+from holdfast.stores.messages.intake import record_handled
+from holdfast.stores.queries.query import Filter, messages
 from tests.brokers.redis_place import Stream, redis_server, stream
 from tests.engine.running import (
     Log,

@@ -9,12 +9,12 @@ import pytest
 from holdfast import Context, Holdfast, TerminalError, event
 from holdfast.app import copies
 from holdfast.brokers import inbox, redis
-from holdfast.core.correlation import correlation
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import RAW_TYPE
-from holdfast.stores.intake import intakes
-from holdfast.stores.query import Filter, messages
+from holdfast.core.telemetry.correlation import correlation
+from holdfast.stores.messages.intake import intakes
+from holdfast.stores.queries.query import Filter, messages
 from tests.brokers.redis_place import Stream, redis_server, stream
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, eventually, only, query, said, working

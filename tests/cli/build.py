@@ -4,13 +4,13 @@ from datetime import timedelta
 from uuid import UUID
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
-from holdfast.core.report import ErrorReport, report
+from holdfast.core.failures.report import ErrorReport, report
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.operate import discard
+from holdfast.stores.admin.actions import discard
+from holdfast.stores.deliveries.worker import start_worker
+from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter, deliveries
-from holdfast.stores.schedule import save_schedules
-from holdfast.stores.worker import start_worker
+from holdfast.stores.queries.query import Filter, deliveries
 from tests.stores.build import claim_all, finish, job, message, put, register_consumers
 
 WORKER = "web-1/4711/ab12cd"

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 from holdfast.app.opening import open_store
 from holdfast.core.delivery import Status
 from holdfast.interfaces.cli import main
+from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.operation import Operation
-from holdfast.stores.publish import Fanout, publish
-from holdfast.stores.query import Filter, deliveries
+from holdfast.stores.queries.query import Filter, deliveries
 from tests.cli.build import furnish
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty

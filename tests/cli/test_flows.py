@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.delivery import Status
-from holdfast.stores.operate import audit
-from holdfast.stores.query import Filter, deliveries, messages
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.queries.query import Filter, deliveries, messages
 from tests.cli.conftest import Shop, command
 
 APP = """

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.stores.idempotency import Held, StoredResponse, finish, reserve
+from holdfast.stores.integrations.idempotency import Held, StoredResponse, finish, reserve
 from tests.cli.conftest import Shop
 
 LEASE, DAY = timedelta(minutes=5), timedelta(days=1)

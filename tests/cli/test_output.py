@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
-from holdfast.core.mask import REDACTED, mask
+from holdfast.core.redaction.mask import REDACTED, mask
 from holdfast.interfaces.cli import formatting
 from holdfast.interfaces.cli.delivery_report import last_frames
 from holdfast.interfaces.cli.formatting import ago, moment, printable, rough
 from holdfast.interfaces.cli.table import Column, lines_of
-from holdfast.stores import counting
+from holdfast.stores.queries import delivery_counts
 from tests.cli.build import ORDERS, WORKER
 from tests.cli.conftest import Shop
 
@@ -177,8 +177,8 @@ def test_stats_add_up(shop: Shop) -> None:
 
 
 def test_counts_end_at_a_bound_unless_more_is_asked_for(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_FEW", 2)
-    monkeypatch.setattr(counting, "BUDGET", 2)
+    monkeypatch.setattr(delivery_counts, "_FEW", 2)
+    monkeypatch.setattr(delivery_counts, "BUDGET", 2)
     assert "failed 2+" in shop.run("stats").stdout
     assert "failed 5 " in shop.run("stats", "--exact").stdout
     beyond = shop.run("stats", "--fail-if", "failed>4")

@@ -5,21 +5,21 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
+from holdfast.core.failures.report import ErrorReport, report
 from holdfast.core.identity import uuid7
 from holdfast.core.message import NewMessage, new_message
-from holdfast.core.report import ErrorReport, report
 from holdfast.core.retry import RetryPolicy
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.stores.breaker import trip_breaker
-from holdfast.stores.idempotency import Held, StoredResponse, finish, reserve
-from holdfast.stores.operate import block_consumer, discard, pause_queue
+from holdfast.stores.admin.actions import block_consumer, discard, pause_queue
+from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.deliveries.worker import start_worker
+from holdfast.stores.integrations.breaker import trip_breaker
+from holdfast.stores.integrations.idempotency import Held, StoredResponse, finish, reserve
+from holdfast.stores.integrations.webhook import add_endpoint
+from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
-from holdfast.stores.schedule import save_schedules
-from holdfast.stores.settle import settle
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.webhook import add_endpoint
-from holdfast.stores.worker import start_worker
 from tests.stores.build import claim_all, job, outcome, put, register_consumers
 
 WORKER = "web-1/4711/ab12cd"
@@ -84,7 +84,7 @@ async def _run(store: Store) -> None:
 
 
 async def _first_of(store: Store, consumer: str) -> UUID:
-    from holdfast.stores.query import Filter, deliveries
+    from holdfast.stores.queries.query import Filter, deliveries
 
     found = await store.run(deliveries(Filter(consumers=(consumer,), dead=True), 1000))
     return found[-1].delivery.id

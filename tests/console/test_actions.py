@@ -12,9 +12,9 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.interfaces.console.actions import ACTIONS
 from holdfast.ops.service import Operations
-from holdfast.stores.plan import PlanState, StoredPlan
+from holdfast.stores.admin.plan import PlanState, StoredPlan
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN
 

@@ -10,18 +10,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.core.change import DeadLetter
-from holdfast.core.correlation import correlate
+from holdfast.core.telemetry.correlation import correlate
 from holdfast.interfaces.console.app import PAGES
 from holdfast.interfaces.console.template_env import static_file
 from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.stores.breaker import trip_breaker
-from holdfast.stores.idempotency import Held, reserve
-from holdfast.stores.operate import block_consumer, pause_queue
+from holdfast.stores.admin.actions import block_consumer, pause_queue
+from holdfast.stores.integrations.breaker import trip_breaker
+from holdfast.stores.integrations.idempotency import Held, reserve
+from holdfast.stores.integrations.webhook import add_endpoint
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter, deliveries
-from holdfast.stores.webhook import add_endpoint
+from holdfast.stores.queries.query import Filter, deliveries
 from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN, WORKER
 from tests.stores.build import claim_all, failure, finish, message, put, register_consumers
@@ -147,7 +147,7 @@ async def test_pages_go_on_where_the_last_ended_and_filters_stay(client_as: Clie
 async def test_a_list_that_looked_at_a_part_says_so_and_goes_on(
     client_as: ClientAs, shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.stores.lookback.STRETCH", 10)
+    monkeypatch.setattr("holdfast.stores.queries.pagination.STRETCH", 10)
     async with client_as("viewer") as client:
         at_once = (await client.get("/ops/deliveries?type=order.cancelled")).text
         assert "No matches" in at_once, "the server continues the scan"

@@ -20,9 +20,9 @@ from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.console.standalone import standalone
 from holdfast.ops.service import Operations
+from holdfast.stores.admin.token import Scope
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.token import Scope
 
 pytestmark = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 

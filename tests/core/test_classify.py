@@ -23,7 +23,6 @@ import sqlalchemy.exc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.classify import Rules, classify
 from holdfast.core.errors import (
     CircuitOpen,
     ConfigurationError,
@@ -40,8 +39,9 @@ from holdfast.core.errors import (
     TerminalError,
     UnsupportedConnection,
 )
-from holdfast.core.http import verdict_for
-from holdfast.core.verdict import Verdict, VerdictKind
+from holdfast.core.failures.classify import Rules, classify
+from holdfast.core.failures.http import verdict_for
+from holdfast.core.failures.verdict import Verdict, VerdictKind
 
 NOW = datetime(2026, 11, 15, 8, 0, 0, tzinfo=UTC)
 RETRY, DEAD = Verdict.retry(), Verdict.dead()
@@ -432,7 +432,7 @@ def test_a_carried_status_means_what_the_answer_means(status: int) -> None:
 
 def test_classifying_imports_nothing_that_is_not_there_already() -> None:
     script = (
-        "import sys; from holdfast.core.classify import classify; classify(ValueError('x'));"
+        "import sys; from holdfast.core.failures.classify import classify; classify(ValueError('x'));"
         "print([m for m in ('pydantic', 'pydantic_core', 'sqlalchemy', 'psycopg', 'asyncio') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

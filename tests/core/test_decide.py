@@ -21,11 +21,13 @@ from holdfast.core.change import (
     Retry,
     Snooze,
 )
-from holdfast.core.classify import Rules
 from holdfast.core.decide import MAX_HOLDS, PARK_DELAY, budget, decide, suspect_after
 from holdfast.core.delivery import Delivery, Status
 from holdfast.core.errors import Cancel, CircuitOpen, Outage, RetryAfter, TerminalError
 from holdfast.core.errors import Snooze as SnoozeSignal
+from holdfast.core.failures.classify import Rules
+from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, report
+from holdfast.core.failures.verdict import Verdict, VerdictKind
 from holdfast.core.outcome import (
     Cancelled,
     Failed,
@@ -37,9 +39,7 @@ from holdfast.core.outcome import (
     error_of,
     outcome_of,
 )
-from holdfast.core.report import CUT_OFF, LEASE_EXPIRED, report
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.verdict import Verdict, VerdictKind
 
 ID = UUID("01890000-0000-7000-8000-000000000001")
 AT = datetime(2026, 1, 1, tzinfo=UTC)

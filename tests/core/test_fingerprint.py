@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.fingerprint import fingerprint, fingerprint_parts, stable_message
+from holdfast.core.failures.fingerprint import fingerprint, fingerprint_parts, stable_message
 
 
 def fail(message: str, kind: Callable[[str], BaseException] = ValueError) -> BaseException:
@@ -163,7 +163,7 @@ def test_a_fingerprint_is_made_of_type_message_and_frames() -> None:
 
 def test_a_fingerprint_is_stable_across_processes() -> None:
     script = (
-        "from holdfast.core.fingerprint import fingerprint_parts as f;"
+        "from holdfast.core.failures.fingerprint import fingerprint_parts as f;"
         "print(f('ValueError', 'order 7 of \\'ada\\'', ['shop.charge', 'shop.pay'], ['KeyError']))"
     )
     marks = {
@@ -195,7 +195,7 @@ def test_a_message_made_to_slow_it_down_does_not(evil: str) -> None:
 @pytest.mark.parametrize("unit", ["a", "_", "1.", "0:", "'", "a@b.", "ab1-"])
 def test_no_message_makes_fingerprinting_slow(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times the message takes eight times as long, or a little more."""
-    monkeypatch.setattr("holdfast.core.fingerprint._MESSAGE", 200_000)
+    monkeypatch.setattr("holdfast.core.failures.fingerprint._MESSAGE", 200_000)
 
     def seconds(size: int) -> float:
         def once() -> float:

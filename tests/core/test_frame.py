@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.core.frame import own_frame
-from holdfast.core.report import report
+from holdfast.core.failures.frame import own_frame
+from holdfast.core.failures.report import report
 
 LIBRARY = "/srv/venv/lib/python3.12/site-packages/requests/sessions.py"
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
-from holdfast.core.flaw import MAX_DEPTH, holds_nan
-from holdfast.core.payload import MAX_HEADER_BYTES, MAX_HEADERS, check_headers, decode, encode, same
+from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS, check_headers, decode, encode, same
+from holdfast.core.events.payload_errors import MAX_DEPTH, holds_nan
 
 NAN, INF = float("nan"), float("inf")
 

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast.core
 
-MODULES = sorted(found.name for found in pkgutil.iter_modules(holdfast.core.__path__, "holdfast.core."))
+MODULES = sorted(found.name for found in pkgutil.walk_packages(holdfast.core.__path__, "holdfast.core."))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
-from holdfast.core.mask import REDACTED, mask, secret_name
-from holdfast.core.redact import Redaction, Redactor, check_redaction, redact_headers, redact_logs, scrub
-from holdfast.core.secrets import MOST_CHARACTERS, MOST_SECRETS, MOST_WORK, Secrets
+from holdfast.core.redaction.mask import REDACTED, mask, secret_name
+from holdfast.core.redaction.redact import Redaction, Redactor, check_redaction, redact_headers, redact_logs, scrub
+from holdfast.core.redaction.secrets import MOST_CHARACTERS, MOST_SECRETS, MOST_WORK, Secrets
 
 SAFE = [
     "http://host:8080/users/ada@example.com",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.group import leaves
-from holdfast.core.report import CUT_OFF, LEASE_EXPIRED, MESSAGE_LIMIT, TRACE_LIMIT, ErrorReport, report
+from holdfast.core.failures.exception_groups import leaves
+from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, MESSAGE_LIMIT, TRACE_LIMIT, ErrorReport, report
 from holdfast.core.text import storable
 
 

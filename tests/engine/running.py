@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import Holdfast, WorkerOptions
 from holdfast._log import background
 from holdfast.core.delivery import Delivery, Status
-from holdfast.stores.query import Filter, Run, deliveries, runs
+from holdfast.stores.queries.query import Filter, Run, deliveries, runs
 from tests.stores.build import age, sql
 
 PATIENCE = 20.0

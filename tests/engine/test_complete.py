@@ -7,9 +7,9 @@ import pytest
 
 from holdfast import AlreadyHandled, Context, Holdfast, LeaseLost, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.stores.operate import cancel, replay
-from holdfast.stores.query import Filter, deliveries
-from holdfast.stores.travel import abandon
+from holdfast.stores.admin.actions import cancel, replay
+from holdfast.stores.queries.query import Filter, deliveries
+from holdfast.stores.queries.time_travel import abandon
 from tests.engine.running import Log, all_of, drain, only, query, run_records, said, statuses
 from tests.engine.ways import AWAITING, BLOCKING, WAYS, configure_django
 

@@ -12,10 +12,10 @@ from holdfast import Context, Holdfast
 from holdfast.app.working import occurrence
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import CronDuty, Missed, occurrences, to_fire
-from holdfast.stores.operate import audit
-from holdfast.stores.publish import Fanout
-from holdfast.stores.query import messages
-from holdfast.stores.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, schedules
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, schedules
+from holdfast.stores.queries.query import messages
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, drain, eventually, query, said, statuses, working
 

@@ -13,7 +13,7 @@ import pytest
 from holdfast import Context, Holdfast, RetryPolicy, Router
 from holdfast.core.delivery import Status
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.worker import workers
+from holdfast.stores.deliveries.worker import workers
 from tests.engine.conftest import MakeApp
 from tests.engine.programs.proxy import Proxy
 from tests.engine.running import Log, drain, eventually, options, query, said, statuses, working

@@ -7,7 +7,7 @@ from signal import SIGTERM
 import psycopg
 import pytest
 
-from holdfast.stores.operate import replay
+from holdfast.stores.admin.actions import replay
 from holdfast.stores.postgres.store import PostgresStore
 from tests.engine.programs import shop
 from tests.engine.programs.place import Place, postgres_place, until

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from holdfast import Context, Holdfast, KeyConflict, RetryPolicy, event, upcast
 from holdfast.core.delivery import Status
 from holdfast.core.message import Address
-from holdfast.stores.query import messages
+from holdfast.stores.queries.query import messages
 from tests.engine.conftest import MakeApp
 from tests.engine.running import drain, only, pass_time, statuses
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast.engine.lanes import Lanes
 from holdfast.engine.options import claim_size
 from holdfast.engine.pool import Pool
-from holdfast.stores.claim import Claimed, Lane
+from holdfast.stores.deliveries.claim import Claimed, Lane
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

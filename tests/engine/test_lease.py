@@ -13,7 +13,7 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.core.delivery import Status
 from holdfast.engine.lease import Lease
-from holdfast.stores.worker import renew_worker, start_worker, workers
+from holdfast.stores.deliveries.worker import renew_worker, start_worker, workers
 from tests.engine.conftest import MakeApp
 from tests.engine.programs.proxy import Proxy
 from tests.engine.running import Log, eventually, happens, only, options, query, said, statuses, working

@@ -8,7 +8,7 @@ import structlog
 
 from holdfast import CircuitOpen, Context, Holdfast, Outage, RetryPolicy, Snooze, correlate
 from holdfast.core.delivery import Status
-from holdfast.stores.query import messages
+from holdfast.stores.queries.query import messages
 from tests.engine.running import Log, drain, only, said, statuses
 
 

@@ -11,8 +11,8 @@ import pytest
 from holdfast import CircuitOpen, Context, Holdfast, Job, Outage, RetryPolicy, Snooze
 from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
-from holdfast.stores.operate import audit
-from holdfast.stores.registry import consumers
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.messages.registry import consumers
 from tests.engine.conftest import MakeApp
 from tests.engine.running import (
     Log,

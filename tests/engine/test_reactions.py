@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from holdfast import Context, Holdfast, begin_immediate, correlate, event
-from holdfast.stores.query import messages
+from holdfast.stores.queries.query import messages
 from tests.engine.running import Log, drain, eventually, happens, said
 from tests.engine.ways import by_django, configure_django
 

@@ -8,7 +8,7 @@ import pytest
 from holdfast import Filter, Holdfast
 from holdfast.core.delivery import Status
 from holdfast.dedupe import Dedupe, MemoryDedupe
-from holdfast.stores.query import deliveries
+from holdfast.stores.queries.query import deliveries
 from tests.engine.running import drain
 
 WINDOWS: dict[str, Callable[[], Dedupe | None]] = {"store": lambda: None, "memory": MemoryDedupe}

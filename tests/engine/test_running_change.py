@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from holdfast import Context, Holdfast
 from holdfast.core.delivery import Status
-from holdfast.stores.operate import pause_consumer, pause_queue, resume_consumer, resume_queue
-from holdfast.stores.worker import workers
+from holdfast.stores.admin.actions import pause_consumer, pause_queue, resume_consumer, resume_queue
+from holdfast.stores.deliveries.worker import workers
 from tests.engine.conftest import MakeApp
 from tests.engine.running import all_of, drain, eventually, only, statuses, working
 

@@ -13,11 +13,11 @@ import pytest
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Status
 from holdfast.engine.settler import Ack, Settler
-from holdfast.stores.claim import Claimed
+from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
+from holdfast.stores.queries.time_travel import abandon
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.travel import abandon
 from tests.engine.programs.proxy import Proxy
 from tests.engine.running import Log, eventually, said
 from tests.servers.postgres import PostgresServer

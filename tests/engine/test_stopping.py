@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
-from holdfast.stores.worker import workers
+from holdfast.stores.deliveries.worker import workers
 from tests.engine.programs.proxy import Proxy
 from tests.engine.running import Log, all_of, eventually, happens, only, options, query, run_records, said, statuses
 from tests.servers.postgres import PostgresServer

@@ -8,8 +8,8 @@ import pytest
 from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.core.delivery import Delivery, Status
 from holdfast.core.message import Address
-from holdfast.stores.claim import Lane, claim
-from holdfast.stores.worker import start_worker
+from holdfast.stores.deliveries.claim import Lane, claim
+from holdfast.stores.deliveries.worker import start_worker
 from tests.engine.conftest import MakeApp
 from tests.engine.programs.proxy import Proxy
 from tests.engine.running import (

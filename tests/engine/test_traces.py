@@ -9,7 +9,7 @@ import structlog
 from structlog.testing import LogCapture
 
 from holdfast import Context, Holdfast, RetryPolicy
-from holdfast.stores.query import Filter, deliveries, runs
+from holdfast.stores.queries.query import Filter, deliveries, runs
 
 NEVER = ("no running event loop", "uvloop", "the surrounding one", "holdfast/engine/", "holdfast/app/")
 

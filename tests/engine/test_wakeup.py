@@ -15,8 +15,8 @@ from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.engine import life
 from holdfast.engine.lanes import Lanes
-from holdfast.stores.claim import claim, claim_anew, lanes
-from holdfast.stores.query import outlook
+from holdfast.stores.deliveries.claim import claim, claim_anew, lanes
+from holdfast.stores.queries.query import outlook
 from tests.engine.conftest import MakeApp
 from tests.engine.running import drain, eventually, query, statuses, working
 

@@ -667,7 +667,7 @@ async def test_a_cancelled_request_leaves_the_key_to_its_lease(sql_place: Record
 
 
 async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_place: RecordPlace) -> None:
-    from holdfast.stores.idempotency import release_record
+    from holdfast.stores.integrations.idempotency import release_record
 
     assert sql_place.hf is not None
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -687,7 +687,7 @@ async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_pl
 
 
 def _held(scope: str, key: str) -> Any:
-    from holdfast.stores.idempotency import Held
+    from holdfast.stores.integrations.idempotency import Held
 
     return Held(scope, key, "", "")
 

@@ -13,8 +13,9 @@ import pytest
 
 from holdfast.core.errors import NotFound, Refused, ReservationLost
 from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
-from holdfast.stores.connection import recognise, run_on
-from holdfast.stores.idempotency import (
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.connections.connection import recognise, run_on
+from holdfast.stores.integrations.idempotency import (
     Found,
     Held,
     Progress,
@@ -25,7 +26,6 @@ from holdfast.stores.idempotency import (
     records,
     release_record,
 )
-from holdfast.stores.operate import audit
 from tests.idempotency.places import RecordPlace
 
 LEASE = timedelta(seconds=10)

@@ -10,7 +10,7 @@ from holdfast.alerts import DeadLetterAlert
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.alert import Alerts
 from holdfast.engine.pruner import PruneDuty
-from holdfast.stores.alert import Turn, alert_turn
+from holdfast.stores.admin.alert import Turn, alert_turn
 from holdfast.stores.protocol import Store
 from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, pass_time, query

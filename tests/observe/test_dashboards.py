@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from holdfast.app.telemetry import _NOTHING
-from holdfast.core.metric import Family, MetricKind
+from holdfast.core.telemetry.metric import Family, MetricKind
 from holdfast.engine.meter import Meter
 from holdfast.ops.metrics import families
 

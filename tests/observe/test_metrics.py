@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy, immediate
 from holdfast.app.telemetry import Figures
-from holdfast.core.metric import Distribution, Family, MetricKind, Sample, exposition
+from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample, exposition
 from holdfast.engine.meter import OTHERS, Meter
 from holdfast.interfaces.metrics.serve import serving
 from holdfast.metrics import metrics_app

@@ -17,7 +17,7 @@ from structlog.testing import LogCapture
 from holdfast import Cancel, Context, Holdfast, RetryPolicy, TerminalError, event, redact_logs
 from holdfast.alerts import DeadLetterAlert
 from holdfast.console import console
-from holdfast.core.redact import Redaction
+from holdfast.core.redaction.redact import Redaction
 from holdfast.interfaces.api.app import ENDPOINTS, api
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.cli import main
@@ -25,9 +25,9 @@ from holdfast.interfaces.cli.logs import _masked
 from holdfast.interfaces.console.app import PAGES
 from holdfast.interfaces.mcp.server import server
 from holdfast.ops.shape import dumps
-from holdfast.stores.query import Filter
-from holdfast.stores.redaction import redactions
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.redaction import redactions
+from holdfast.stores.admin.token import Scope
+from holdfast.stores.queries.query import Filter
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, only, query
 

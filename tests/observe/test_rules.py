@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.core.metric import Distribution, Family
+from holdfast.core.telemetry.metric import Distribution, Family
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
 from tests.ops.build import dead_letters

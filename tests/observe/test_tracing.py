@@ -23,11 +23,11 @@ from holdfast.brokers import redis
 from holdfast.core.delivery import Status
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outcome import Succeeded
-from holdfast.core.redact import Redaction
-from holdfast.core.trace_context import read_traceparent
+from holdfast.core.redaction.redact import Redaction
+from holdfast.core.telemetry.trace_context import read_traceparent
 from holdfast.engine.execute import Ended
 from holdfast.engine.tracing import Tracing, traced
-from holdfast.stores.redaction import declare
+from holdfast.stores.admin.redaction import declare
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, happens, only, said, working
 from tests.engine.test_lanes import claimed

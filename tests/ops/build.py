@@ -5,7 +5,7 @@ from uuid import UUID
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from tests.stores.build import all_deliveries, claim_all, failure, finish, job, put, register_consumers
 
 NOW = timedelta(0)
@@ -42,7 +42,7 @@ async def one_in_each_state(store: Store) -> dict[str, UUID]:
                 await finish(store, claimed, DeadLetter(), error=failure())
             case "retrying":
                 await finish(store, claimed, Retry(timedelta(hours=1)), error=failure())
-    from holdfast.stores.operate import discard
+    from holdfast.stores.admin.actions import discard
 
     await store.run(discard([ids["discarded"]], "ada", None))
     return ids

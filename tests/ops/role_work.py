@@ -15,7 +15,7 @@ from holdfast import Context, Holdfast, IdempotencyMiddleware, RetryPolicy, Term
 from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from tests.engine.running import eventually, working
 
 LOOPBACK = WebhookOptions(allow_http=True, allow_networks=("127.0.0.0/8",))

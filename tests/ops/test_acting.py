@@ -9,10 +9,10 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import InvalidName, InvalidPayload, KeyConflict, NotFound, Refused
 from holdfast.ops.service import Operations
 from holdfast.ops.upkeep import Pruned
-from holdfast.stores.operate import audit, block_consumer
+from holdfast.stores.admin.actions import audit, block_consumer
+from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
-from holdfast.stores.schedule import save_schedules
+from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters, one_in_each_state
 from tests.stores.build import (
     age,

@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.errors import ConfigurationError
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters
 from tests.stores.build import register_consumers
 

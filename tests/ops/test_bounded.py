@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.core.tally import Tally
+from holdfast.core.bounded_count import Tally
 from holdfast.interfaces.cli.delivery_report import next_commands
 from holdfast.ops import doctor, work_findings
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import shape
 from holdfast.ops.stats import Load, Stats, read_conditions
-from holdfast.stores import counting
 from holdfast.stores.protocol import Store
+from holdfast.stores.queries import delivery_counts
 from tests.ops.build import dead_letters
 from tests.stores.build import job, put, sql
 
@@ -17,8 +17,8 @@ from tests.stores.build import job, put, sql
 @pytest.fixture
 def low(monkeypatch: pytest.MonkeyPatch) -> None:
     """A budget of three."""
-    monkeypatch.setattr(counting, "_FEW", 3)
-    monkeypatch.setattr(counting, "BUDGET", 3)
+    monkeypatch.setattr(delivery_counts, "_FEW", 3)
+    monkeypatch.setattr(delivery_counts, "BUDGET", 3)
 
 
 @pytest.mark.usefixtures("low")

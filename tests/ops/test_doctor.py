@@ -9,20 +9,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from holdfast.core.bounded_count import Tally
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.tally import Tally
 from holdfast.ops.findings import Facts, Finding, Level, judge, schema_finding
 from holdfast.ops.service import Operations
-from holdfast.stores.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth, old_transactions
+from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
+from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.messages.registry import Consumer
 from holdfast.stores.migration import SchemaStatus
-from holdfast.stores.operate import block_consumer, pause_consumer, pause_queue
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Count
-from holdfast.stores.registry import Consumer
+from holdfast.stores.queries.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth, old_transactions
+from holdfast.stores.queries.query import Count
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.worker import Worker
 from tests.ops.build import dead_letters, fail_pending
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer

@@ -7,7 +7,7 @@ from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from holdfast.ops.brokers import examine, judge_intakes
 from holdfast.ops.findings import Level
 from holdfast.ops.service import Operations
-from holdfast.stores.intake import IntakeReport, intakes, report_intake
+from holdfast.stores.messages.intake import IntakeReport, intakes, report_intake
 from holdfast.stores.protocol import Store
 from tests.stores.build import register_consumers, sql
 

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.ops.service import Operations
-from holdfast.stores import plan_following
-from holdfast.stores.plan import PlanState, Result, StoredPlan
+from holdfast.stores.admin import plan_results
+from holdfast.stores.admin.plan import PlanState, Result, StoredPlan
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters
 from tests.stores.build import claim_all, failure, finish, sql
 
@@ -46,7 +46,7 @@ async def test_a_plan_counts_what_was_delivered_and_what_died_again(store: Store
         "what another plan does is its own"
     )
     assert (after.unsettled, after.settled_at is not None) == (0, True)
-    assert await store.run(plan_following.unsettled_plans()) == []
+    assert await store.run(plan_results.unsettled_plans()) == []
 
 
 async def test_what_was_pruned_before_anybody_looked_is_counted(store: Store, ops: Operations) -> None:
@@ -62,7 +62,7 @@ async def test_a_backlog_is_looked_at_in_turns_and_all_of_it_in_the_end(
     store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batches hold nothing that ended: a pass stops there, and the next one continues behind them."""
-    monkeypatch.setattr(plan_following, "_BATCH", 2)
+    monkeypatch.setattr(plan_results, "_BATCH", 2)
     plan = await replayed(store, ops, 20)
     claimed = sorted(await claim_all(store, generation=1000), key=lambda one: one.id)
     for one in claimed[15:]:

@@ -15,12 +15,12 @@ from holdfast.core.message import Address
 from holdfast.ops.plan_file import plan_to_json
 from holdfast.ops.plans import Progress, Report
 from holdfast.ops.service import Operations
-from holdfast.stores.operate import audit
-from holdfast.stores.planned import Why
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.admin.bulk_actions import Why
+from holdfast.stores.deliveries.settle import Hold, ownership
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
-from holdfast.stores.settle import Hold, ownership
+from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters, fail_pending, one_in_each_state
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty

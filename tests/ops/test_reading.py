@@ -9,9 +9,9 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError, InvalidName, NotFound
 from holdfast.ops.service import Operations
 from holdfast.ops.stats import read_conditions
-from holdfast.stores.operate import block_consumer, pause_consumer, pause_queue
+from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters, one_in_each_state
 from tests.stores.build import (
     age,

@@ -4,12 +4,12 @@ import pytest
 
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.redact import Redaction
+from holdfast.core.redaction.redact import Redaction
 from holdfast.ops.search import Found
 from holdfast.ops.service import Operations
-from holdfast.stores import search as scanning
+from holdfast.stores.admin.redaction import declare
 from holdfast.stores.protocol import Store
-from holdfast.stores.redaction import declare
+from holdfast.stores.queries import search as scanning
 from tests.stores.build import claim_all, failure, finish, message, put, register_consumers
 
 HEADERS = {"tenant": "acme-7", "request_id": "req-11"}

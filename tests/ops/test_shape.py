@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import dumps, shape
+from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
-from holdfast.stores.schedule import save_schedules
+from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters, one_in_each_state
 from tests.stores.build import message, put, register_consumers, start
 

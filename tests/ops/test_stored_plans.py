@@ -19,13 +19,13 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.engine.options import WorkerOptions
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations
-from holdfast.stores.breaker import trip_breaker
-from holdfast.stores.operate import audit
-from holdfast.stores.plan import PlanState, StoredPlan, forget_plan
-from holdfast.stores.planned import Why
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.admin.bulk_actions import Why
+from holdfast.stores.admin.plan import PlanState, StoredPlan, forget_plan
+from holdfast.stores.integrations.breaker import trip_breaker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.ops.build import dead_letters, one_in_each_state
 from tests.stores.build import (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
-from holdfast.core.correlation import correlate
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import uuid7
+from holdfast.core.telemetry.correlation import correlate
 from holdfast.ops import trend
 from holdfast.ops.service import Operations
 from holdfast.stores.operation import Operation

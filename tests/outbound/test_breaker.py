@@ -27,7 +27,7 @@ from holdfast import (
 from holdfast.core.circuit import Circuit, CircuitState, Result
 from holdfast.outbound.breaker import classify_failure
 from holdfast.outbound.circuits import CircuitStore
-from holdfast.stores.breaker import breakers
+from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer

@@ -8,7 +8,7 @@ import pytest
 from holdfast import Context, Holdfast, RetryPolicy, WorkerOptions
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
-from holdfast.stores.query import Filter, deliveries
+from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.testing.kit import Kit
 from tests.servers.postgres import PostgresServer
 

@@ -13,7 +13,7 @@ from holdfast import Holdfast, ReservationLost, UnsupportedConnection
 from holdfast.idempotency.gate import Gate, Options
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import Look, Reserve, StoreRecords
-from holdfast.stores.idempotency import Found, Held, Progress
+from holdfast.stores.integrations.idempotency import Found, Held, Progress
 from tests.produce.callers import EACH, POSTGRES, SQLITE, Caller
 from tests.produce.place import Place
 

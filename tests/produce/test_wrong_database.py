@@ -18,8 +18,8 @@ from holdfast import Context, Holdfast, WrongDatabase
 from holdfast.idempotency.gate import Gate, Options
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import StoreRecords
-from holdfast.stores.claim import Claimed
-from holdfast.stores.idempotency import Held
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.integrations.idempotency import Held
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.produce.callers import EACH, POSTGRES, SQLITE, Caller

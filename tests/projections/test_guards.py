@@ -15,9 +15,9 @@ from holdfast.core.change import Deliver, Retry
 from holdfast.core.message import DEFAULT_QUEUE
 from holdfast.projections import rebuild
 from holdfast.projections.rebuild import Progress
-from holdfast.stores.claim import Claimed, Lane, TakenOver, claim, take_over
-from holdfast.stores.settle import Settlement, settle
-from holdfast.stores.worker import start_worker
+from holdfast.stores.deliveries.claim import Claimed, Lane, TakenOver, claim, take_over
+from holdfast.stores.deliveries.settle import Settlement, settle
+from holdfast.stores.deliveries.worker import start_worker
 from tests.engine.running import Log, drain, eventually, said
 from tests.projections import ledger
 from tests.projections.ledger import ask, expected, order, result

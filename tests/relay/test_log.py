@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.core.errors import ConfigurationError, LogRewound
 from holdfast.core.message import NewMessage
-from holdfast.stores import log
-from holdfast.stores.connection import AsyncPsycopg, run_on_async
-from holdfast.stores.log import START, Cursor, LogReader, Wanted, behind, log_end, read_log
+from holdfast.stores.connections.connection import AsyncPsycopg, run_on_async
+from holdfast.stores.event_log import log
+from holdfast.stores.event_log.log import START, Cursor, LogReader, Wanted, behind, log_end, read_log
+from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, publish
 from tests.stores.build import job, message, put, sql
 from tests.stores.explain import session
 

@@ -10,8 +10,8 @@ import pytest
 from holdfast import Filter, Holdfast, NotFound, Refused
 from holdfast.brokers.relay import Relaying
 from holdfast.ops.shape import shape
-from holdfast.stores.log import Cursor
-from holdfast.stores.position import Reader, move_position, positions, take_position
+from holdfast.stores.event_log.log import Cursor
+from holdfast.stores.event_log.position import Reader, move_position, positions, take_position
 from tests.engine.running import drain, eventually, pass_time, query, working
 from tests.relay.broker import Broker
 

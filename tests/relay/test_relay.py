@@ -13,8 +13,15 @@ from holdfast.brokers import relay
 from holdfast.brokers.relay import Relaying
 from holdfast.core.delivery import Status
 from holdfast.core.message import Message
-from holdfast.stores.log import Cursor
-from holdfast.stores.position import Position, Reader, move_position, positions, release_position, take_position
+from holdfast.stores.event_log.log import Cursor
+from holdfast.stores.event_log.position import (
+    Position,
+    Reader,
+    move_position,
+    positions,
+    release_position,
+    take_position,
+)
 from tests.engine.conftest import MakeApp
 from tests.engine.running import PATIENCE, Log, drain, eventually, happens, only, query, run_records, said, working
 from tests.relay.broker import Broker

@@ -12,19 +12,19 @@ import psycopg
 
 from holdfast.core.change import Change
 from holdfast.core.delivery import Claim, Delivery
+from holdfast.core.failures.report import ErrorReport, report
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.report import ErrorReport, report
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.claim import Claimed, Lane, claim, lanes
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim, lanes
+from holdfast.stores.deliveries.settle import Settlement, settle
+from holdfast.stores.deliveries.worker import start_worker
+from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, Published, publish
-from holdfast.stores.query import Filter, deliveries
-from holdfast.stores.registry import Declaration, Subscription, catch_up, register
-from holdfast.stores.settle import Settlement, settle
+from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.worker import start_worker
 
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import psycopg
 
-from holdfast.stores.connection import AsyncPsycopg, run_on_async
+from holdfast.stores.connections.connection import AsyncPsycopg, run_on_async
 from holdfast.stores.dialect import Answer, Parameters
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.stores.connection import OnConnection, Psycopg, Sqlite3
+from holdfast.stores.connections.connection import OnConnection, Psycopg, Sqlite3
 from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.operation import Operation, Query, Rows, drive
 from holdfast.stores.postgres.store import HOT_SESSION, PostgresStore

@@ -11,10 +11,10 @@ from uuid import UUID
 from holdfast.core.change import Block, Deliver, Discard, Park, Release, Retry, Snooze
 from holdfast.core.change import DeadLetter as Dead
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT, Claim
+from holdfast.core.events.pattern import matches
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
-from holdfast.core.pattern import matches
-from holdfast.stores.settle import Settlement
+from holdfast.stores.deliveries.settle import Settlement
 
 ADDRESSED = 2**63 - 1
 

@@ -6,11 +6,11 @@ The scenarios are the conformance tests themselves: they pass as they are on eve
 from functools import partial
 
 from tests.stores import (
+    test_actions,
     test_claim,
     test_inbox,
     test_interleaved,
     test_keys,
-    test_operate,
     test_projection,
     test_prune,
     test_psql,
@@ -156,12 +156,12 @@ OPERATING = [
         sqlite("where_message", "d.message_id = :message_id"),
     ),
     *kills(
-        test_operate.test_only_dead_letters_are_discarded,
+        test_actions.test_only_dead_letters_are_discarded,
         postgres("discard", "d.status = 'failed'"),
         sqlite("discard", "status = 'failed'"),
     ),
     *kills(
-        test_operate.test_discarding_twice_discards_once,
+        test_actions.test_discarding_twice_discards_once,
         postgres("discard", "d.discarded_at is null"),
         sqlite("discard", "discarded_at is null"),
     ),
@@ -171,7 +171,7 @@ OPERATING = [
         sqlite("discard", *_RAISED_LITE),
     ),
     *kills(
-        test_operate.test_what_has_ended_is_not_cancelled,
+        test_actions.test_what_has_ended_is_not_cancelled,
         postgres("cancel", "d.status in ('pending', 'in_flight')"),
         sqlite("cancel", "status in ('pending', 'in_flight')"),
     ),

@@ -7,8 +7,7 @@ import orjson
 import pytest
 
 from holdfast.core.delivery import Status
-from holdfast.stores.claim import Lane, claim, claim_anew, claim_trial, lanes, load_payload, take_over
-from holdfast.stores.operate import (
+from holdfast.stores.admin.actions import (
     block_consumer,
     pause_consumer,
     pause_queue,
@@ -16,10 +15,11 @@ from holdfast.stores.operate import (
     resume_queue,
     unblock_consumer,
 )
+from holdfast.stores.deliveries.claim import Lane, claim, claim_anew, claim_trial, lanes, load_payload, take_over
+from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_worker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock
-from holdfast.stores.worker import renew_worker, start_worker, stop_worker
+from holdfast.stores.queries.query import clock
 from tests.stores.build import (
     LEASE,
     SECOND,

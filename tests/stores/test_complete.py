@@ -16,12 +16,12 @@ from sqlalchemy.pool import NullPool
 
 from holdfast.core.delivery import Status
 from holdfast.core.errors import AlreadyHandled, LeaseLost
-from holdfast.stores.connection import recognise, run_on, run_on_async
-from holdfast.stores.operate import cancel
+from holdfast.stores.admin.actions import cancel
+from holdfast.stores.connections.connection import recognise, run_on, run_on_async
+from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.settle import complete
 from tests.stores.build import claim_of, claim_one, delivery, sql
 
 IDLE = timedelta(seconds=30)

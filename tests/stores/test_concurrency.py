@@ -17,17 +17,17 @@ from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.delivery import Status
 from holdfast.core.errors import KeyConflict
 from holdfast.core.message import NewMessage
-from holdfast.stores.claim import Claimed, claim, lanes, take_over
-from holdfast.stores.connection import Sqlite3, run_on, run_on_async
-from holdfast.stores.operate import cancel, replay
+from holdfast.stores.admin.actions import cancel, replay
+from holdfast.stores.connections.connection import Sqlite3, run_on, run_on_async
+from holdfast.stores.deliveries.claim import Claimed, claim, lanes, take_over
+from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.deliveries.worker import renew_worker, start_worker
+from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, Published, publish
-from holdfast.stores.query import Filter, deliveries, messages
-from holdfast.stores.registry import Declaration, Subscription, catch_up, register
-from holdfast.stores.settle import settle
+from holdfast.stores.queries.query import Filter, deliveries, messages
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.worker import renew_worker, start_worker
 from tests.stores.build import LEASE, expire, failure, job, message, outcome, sql
 from tests.stores.crowd import Caller, Gated, behind, callers, opened, together, until_waiting
 

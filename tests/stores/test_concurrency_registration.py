@@ -21,15 +21,15 @@ import psycopg
 import pytest
 
 from holdfast.core.change import Deliver
-from holdfast.core.pattern import matches
-from holdfast.stores.connection import Psycopg, run_on
+from holdfast.core.events.pattern import matches
+from holdfast.stores.connections.connection import Psycopg, run_on
+from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries
+from holdfast.stores.messages.publish import Fanout, publish, read_subscriptions
+from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register, retire
 from holdfast.stores.operation import Operation, Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.prune import FROM_THE_START, prune_deliveries
-from holdfast.stores.publish import Fanout, publish, read_subscriptions
-from holdfast.stores.registry import Declaration, Subscription, catch_up, register, retire
-from holdfast.stores.settle import settle
 from tests.stores.build import (
     age,
     all_deliveries,

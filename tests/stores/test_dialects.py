@@ -25,7 +25,7 @@ def test_both_hold_fragments_of_the_same_names() -> None:
 
 def test_both_keep_their_statements_in_files_of_the_same_names() -> None:
     files = [
-        {path.name for path in (SOURCE / "stores" / name / folder).glob("*.sql")}
+        {str(path.relative_to(SOURCE / "stores" / name)) for path in (SOURCE / "stores" / name / folder).rglob("*.sql")}
         for folder in ("statements", "migrations")
         for name in DIALECTS
     ]
@@ -48,7 +48,7 @@ def test_every_statement_is_used() -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_fragment_is_used(name: str) -> None:
     code = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
-    texts = "\n".join(path.read_text() for path in (SOURCE / "stores" / name / "statements").glob("*.sql"))
+    texts = "\n".join(path.read_text() for path in (SOURCE / "stores" / name / "statements").rglob("*.sql"))
     # Filters are put together from the names of their fields.
     built = re.compile("|".join(re.findall(r'f"(where_\w*)\{', code)))
     unused = [
@@ -62,7 +62,7 @@ def test_every_fragment_is_used(name: str) -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 def test_no_statement_asks_for_a_slot_that_nobody_fills(name: str) -> None:
     code = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
-    texts = "\n".join(path.read_text() for path in (SOURCE / "stores" / name / "statements").glob("*.sql"))
+    texts = "\n".join(path.read_text() for path in (SOURCE / "stores" / name / "statements").rglob("*.sql"))
     slots = set(re.findall(r"\{(\w+)\}", texts)) - DIALECTS[name].fragments
     assert [slot for slot in slots if f'"{slot}"' not in code] == []
 

@@ -12,9 +12,9 @@ from tests.stores.build import sql
 
 _PRELUDE = """
 import asyncio, faulthandler, os, signal, sys, threading
-from holdfast.stores.counting import counts
+from holdfast.stores.queries.delivery_counts import counts
 from tests.stores.build import job, put
-from holdfast.stores.publish import Fanout, publish
+from holdfast.stores.messages.publish import Fanout, publish
 {open_store}
 
 # Whoever hangs says where.

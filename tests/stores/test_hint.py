@@ -56,7 +56,7 @@ async def test_one_hint_is_under_way_at_a_time_however_slow_the_server_is(
     postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connections are for those who publish; what was asked for meanwhile is sent once more afterwards."""
-    monkeypatch.setattr("holdfast.stores.postgres.hint.HINT", "select pg_sleep(0.4), pg_notify(%s, '')")
+    monkeypatch.setattr("holdfast.stores.postgres.notifier.HINT", "select pg_sleep(0.4), pg_notify(%s, '')")
     with psycopg.connect(postgres_store.conninfo, autocommit=True) as listener:
         listener.execute(f'listen "{postgres_store.channel}"'.encode())
         hints = []

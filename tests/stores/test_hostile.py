@@ -8,14 +8,14 @@ import pytest
 
 from holdfast.core.change import DeadLetter, Discard, Retry
 from holdfast.core.errors import Cancel, InvalidKey, InvalidName, InvalidPayload, PayloadTooLarge
+from holdfast.core.failures.report import MESSAGE_LIMIT, TRACE_LIMIT, report
 from holdfast.core.message import Address
 from holdfast.core.outcome import Cancelled, outcome_of
-from holdfast.core.report import MESSAGE_LIMIT, TRACE_LIMIT, report
-from holdfast.stores.operate import block_consumer
+from holdfast.stores.admin.actions import block_consumer
+from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.messages.registry import consumers
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import messages, runs
-from holdfast.stores.registry import consumers
-from holdfast.stores.settle import settle
+from holdfast.stores.queries.query import messages, runs
 from tests.stores.build import (
     SECOND,
     claim_all,

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.core.delivery import Status
 from holdfast.core.errors import AlreadyHandled, LeaseLost
+from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.protocol import Store
-from holdfast.stores.settle import complete
 from tests.stores.build import LEASE, claim_all, claim_of, claim_one, delivery, job, put, sql
 
 

@@ -7,14 +7,14 @@ from uuid import UUID
 import psycopg
 
 from holdfast.core.change import DeadLetter, Deliver
-from holdfast.stores.claim import Lane, claim, take_over
-from holdfast.stores.connection import AsyncPsycopg, OnAsyncConnection, Psycopg, run_on
-from holdfast.stores.operate import audit, replay
+from holdfast.stores.admin.actions import audit, replay
+from holdfast.stores.connections.connection import AsyncPsycopg, OnAsyncConnection, Psycopg, run_on
+from holdfast.stores.deliveries.claim import Lane, claim, take_over
+from holdfast.stores.event_log.projection import Occupied, hold, unoccupied
+from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query, Rows, drive_async
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.projection import Occupied, hold, unoccupied
-from holdfast.stores.publish import Fanout, publish
-from holdfast.stores.registry import catch_up
 from tests.stores import test_projection
 from tests.stores.build import (
     LEASE,

@@ -4,10 +4,10 @@ import pytest
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.errors import ConfigurationError, KeyConflict
-from holdfast.stores.operate import cancel
+from holdfast.stores.admin.actions import cancel
+from holdfast.stores.messages.publish import Fanout, Published, Subscriptions, publish
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, Published, Subscriptions, publish
-from holdfast.stores.query import messages
+from holdfast.stores.queries.query import messages
 from tests.stores.build import (
     SECOND,
     all_deliveries,

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import InvalidName, LockTimeout, SchemaMismatch
-from holdfast.stores.counting import counts
 from holdfast.stores.migration import migrations
 from holdfast.stores.postgres import store as postgres
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.queries.delivery_counts import counts
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer

@@ -6,14 +6,14 @@ from datetime import timedelta
 import psycopg
 
 from holdfast.core.change import Deliver
-from holdfast.stores.claim import holdings
-from holdfast.stores.connection import Psycopg, run_on
-from holdfast.stores.operate import block_consumer, pause_consumer, pause_queue
+from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
+from holdfast.stores.connections.connection import Psycopg, run_on
+from holdfast.stores.deliveries.claim import holdings
+from holdfast.stores.deliveries.settle import complete, unlocked
+from holdfast.stores.deliveries.worker import renew_worker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import outlook
-from holdfast.stores.settle import complete, unlocked
-from holdfast.stores.worker import renew_worker
+from holdfast.stores.queries.query import outlook
 from tests.stores.build import (
     LEASE,
     SECOND,

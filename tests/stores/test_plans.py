@@ -14,20 +14,20 @@ import pytest
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
 from holdfast.core.identity import uuid7
-from holdfast.stores import query
-from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes, next_expiry, take_over
-from holdfast.stores.counting import counts, failure_groups
-from holdfast.stores.health import at_history_bound
-from holdfast.stores.operate import pause_consumer, replay
+from holdfast.stores.admin.actions import pause_consumer, replay
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim, claim_anew, lanes, next_expiry, take_over
+from holdfast.stores.deliveries.settle import Settlement, ownership, settle
+from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
+from holdfast.stores.messages.publish import Fanout, Subscriptions, publish
+from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
-from holdfast.stores.publish import Fanout, Subscriptions, publish
-from holdfast.stores.query import Filter, clock, deliveries, deliveries_of
-from holdfast.stores.registry import Declaration, Subscription, catch_up, register
-from holdfast.stores.settle import Settlement, ownership, settle
+from holdfast.stores.queries import query
+from holdfast.stores.queries.delivery_counts import counts, failure_groups
+from holdfast.stores.queries.health import at_history_bound
+from holdfast.stores.queries.query import Filter, clock, deliveries, deliveries_of
+from holdfast.stores.queries.request_trace import request_messages, trail_audit, trail_deliveries, trail_runs
+from holdfast.stores.queries.trend import accepted_counts, accepted_samples, died, position_gaps, retrying
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.trail import request_messages, trail_audit, trail_deliveries, trail_runs
-from holdfast.stores.trend import accepted_counts, accepted_samples, died, position_gaps, retrying
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
 from tests.stores.build import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql

@@ -3,7 +3,16 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from holdfast.stores.idempotency import Held, StoredResponse, finish, forget_requests, look, records, renew, reserve
+from holdfast.stores.integrations.idempotency import (
+    Held,
+    StoredResponse,
+    finish,
+    forget_requests,
+    look,
+    records,
+    renew,
+    reserve,
+)
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.build import sql

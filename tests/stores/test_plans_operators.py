@@ -4,13 +4,13 @@ import pytest
 
 from holdfast.core.delivery import Status
 from holdfast.core.identity import uuid7
-from holdfast.stores.audit import AuditFilter, audit_page
-from holdfast.stores.failure import failing_runs
-from holdfast.stores.health import at_history_bound
-from holdfast.stores.plan_following import follow_plan
+from holdfast.stores.admin.audit import AuditFilter, audit_page
+from holdfast.stores.admin.plan_results import follow_plan
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.query import Filter, deliveries
-from holdfast.stores.search import deliveries_by_prefix, search_stretch
+from holdfast.stores.queries.failure import failing_runs
+from holdfast.stores.queries.health import at_history_bound
+from holdfast.stores.queries.query import Filter, deliveries
+from holdfast.stores.queries.search import deliveries_by_prefix, search_stretch
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile
 from tests.stores.build import sql

@@ -11,15 +11,12 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.delivery import Status
 from holdfast.core.errors import RebuildLost, Refused
-from holdfast.stores.backfill import FIRST, backfill, first_id
-from holdfast.stores.claim import Lane, claim, claim_anew, lanes
-from holdfast.stores.connection import Psycopg, Sqlite3, run_on
-from holdfast.stores.log import Cursor, log_end
-from holdfast.stores.operate import discard
-from holdfast.stores.operation import Operation
-from holdfast.stores.position import Held
-from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.projection import (
+from holdfast.stores.admin.actions import discard
+from holdfast.stores.connections.connection import Psycopg, Sqlite3, run_on
+from holdfast.stores.deliveries.claim import Lane, claim, claim_anew, lanes
+from holdfast.stores.event_log.log import Cursor, log_end
+from holdfast.stores.event_log.position import Held
+from holdfast.stores.event_log.projection import (
     Ended,
     Occupied,
     Place,
@@ -36,9 +33,12 @@ from holdfast.stores.projection import (
     unoccupied,
     with_projectors,
 )
+from holdfast.stores.messages.backfill import FIRST, backfill, first_id
+from holdfast.stores.messages.registry import Declaration, Subscription, register
+from holdfast.stores.operation import Operation
+from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock
-from holdfast.stores.registry import Declaration, Subscription, register
+from holdfast.stores.queries.query import clock
 from tests.stores.build import (
     LEASE,
     SECOND,

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 from holdfast.core.change import DeadLetter, Deliver
-from holdfast.stores.operate import cancel, discard
+from holdfast.stores.admin.actions import cancel, discard
+from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
+from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
-from holdfast.stores.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
-from holdfast.stores.query import clock, messages, runs
-from holdfast.stores.registry import retire
-from holdfast.stores.settle import settle
+from holdfast.stores.queries.query import clock, messages, runs
 from tests.stores.build import (
     age,
     all_deliveries,

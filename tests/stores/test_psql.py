@@ -7,9 +7,9 @@ import psycopg
 import pytest
 
 from holdfast.core.change import DeadLetter, Deliver
-from holdfast.stores.operate import audit
+from holdfast.stores.admin.actions import audit
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.query import deliveries_of
+from holdfast.stores.queries.query import deliveries_of
 from tests.stores.build import (
     all_deliveries,
     claim_all,

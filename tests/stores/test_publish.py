@@ -9,10 +9,10 @@ import pytest
 from holdfast.core.delivery import Status
 from holdfast.core.message import Address, new_message
 from holdfast.core.retry import RetryPolicy
+from holdfast.stores.messages.publish import Fanout, Published, publish, publish_alone
+from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, Published, publish, publish_alone
-from holdfast.stores.query import Filter, clock, deliveries_of, messages
-from holdfast.stores.registry import retire
+from holdfast.stores.queries.query import Filter, clock, deliveries_of, messages
 from tests.stores.build import SECOND, all_deliveries, claim_all, fresh_id, job, message, put, register_consumers, sql
 
 

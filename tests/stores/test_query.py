@@ -9,11 +9,11 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
-from holdfast.stores.counting import counts, failure_groups
-from holdfast.stores.lookback import delivery_page
-from holdfast.stores.operate import cancel, discard
+from holdfast.stores.admin.actions import cancel, discard
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter, clock, deliveries, deliveries_of, messages, runs
+from holdfast.stores.queries.delivery_counts import counts, failure_groups
+from holdfast.stores.queries.pagination import delivery_page
+from holdfast.stores.queries.query import Filter, clock, deliveries, deliveries_of, messages, runs
 from tests.stores.build import (
     SECOND,
     age,

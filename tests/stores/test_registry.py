@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.core.errors import InvalidName, NotFound
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.operate import block_consumer, pause_consumer
+from holdfast.stores.admin.actions import block_consumer, pause_consumer
+from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, consumers, register, retire
 from holdfast.stores.operation import Operation, Steps
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout
-from holdfast.stores.registry import Declaration, Subscription, catch_up, consumers, register, retire
 from tests.stores.build import SECOND, all_deliveries, catch_up_fully, job, message, put, register_consumers, sql
 
 

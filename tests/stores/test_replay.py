@@ -7,10 +7,10 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.delivery import FailureCycle, Status
 from holdfast.core.errors import ConfigurationError
-from holdfast.stores.claim import Claimed
-from holdfast.stores.operate import audit, cancel, discard, live_generation, replay
+from holdfast.stores.admin.actions import audit, cancel, discard, live_generation, replay
+from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock, messages
+from holdfast.stores.queries.query import clock, messages
 from tests.stores.build import (
     LEASE,
     age,

@@ -6,11 +6,18 @@ import pytest
 
 from holdfast.core.errors import NotFound
 from holdfast.core.message import NewMessage
-from holdfast.stores.operate import audit
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.schedule import (
+    StoredSchedule,
+    fire,
+    pause_schedule,
+    resume_schedule,
+    save_schedules,
+    schedules,
+)
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout
-from holdfast.stores.query import clock
-from holdfast.stores.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, save_schedules, schedules
+from holdfast.stores.queries.query import clock
 from tests.stores.build import all_deliveries, job
 
 DAILY = ("report", "0 7 * * *", "Europe/Berlin", "last")

@@ -7,9 +7,9 @@ import pytest
 
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
 from holdfast.core.delivery import Delivery, Status
+from holdfast.stores.deliveries.settle import Hold, ownership, settle
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock, runs
-from holdfast.stores.settle import Hold, ownership, settle
+from holdfast.stores.queries.query import clock, runs
 from tests.stores.build import (
     LEASE,
     SECOND,

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.errors import LeaseLost
-from holdfast.stores.claim import Claimed, take_over
-from holdfast.stores.operate import cancel, discard, replay
+from holdfast.stores.admin.actions import cancel, discard, replay
+from holdfast.stores.deliveries.claim import Claimed, take_over
+from holdfast.stores.deliveries.settle import Hold, complete, ownership, settle
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import runs
-from holdfast.stores.settle import Hold, complete, ownership, settle
+from holdfast.stores.queries.query import runs
 from tests.stores.build import (
     LEASE,
     SECOND,

@@ -22,13 +22,11 @@ from hypothesis.stateful import (
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Retry, Snooze
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import KeyConflict, LeaseLost, NotFound, Refused
+from holdfast.core.failures.report import LEASE_EXPIRED, ErrorReport
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.report import LEASE_EXPIRED, ErrorReport
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.claim import claim, claim_anew, lanes, take_over
-from holdfast.stores.counting import counts
-from holdfast.stores.operate import (
+from holdfast.stores.admin.actions import (
     block_consumer,
     cancel,
     discard,
@@ -39,15 +37,17 @@ from holdfast.stores.operate import (
     resume_queue,
     unblock_consumer,
 )
+from holdfast.stores.deliveries.claim import claim, claim_anew, lanes, take_over
+from holdfast.stores.deliveries.settle import Hold, Settlement, complete, ownership, settle
+from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_worker
+from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
+from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register, retire
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.prune import FROM_THE_START, prune_deliveries, prune_messages
-from holdfast.stores.publish import Fanout, publish
-from holdfast.stores.query import Filter, deliveries
-from holdfast.stores.registry import Declaration, Subscription, catch_up, register, retire
-from holdfast.stores.settle import Hold, Settlement, complete, ownership, settle
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
-from holdfast.stores.worker import renew_worker, start_worker, stop_worker
 from tests.servers.postgres import PostgresServer
 from tests.stores.model import Conflict, Delivery, Model
 

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.errors import KeyConflict
 from holdfast.core.message import Address
+from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout, publish
 from tests.stores.build import message, register_consumers, sql
 
 MANY = 250

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import ConfigurationError, StoreError, StoreUnavailable
-from holdfast.stores.counting import counts
+from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock
-from holdfast.stores.registry import Declaration, register
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.query import clock
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.process import free_port, server_directory
 from tests.stores.build import all_deliveries, job, put, sql
@@ -126,7 +126,7 @@ def test_sqlite_on_a_read_only_file_is_unavailable() -> None:
 _UNPRIVILEGED = """
 import os, sys
 from holdfast.core.errors import StoreUnavailable
-from holdfast.stores.registry import Declaration, register
+from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.sqlite.store import SqliteStore, schema_text
 from tests.servers.process import unprivileged_user
 

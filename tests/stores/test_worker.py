@@ -7,10 +7,10 @@ import pytest
 from holdfast.core.delivery import Status
 from holdfast.core.errors import Refused
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.claim import next_expiry, take_over
+from holdfast.stores.deliveries.claim import next_expiry, take_over
+from holdfast.stores.deliveries.worker import forget_workers, renew_worker, start_worker, stop_worker, workers
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import clock
-from holdfast.stores.worker import forget_workers, renew_worker, start_worker, stop_worker, workers
+from holdfast.stores.queries.query import clock
 from tests.stores.build import (
     LEASE,
     SECOND,

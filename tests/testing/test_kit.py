@@ -4,8 +4,8 @@ import pytest
 
 from holdfast import NotFound
 from holdfast.core.delivery import Status
-from holdfast.stores.operate import audit
-from holdfast.stores.query import Filter, deliveries, runs
+from holdfast.stores.admin.actions import audit
+from holdfast.stores.queries.query import Filter, deliveries, runs
 from holdfast.testing.kit import Kit
 from tests.testing.conftest import OrderPlaced, Shop
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.stores.query import Filter, deliveries
+from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.webhooks import WebhookOptions
 from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, working

@@ -18,7 +18,7 @@ from holdfast.outbound.breaker import Permit
 from holdfast.outbound.circuits import MemoryCircuits
 from holdfast.outbound.webhooks.dispatcher import WebhookDispatcher, WebhookEvent
 from holdfast.outbound.webhooks.endpoint import new_endpoint
-from holdfast.stores.query import runs
+from holdfast.stores.queries.query import runs
 from holdfast.webhooks import WebhookOptions, verify
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, eventually, only, query, run_records, said, working

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch, StoreUnavailable
-from holdfast.stores.overview import messages_with
 from holdfast.stores.protocol import Store
+from holdfast.stores.queries.query import messages_with
 
 log = get_logger("holdfast.reaction")
 

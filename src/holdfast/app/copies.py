@@ -10,11 +10,11 @@ from holdfast._log import get_logger
 from holdfast.brokers import cloudevents
 from holdfast.brokers.decode import record_of
 from holdfast.brokers.protocol import Outgoing, Target
-from holdfast.core import payload
+from holdfast.core.events import payload
 from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Message
 from holdfast.engine.alert import DeadLetterAlert
 from holdfast.engine.fields import raised
-from holdfast.stores.query import messages
+from holdfast.stores.queries.query import messages
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

@@ -22,13 +22,13 @@ from holdfast.brokers.protocol import Record
 from holdfast.core.change import Deliver
 from holdfast.core.decide import budget
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
+from holdfast.core.failures.report import report
+from holdfast.core.failures.verdict import Verdict
 from holdfast.core.identity import delivery_id, uuid7
 from holdfast.core.key import check_key
 from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed, Outcome, Succeeded
-from holdfast.core.redact import hiding
-from holdfast.core.report import report
-from holdfast.core.verdict import Verdict
+from holdfast.core.redaction.redact import hiding
 from holdfast.engine.attempt import RolledBack
 from holdfast.engine.blocking import Blocking
 from holdfast.engine.context import Context
@@ -38,10 +38,10 @@ from holdfast.engine.handler import Handler
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
-from holdfast.stores.claim import Claimed
-from holdfast.stores.intake import Known, look_up, record_handled, take_in, take_in_settled
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.messages.intake import Known, look_up, record_handled, take_in, take_in_settled
+from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.operation import Operation
-from holdfast.stores.publish import Fanout
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.core.events.pattern import ANY
 from holdfast.core.message import Message
-from holdfast.core.pattern import ANY
-from holdfast.stores.log import START, Cursor, LogReader, Page, Wanted, read_log
+from holdfast.stores.event_log.log import START, Cursor, LogReader, Page, Wanted, read_log
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
-from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy

@@ -23,12 +23,12 @@ from holdfast.app.router import Router
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
 from holdfast.app.working import work
-from holdfast.core.classify import Classifier, Rules
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.events.payload import MAX_BYTES
+from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
-from holdfast.core.payload import MAX_BYTES
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.meter import Meter
@@ -44,13 +44,13 @@ from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
-from holdfast.stores.alert import Turn, alert_turn
-from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
+from holdfast.stores.admin.alert import Turn, alert_turn
+from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
+from holdfast.stores.event_log.projection import with_projectors
+from holdfast.stores.messages.publish import Messages, Published
+from holdfast.stores.messages.registry import register
 from holdfast.stores.operation import Operation
-from holdfast.stores.projection import with_projectors
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Messages, Published
-from holdfast.stores.registry import register
 from holdfast.stores.sqlite.store import SqliteStore
 
 Classes = tuple[type[BaseException], ...]

@@ -14,7 +14,7 @@ from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
-from holdfast.stores.publish import Published
+from holdfast.stores.messages.publish import Published
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

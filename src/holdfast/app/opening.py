@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.mask import mask
-from holdfast.stores.connection import AsyncConnection, Connection
+from holdfast.core.redaction.mask import mask
+from holdfast.stores.connections.connection import AsyncConnection, Connection
+from holdfast.stores.errors import typed
+from holdfast.stores.messages.publish import TAKE_LOCK
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import TAKE_LOCK
-from holdfast.stores.raised import typed
 from holdfast.stores.sqlite.store import SqliteStore, migration_steps
 
 

@@ -11,15 +11,15 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.change import Deliver, Discard
-from holdfast.core.classify import Verdict
 from holdfast.core.decide import budget, decide
 from holdfast.core.errors import NotFound, RebuildStopped, Refused, TerminalError
-from holdfast.core.event import NewerVersion
+from holdfast.core.events.event import NewerVersion
+from holdfast.core.failures.classify import Verdict
+from holdfast.core.failures.report import report
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import Message
 from holdfast.core.outcome import Failed, Outcome, Succeeded, error_of
-from holdfast.core.redact import hidden, hiding
-from holdfast.core.report import report
+from holdfast.core.redaction.redact import hidden, hiding
 from holdfast.engine.attempt import RolledBack
 from holdfast.engine.context import IDLE_TIMEOUT, Context
 from holdfast.engine.execute import Ended, execute
@@ -27,10 +27,10 @@ from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.options import instance_id
 from holdfast.engine.threads import Threads
 from holdfast.projections.rebuild import LEASE, Progress, Rebuild, Rebuilt, Subject
-from holdfast.stores.claim import Claimed
-from holdfast.stores.log import Wanted
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.event_log.log import Wanted
+from holdfast.stores.event_log.projection import Place, checkpoint, reached
 from holdfast.stores.operation import Operation
-from holdfast.stores.projection import Place, checkpoint, reached
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:

@@ -16,19 +16,19 @@ from holdfast.app.commit_watch import CommitWatch
 from holdfast.app.loop import running_loop
 from holdfast.app.redaction import Secrets
 from holdfast.app.router import Reaction
-from holdfast.core import payload
-from holdfast.core.correlation import correlate
+from holdfast.core.events import payload
+from holdfast.core.events.pattern import matches
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
-from holdfast.core.pattern import matches
-from holdfast.core.redact import hiding
+from holdfast.core.redaction.redact import hiding
+from holdfast.core.telemetry.correlation import correlate
 from holdfast.engine.context import Context, Publisher
 from holdfast.engine.fields import loggable, raised
 from holdfast.engine.threads import Threads
 from holdfast.produce.commit import after_commit
-from holdfast.stores.claim import Claimed
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.messages.publish import Messages, Published, Unmade
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Messages, Published, Unmade
 
 log = get_logger("holdfast.reaction")
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.pattern import ANY
-from holdfast.core.redact import Redaction, Redactor, check_redaction
+from holdfast.core.events.pattern import ANY
+from holdfast.core.redaction.redact import Redaction, Redactor, check_redaction
+from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.protocol import Store
-from holdfast.stores.redaction import redactions
 
 
 class Secrets:

@@ -8,17 +8,17 @@ from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode
 from holdfast.brokers.protocol import Target
 from holdfast.brokers.relay import Relay, Relaying
-from holdfast.core.classify import Rules
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.event import event_type
+from holdfast.core.events.event import event_type
+from holdfast.core.failures.classify import Rules
 from holdfast.core.message import DEFAULT_PRIORITY, Message
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.options import WorkerOptions, instance_id
-from holdfast.stores.log import Wanted
+from holdfast.stores.event_log.log import Wanted
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.event import EventType, EventTypes, check_fields, event_type
+from holdfast.core.events.event import EventType, EventTypes, check_fields, event_type
+from holdfast.core.events.pattern import check_pattern
 from holdfast.core.message import DEFAULT_QUEUE, Message
-from holdfast.core.pattern import check_pattern
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.cron import Missed, Schedule, check_schedule
 from holdfast.engine.handler import (

@@ -17,20 +17,20 @@ from holdfast.brokers.inbox import Inbox, RawLetters, conflict
 from holdfast.brokers.intake import Intake
 from holdfast.brokers.persist import Persisting
 from holdfast.brokers.protocol import Lag, Source, Target
-from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, KeyConflict
+from holdfast.core.events import payload
+from holdfast.core.failures.report import ErrorReport
 from holdfast.core.identity import delivery_id, uuid7
-from holdfast.core.loggable import loggable
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
-from holdfast.core.report import ErrorReport
+from holdfast.core.telemetry.log_fields import loggable
 from holdfast.engine.alert import DeadLetterAlert
 from holdfast.engine.context import IDLE_TIMEOUT, Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions, instance_id
-from holdfast.stores.claim import Claimed
-from holdfast.stores.intake import forget_handled, report_intake, take_in_completing
-from holdfast.stores.publish import Fanout
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.messages.intake import forget_handled, report_intake, take_in_completing
+from holdfast.stores.messages.publish import Fanout
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

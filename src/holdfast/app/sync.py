@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.publish import Published
+from holdfast.stores.messages.publish import Published
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
-from holdfast.core.metric import Distribution, Family, MetricKind
+from holdfast.core.telemetry.metric import Distribution, Family, MetricKind
 from holdfast.ops.metrics import families
 from holdfast.ops.stats import Stats
 

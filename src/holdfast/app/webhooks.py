@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from holdfast._log import get_logger
-from holdfast.core.classify import Rules
 from holdfast.core.errors import StoreUnavailable, TerminalError
+from holdfast.core.failures.classify import Rules
 from holdfast.core.message import TENANT_HEADER
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
@@ -18,9 +18,9 @@ from holdfast.engine.handler import Handler, Kind
 from holdfast.outbound.webhooks.circuits import EndpointCircuits
 from holdfast.outbound.webhooks.endpoint import Added, new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.stores.breaker import breakers
-from holdfast.stores.connection import run_on, run_on_async
-from holdfast.stores.webhook import (
+from holdfast.stores.connections.connection import run_on, run_on_async
+from holdfast.stores.integrations.breaker import breakers
+from holdfast.stores.integrations.webhook import (
     Endpoint,
     add_endpoint,
     disable_endpoint,

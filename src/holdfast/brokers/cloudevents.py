@@ -17,7 +17,7 @@ from enum import StrEnum
 import orjson
 
 from holdfast.brokers.protocol import Outgoing, Record
-from holdfast.core.event import VERSION_HEADER
+from holdfast.core.events.event import VERSION_HEADER
 from holdfast.core.message import Message
 
 STRUCTURED = "application/cloudevents+json"

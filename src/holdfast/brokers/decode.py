@@ -14,13 +14,13 @@ from uuid import UUID
 from holdfast.brokers import cloudevents
 from holdfast.brokers.identity import is_identity
 from holdfast.brokers.protocol import Record
-from holdfast.core import payload
 from holdfast.core.errors import InvalidKey, InvalidPayload, UnreadableRecord
+from holdfast.core.events import payload
+from holdfast.core.events.pattern import ANY, matches
+from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS
 from holdfast.core.key import check_key
 from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Address, NewMessage, new_message
 from holdfast.core.names import MAX_NAME, check_name
-from holdfast.core.pattern import ANY, matches
-from holdfast.core.payload import MAX_HEADER_BYTES, MAX_HEADERS
 from holdfast.core.text import storable
 
 MOST_RAW = 64 * 1024 * 1024

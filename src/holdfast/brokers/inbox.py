@@ -11,15 +11,15 @@ from holdfast.brokers.persist import Persisting
 from holdfast.brokers.protocol import Record
 from holdfast.core.decide import decide
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
+from holdfast.core.failures.report import ErrorReport, report
+from holdfast.core.failures.verdict import Verdict
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed
-from holdfast.core.report import ErrorReport, report
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.verdict import Verdict
-from holdfast.stores.intake import Readiness, readiness, take_in, take_in_settled
-from holdfast.stores.publish import Fanout
-from holdfast.stores.settle import Settlement
+from holdfast.stores.deliveries.settle import Settlement
+from holdfast.stores.messages.intake import Readiness, readiness, take_in, take_in_settled
+from holdfast.stores.messages.publish import Fanout
 
 log = get_logger("holdfast.brokers")
 

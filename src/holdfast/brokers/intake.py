@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast._log import get_logger
 from holdfast.brokers.protocol import Lag, Record, Source, Subscription
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
-from holdfast.core.report import report
+from holdfast.core.failures.report import report
 
 log = get_logger("holdfast.brokers")
 

@@ -17,13 +17,13 @@ from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode, encode
 from holdfast.brokers.protocol import Outgoing, Sender, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, LogRewound, StoreUnavailable, TerminalError
+from holdfast.core.failures.report import report
 from holdfast.core.message import Message
-from holdfast.core.report import report
-from holdfast.stores.log import LogReader, Page, Wanted
-from holdfast.stores.overview import messages_with
-from holdfast.stores.position import Held, Reader, is_paused, move_position, release_position, take_position
+from holdfast.stores.event_log.log import LogReader, Page, Wanted
+from holdfast.stores.event_log.position import Held, Reader, is_paused, move_position, release_position, take_position
+from holdfast.stores.event_log.relay import mark_relayed
 from holdfast.stores.protocol import Store
-from holdfast.stores.relay import mark_relayed
+from holdfast.stores.queries.query import messages_with
 
 log = get_logger("holdfast.relay")
 

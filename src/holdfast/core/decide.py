@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Protocol, assert_never
 
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Retry, Snooze
+from holdfast.core.failures.verdict import VerdictKind
 from holdfast.core.outcome import Cancelled, Failed, LeaseExpired, Outcome, Released, Snoozed, Succeeded
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.verdict import VerdictKind
 
 MAX_HOLDS = 20
 """How many runs may blame a resource that is well, or be cut off, before they count as failures."""

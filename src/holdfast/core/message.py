@@ -11,9 +11,9 @@ from uuid import UUID
 
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.events.payload import MAX_BYTES, check_headers, decode, encode
 from holdfast.core.key import check_key
 from holdfast.core.names import check_name, check_type
-from holdfast.core.payload import MAX_BYTES, check_headers, decode, encode
 from holdfast.core.retry import RetryPolicy, check_attempts, check_policy
 
 DEFAULT_QUEUE = "default"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
-from holdfast.core.classify import Rules, Verdict, classify
 from holdfast.core.errors import Cancel, ConfigurationError, Snooze
-from holdfast.core.redact import redacted
-from holdfast.core.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, report
+from holdfast.core.failures.classify import Rules, Verdict, classify
+from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, report
+from holdfast.core.redaction.redact import redacted
 from holdfast.core.text import safe_str
 
 

@@ -19,7 +19,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.engine.fields import raised
 from holdfast.engine.repeats import Repeats
 from holdfast.engine.threads import Threads
-from holdfast.stores.alert import Turn
+from holdfast.stores.admin.alert import Turn
 
 log = get_logger("holdfast.alert")
 

@@ -11,15 +11,15 @@ import orjson
 
 from holdfast._log import get_logger
 from holdfast.core.change import Deliver
-from holdfast.core.classify import Verdict
 from holdfast.core.decide import budget
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.core.failures.classify import Verdict
+from holdfast.core.failures.report import report
 from holdfast.core.outcome import Failed, Outcome, Released, Succeeded
-from holdfast.core.redact import hidden, hide_from_here, scrub
-from holdfast.core.report import report
+from holdfast.core.redaction.redact import hidden, hide_from_here, scrub
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.trace_context import TRACEPARENT
+from holdfast.core.telemetry.trace_context import TRACEPARENT
 from holdfast.engine.blocking import Blocking
 from holdfast.engine.context import Context
 from holdfast.engine.execute import Ended, execute
@@ -32,9 +32,9 @@ from holdfast.engine.settler import Settler
 from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
-from holdfast.stores.claim import Claimed, Lane, claim_trial
-from holdfast.stores.observe import first_trace
-from holdfast.stores.settle import Hold, ownership, unlocked
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
+from holdfast.stores.deliveries.settle import Hold, ownership, unlocked
+from holdfast.stores.queries.query import first_trace
 
 log = get_logger("holdfast.worker")
 

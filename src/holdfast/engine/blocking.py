@@ -23,13 +23,13 @@ from uuid import UUID
 from holdfast._log import get_logger
 from holdfast.core.change import Block, Change, Release
 from holdfast.core.errors import HoldfastError
+from holdfast.core.failures.verdict import VerdictKind
 from holdfast.core.outcome import Failed, Outcome
-from holdfast.core.verdict import VerdictKind
 from holdfast.engine.fields import raised
 from holdfast.engine.surroundings import Probe
 from holdfast.engine.threads import Threads
-from holdfast.stores.claim import Claimed
-from holdfast.stores.operate import Blocked, block_consumer, unblock_consumer
+from holdfast.stores.admin.actions import Blocked, block_consumer, unblock_consumer
+from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.operation import Operation
 
 log = get_logger("holdfast.worker")

@@ -8,13 +8,13 @@ from uuid import UUID
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
 from holdfast.core.key import check_key
-from holdfast.stores.claim import Claimed
-from holdfast.stores.connection import run_on, run_on_async
-from holdfast.stores.joining import join, join_sync
+from holdfast.stores.connections.binding import join, join_sync
+from holdfast.stores.connections.connection import run_on, run_on_async
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.deliveries.dedupe import is_rerun
+from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
-from holdfast.stores.seen import is_rerun
-from holdfast.stores.settle import complete
 
 IDLE_TIMEOUT = timedelta(seconds=30)
 """How long a transaction that completes a delivery may stay idle where no worker's lease applies."""

@@ -13,9 +13,9 @@ from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import NewMessage
 from holdfast.engine.fields import raised
+from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.schedule import StoredSchedule, fire, save_schedules, schedules
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import Fanout
-from holdfast.stores.schedule import StoredSchedule, fire, save_schedules, schedules
 
 log = get_logger("holdfast.cron")
 

@@ -14,20 +14,20 @@ from typing import Any, NamedTuple, Protocol
 from structlog.contextvars import STRUCTLOG_KEY_PREFIX, bind_contextvars, reset_contextvars
 
 from holdfast._log import get_logger
-from holdfast.core.classify import Rules
-from holdfast.core.correlation import leave, resume
 from holdfast.core.errors import ConfigurationError, Signal, StoreUnavailable
-from holdfast.core.event import NewerVersion
+from holdfast.core.events.event import NewerVersion
+from holdfast.core.failures.classify import Rules
+from holdfast.core.failures.report import report
 from holdfast.core.message import RAW_TYPE
 from holdfast.core.outcome import Outcome, Snoozed, Succeeded, outcome_of
-from holdfast.core.redact import hidden
-from holdfast.core.report import report
+from holdfast.core.redaction.redact import hidden
+from holdfast.core.telemetry.correlation import leave, resume
 from holdfast.engine.context import Context
 from holdfast.engine.fields import fields, loggable
 from holdfast.engine.handler import Handler
 from holdfast.engine.threads import Returned, Threads
-from holdfast.stores.claim import Claimed
-from holdfast.stores.seen import window_key
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.deliveries.dedupe import window_key
 
 log = get_logger("holdfast.worker")
 

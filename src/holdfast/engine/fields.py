@@ -1,9 +1,9 @@
 """What every log line about a delivery carries."""
 
-from holdfast.core.loggable import loggable
-from holdfast.core.redact import hidden
-from holdfast.core.report import report
-from holdfast.stores.claim import Claimed
+from holdfast.core.failures.report import report
+from holdfast.core.redaction.redact import hidden
+from holdfast.core.telemetry.log_fields import loggable
+from holdfast.stores.deliveries.claim import Claimed
 
 __all__ = ["fields", "loggable", "raised"]
 

@@ -8,15 +8,15 @@ from enum import StrEnum
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core import payload
-from holdfast.core.classify import Rules
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.event import EventType, has_fields, is_typed_dict, version_of
+from holdfast.core.events import payload
+from holdfast.core.events.event import EventType, has_fields, is_typed_dict, version_of
+from holdfast.core.failures.classify import Rules
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.parameters import Parameters
-from holdfast.stores.claim import Claimed
-from holdfast.stores.registry import Declaration, Subscription
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.messages.registry import Declaration, Subscription
 
 
 class Kind(StrEnum):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.stores.claim import Claimed, Lane
+from holdfast.stores.deliveries.claim import Claimed, Lane
 
 _SHALLOW = timedelta(seconds=10)
 _COST_FACTOR = 20.0

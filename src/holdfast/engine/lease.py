@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from holdfast._log import get_logger
+from holdfast.stores.deliveries.worker import renew_worker
 from holdfast.stores.protocol import Store
-from holdfast.stores.worker import renew_worker
 
 log = get_logger("holdfast.lease")
 

@@ -25,11 +25,11 @@ from holdfast.engine.signals import Signals, call_threadsafe
 from holdfast.engine.strays import Strays
 from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
-from holdfast.stores.claim import Claimed, Lane, claim, claim_anew, lanes
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim, claim_anew, lanes
+from holdfast.stores.deliveries.worker import start_worker, stop_worker
+from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation
-from holdfast.stores.query import outlook
-from holdfast.stores.registry import catch_up
-from holdfast.stores.worker import start_worker, stop_worker
+from holdfast.stores.queries.query import outlook
 
 log = get_logger("holdfast.worker")
 

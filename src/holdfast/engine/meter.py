@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from holdfast._log import get_logger
 from holdfast.core.change import DeadLetter, Deliver, Retry
-from holdfast.core.metric import Distribution, Family, MetricKind, Sample
+from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample
 from holdfast.engine.fields import raised
-from holdfast.stores.claim import Claimed
+from holdfast.stores.deliveries.claim import Claimed
 
 log = get_logger("holdfast.metrics")
 

@@ -9,16 +9,16 @@ from uuid import UUID
 from holdfast._log import get_logger
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
 from holdfast.core.decide import budget, decide, suspect_after
+from holdfast.core.failures.report import ErrorReport
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
-from holdfast.core.report import ErrorReport
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
 from holdfast.engine.fields import fields
 from holdfast.engine.meter import Meter
 from holdfast.engine.repeats import Write
 from holdfast.engine.settler import Ack
-from holdfast.stores.claim import Claimed
-from holdfast.stores.settle import Settlement
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.deliveries.settle import Settlement
 
 log = get_logger("holdfast.worker")
 

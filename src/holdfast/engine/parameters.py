@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core import payload
 from holdfast.core.errors import ConfigurationError, InvalidPayload
-from holdfast.core.validation import misfit, validator_of
+from holdfast.core.events import payload
+from holdfast.core.events.validation import misfit, validator_of
 
 PLACEMENT_OPTIONS = frozenset(
     {"conn", "delay", "run_at", "key", "unique", "priority", "queue", "max_attempts", "retry"}

@@ -5,7 +5,7 @@ import asyncio
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.fields import fields
-from holdfast.stores.claim import Claimed, load_payload
+from holdfast.stores.deliveries.claim import Claimed, load_payload
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.worker")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from holdfast.engine.lanes import Lanes, urgency
 from holdfast.engine.options import MAX_CLAIM, WorkerOptions
-from holdfast.stores.claim import Claimed
+from holdfast.stores.deliveries.claim import Claimed
 
 _WINDOW = 0.05
 _AHEAD = 0.1

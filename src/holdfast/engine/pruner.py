@@ -3,14 +3,14 @@
 from datetime import timedelta
 
 from holdfast._log import get_logger
-from holdfast.stores.alert import forget_alert_groups
-from holdfast.stores.idempotency import forget_requests
-from holdfast.stores.plan import forget_plan
+from holdfast.stores.admin.alert import forget_alert_groups
+from holdfast.stores.admin.plan import forget_plan
+from holdfast.stores.deliveries.dedupe import forget_seen
+from holdfast.stores.deliveries.worker import forget_workers
+from holdfast.stores.integrations.idempotency import forget_requests
+from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prune_deliveries
 from holdfast.stores.protocol import Store
-from holdfast.stores.prune import FROM_THE_START, ceiling, prune_deliveries
-from holdfast.stores.query import clock
-from holdfast.stores.seen import forget_seen
-from holdfast.stores.worker import forget_workers
+from holdfast.stores.queries.query import clock
 
 log = get_logger("holdfast.prune")
 

@@ -9,7 +9,7 @@ from holdfast.engine.fields import raised
 from holdfast.engine.lease import Lease
 from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.settler import Settler
-from holdfast.stores.claim import next_expiry, take_over
+from holdfast.stores.deliveries.claim import next_expiry, take_over
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.worker")

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from holdfast.core.frame import own_frame
+from holdfast.core.failures.frame import own_frame
 
 INTERVAL = 60.0
 SHOWN = 10

@@ -10,10 +10,10 @@ from uuid import UUID
 from holdfast._log import get_logger
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.report import ErrorReport
+from holdfast.core.failures.report import ErrorReport
 from holdfast.engine.fields import raised
+from holdfast.stores.deliveries.settle import Hold, Settlement, ownership, settle
 from holdfast.stores.protocol import Store
-from holdfast.stores.settle import Hold, Settlement, ownership, settle
 
 log = get_logger("holdfast.settle")
 

@@ -10,7 +10,7 @@ from holdfast._log import get_logger
 from holdfast.engine.outcomes import stray
 from holdfast.engine.pool import Pool
 from holdfast.engine.settler import Ack, Settler
-from holdfast.stores.claim import holdings
+from holdfast.stores.deliveries.claim import holdings
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.worker")

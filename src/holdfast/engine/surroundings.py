@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
-from holdfast.core.classify import Rules
-from holdfast.core.redact import Redactor
+from holdfast.core.failures.classify import Rules
+from holdfast.core.redaction.redact import Redactor
 from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Publisher
 from holdfast.engine.execute import Window

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from holdfast._log import get_logger
 from holdfast.engine.parent import child_environment
-from holdfast.stores.claim import lanes
+from holdfast.stores.deliveries.claim import lanes
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.quarantine")

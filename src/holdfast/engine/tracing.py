@@ -15,11 +15,11 @@ from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.core.outcome import Failed, Outcome
-from holdfast.core.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
+from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
 from holdfast.engine.execute import Ended
 from holdfast.engine.fields import raised
-from holdfast.stores.claim import Claimed
-from holdfast.stores.publish import Messages, Unmade
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.messages.publish import Messages, Unmade
 
 log = get_logger("holdfast.worker")
 

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
-from holdfast.core.correlation import correlate
 from holdfast.core.errors import KeyRequired, ReservationLost, StoreError
+from holdfast.core.telemetry.correlation import correlate
 from holdfast.idempotency.gate import Chosen, Gate, Required, ScopeOf, open_gate, options, uncommitted, unknown
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import App, Flow, Records, carry_out
 from holdfast.idempotency.request import Request
 from holdfast.idempotency.response import in_place_of, kept_headers
-from holdfast.stores.idempotency import Headers, Held, StoredResponse
+from holdfast.stores.integrations.idempotency import Headers, Held, StoredResponse
 
 T = TypeVar("T")
 

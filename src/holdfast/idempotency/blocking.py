@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from holdfast.core.correlation import correlate
 from holdfast.core.errors import KeyRequired, ReservationLost, StoreError
+from holdfast.core.telemetry.correlation import correlate
 from holdfast.idempotency.gate import Gate, uncommitted, unknown
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import carry_out_sync
 from holdfast.idempotency.request import Request
 from holdfast.idempotency.response import in_place_of, kept_headers
-from holdfast.stores.idempotency import Held, StoredResponse
+from holdfast.stores.integrations.idempotency import Held, StoredResponse
 
 R = TypeVar("R")
 

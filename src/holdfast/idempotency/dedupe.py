@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
+from holdfast.stores.deliveries.dedupe import record_seen, was_seen
 from holdfast.stores.protocol import Store
-from holdfast.stores.seen import record_seen, was_seen
 
 
 class Dedupe(Protocol):

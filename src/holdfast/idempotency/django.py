@@ -12,7 +12,7 @@ from holdfast.idempotency.gate import Chosen, Gate, ScopeOf, open_gate, options
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import App, Records
 from holdfast.idempotency.request import Request
-from holdfast.stores.idempotency import StoredResponse
+from holdfast.stores.integrations.idempotency import StoredResponse
 
 try:
     from django.core.exceptions import RequestDataTooBig

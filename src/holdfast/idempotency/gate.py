@@ -17,7 +17,7 @@ from holdfast.idempotency.records import App, Finish, Flow, Look, Pause, Records
 from holdfast.idempotency.renewal import Renewal
 from holdfast.idempotency.request import Request, check_scope, read_key, request_hash
 from holdfast.idempotency.response import REPLAYED, problem, with_length
-from holdfast.stores.idempotency import Found, Held, Progress, StoredResponse
+from holdfast.stores.integrations.idempotency import Found, Held, Progress, StoredResponse
 
 log = get_logger("holdfast.idempotency")
 

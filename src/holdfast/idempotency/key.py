@@ -7,9 +7,9 @@ from holdfast.core.errors import ReservationLost, UnsupportedConnection
 from holdfast.idempotency.gate import Gate
 from holdfast.idempotency.records import Finish
 from holdfast.idempotency.response import stored_response
-from holdfast.stores.connection import run_on, run_on_async
-from holdfast.stores.idempotency import Held, StoredResponse, complete
-from holdfast.stores.joining import join, join_sync
+from holdfast.stores.connections.binding import join, join_sync
+from holdfast.stores.connections.connection import run_on, run_on_async
+from holdfast.stores.integrations.idempotency import Held, StoredResponse, complete
 from holdfast.stores.protocol import Store
 
 R = TypeVar("R")

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar, assert_never
 
 from holdfast.core.errors import StoreError
-from holdfast.stores import idempotency as stored
-from holdfast.stores.idempotency import Found, Held, StoredResponse
+from holdfast.stores.integrations import idempotency as stored
+from holdfast.stores.integrations.idempotency import Found, Held, StoredResponse
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 

@@ -12,7 +12,7 @@ import orjson
 
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
-from holdfast.stores.idempotency import Found, Held, Progress, StoredResponse
+from holdfast.stores.integrations.idempotency import Found, Held, Progress, StoredResponse
 
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 _READ = """

@@ -11,9 +11,9 @@ from datetime import timedelta
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreError
-from holdfast.core.report import report
+from holdfast.core.failures.report import report
 from holdfast.idempotency.records import Records, Renew
-from holdfast.stores.idempotency import Held
+from holdfast.stores.integrations.idempotency import Held
 
 log = get_logger("holdfast.idempotency")
 

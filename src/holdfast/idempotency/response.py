@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.payload import encode
-from holdfast.stores.idempotency import Headers, StoredResponse
+from holdfast.core.events.payload import encode
+from holdfast.stores.integrations.idempotency import Headers, StoredResponse
 
 REPLAYED = ("idempotent-replayed", "true")
 

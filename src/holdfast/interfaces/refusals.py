@@ -8,7 +8,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
 from holdfast.core.text import sanitise
 from holdfast.ops.work import do, perform
-from holdfast.stores.operate import record
+from holdfast.stores.admin.actions import record
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.refusals")

@@ -6,10 +6,10 @@ from datetime import datetime
 from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.mask import mask
 from holdfast.core.names import check_name
+from holdfast.core.redaction.mask import mask
 from holdfast.ops.work import Work, do
-from holdfast.stores import breaker
+from holdfast.stores.integrations import breaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

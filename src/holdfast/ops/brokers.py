@@ -8,9 +8,9 @@ from typing import Protocol
 
 from holdfast.core.duration import format_duration
 from holdfast.core.errors import BrokerUnavailable, HoldfastError
-from holdfast.core.report import report
+from holdfast.core.failures.report import report
 from holdfast.ops.findings import Finding, Level
-from holdfast.stores.intake import IntakeReport
+from holdfast.stores.messages.intake import IntakeReport
 
 _SECONDS = 15.0
 _FAR_BEHIND = 1000

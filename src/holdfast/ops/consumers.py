@@ -5,22 +5,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from holdfast.core.bounded_count import Tally, total
 from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.tally import Tally, total
 from holdfast.ops.relays import relays
 from holdfast.ops.stats import Load, loads
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import operate, registry
-from holdfast.stores.backfill import FIRST, backfill, first_id, pruned_to
-from holdfast.stores.counting import counts
-from holdfast.stores.intake import forget_intake
-from holdfast.stores.operate import audited, record
+from holdfast.stores.admin import actions
+from holdfast.stores.admin.actions import audited, record
+from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.event_log.relay import retire_relay
+from holdfast.stores.messages import registry
+from holdfast.stores.messages.backfill import FIRST, backfill, first_id, pruned_to
+from holdfast.stores.messages.intake import forget_intake
 from holdfast.stores.operation import Steps, operation
-from holdfast.stores.overview import subscribed
-from holdfast.stores.query import clock
-from holdfast.stores.relay import retire_relay
-from holdfast.stores.worker import workers
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.query import clock, subscribed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +98,13 @@ def consumers(*, held: Sequence[Load] | None = None) -> Work[list[ConsumerState]
 def pause_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[None]:
     """Leaves a consumer out of every claim until it is resumed; running work finishes."""
     yield from _known(name)
-    yield from do(operate.pause_consumer(name, actor, reason))
+    yield from do(actions.pause_consumer(name, actor, reason))
 
 
 def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
     """Lets a paused consumer be claimed again; false when it was not paused."""
     yield from _known(name)
-    resumed = yield from do(operate.resume_consumer(name, actor, reason))
+    resumed = yield from do(actions.resume_consumer(name, actor, reason))
     yield from ask(lambda store: store.hint_sync())
     return resumed
 
@@ -112,7 +112,7 @@ def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> Work
 def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
     """Lets a blocked consumer try again at once; false when it was not blocked."""
     yield from _known(name)
-    unblocked = yield from do(operate.unblock_consumer(name, actor, reason))
+    unblocked = yield from do(actions.unblock_consumer(name, actor, reason))
     yield from ask(lambda store: store.hint_sync())
     return unblocked
 

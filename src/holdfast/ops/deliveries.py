@@ -5,21 +5,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
+from holdfast.core.bounded_count import Tally
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
-from holdfast.core.frame import own_frame
+from holdfast.core.events.pattern import check_pattern
+from holdfast.core.failures.frame import own_frame
 from holdfast.core.message import Message
-from holdfast.core.pattern import check_pattern
-from holdfast.core.tally import Tally
 from holdfast.ops.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
 from holdfast.ops.work import Work, do
-from holdfast.stores import counting, query
-from holdfast.stores.failure import failing_runs
-from holdfast.stores.operate import AuditEntry, audit
-from holdfast.stores.overview import messages_with, paused_queues
-from holdfast.stores.query import FailureGroup, Filter, Listed, Run
-from holdfast.stores.registry import consumers
-from holdfast.stores.worker import workers
+from holdfast.stores.admin.actions import AuditEntry, audit
+from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.messages.registry import consumers
+from holdfast.stores.queries import delivery_counts, query
+from holdfast.stores.queries.failure import failing_runs
+from holdfast.stores.queries.query import FailureGroup, Filter, Listed, Run, messages_with, paused_queues
 
 JOBS = "job.*"
 _ENTRIES = 50
@@ -90,16 +89,16 @@ def job(id: UUID) -> Work[DeliveryDetail]:
 
 def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first, with the deploy each began with and its frame."""
-    return (yield from _described((yield from do(counting.failure_groups(limit, consumers)))))
+    return (yield from _described((yield from do(delivery_counts.failure_groups(limit, consumers)))))
 
 
 def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> Work[list[FailureGroup]]:
     """`failure_groups` of those that match by what they show, largest first; only these are counted."""
-    every = yield from _described((yield from do(counting.uncounted_groups())))
+    every = yield from _described((yield from do(delivery_counts.uncounted_groups())))
     kinds = [(one.fingerprint, one.consumer) for one in every if matches(one)]
     if not kinds:
         return []
-    return (yield from _described((yield from do(counting.failure_groups(limit, kinds=kinds)))))
+    return (yield from _described((yield from do(delivery_counts.failure_groups(limit, kinds=kinds)))))
 
 
 def _described(found: Sequence[FailureGroup]) -> Work[list[FailureGroup]]:
@@ -134,7 +133,9 @@ def _detail(one: Listed) -> Work[DeliveryDetail]:
     alike = None
     if row.dead:
         alike = (
-            Tally(1) if row.fingerprint is None else (yield from do(counting.group_size(row.consumer, row.fingerprint)))
+            Tally(1)
+            if row.fingerprint is None
+            else (yield from do(delivery_counts.group_size(row.consumer, row.fingerprint)))
         )
     obstacles = (yield from _obstacles(one)) if row.status is Status.PENDING else ()
     return DeliveryDetail(

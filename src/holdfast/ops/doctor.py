@@ -13,8 +13,12 @@ from holdfast.ops.trend import retrying
 from holdfast.ops.upkeep import now_and_skew
 from holdfast.ops.work import Work, ask, do
 from holdfast.ops.work_findings import GROUPS, judge_work
-from holdfast.stores.counting import counts
-from holdfast.stores.health import (
+from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.event_log.projection import projectors
+from holdfast.stores.messages.intake import intakes
+from holdfast.stores.messages.registry import consumers
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.health import (
     at_history_bound,
     lane_counts,
     old_transactions,
@@ -23,12 +27,7 @@ from holdfast.stores.health import (
     subscription_lag,
     table_health,
 )
-from holdfast.stores.intake import intakes
-from holdfast.stores.overview import paused_queues
-from holdfast.stores.projection import projectors
-from holdfast.stores.query import clock
-from holdfast.stores.registry import consumers
-from holdfast.stores.worker import workers
+from holdfast.stores.queries.query import clock, paused_queues
 
 _GRACE = timedelta(minutes=1)
 _OLD = timedelta(minutes=5)

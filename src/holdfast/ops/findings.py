@@ -9,11 +9,11 @@ from uuid import UUID
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT
 from holdfast.core.duration import format_duration
 from holdfast.ops.relays import RelayState
-from holdfast.stores.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth
+from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.messages.registry import Consumer
 from holdfast.stores.migration import SchemaStatus
-from holdfast.stores.query import Count
-from holdfast.stores.registry import Consumer
-from holdfast.stores.worker import Worker
+from holdfast.stores.queries.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth
+from holdfast.stores.queries.query import Count
 
 _SKEW = timedelta(seconds=5)
 _FAR_BEHIND = 1000

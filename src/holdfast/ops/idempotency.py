@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from holdfast.core.errors import ConfigurationError, NotFound
-from holdfast.core.mask import REDACTED, mask, secret_name
+from holdfast.core.redaction.mask import REDACTED, mask, secret_name
 from holdfast.ops.work import Work, do
-from holdfast.stores import idempotency
-from holdfast.stores.idempotency import Headers, Mark, Progress, Record
-from holdfast.stores.query import MAX_PAGE
+from holdfast.stores.integrations import idempotency
+from holdfast.stores.integrations.idempotency import Headers, Mark, Progress, Record
+from holdfast.stores.queries.query import MAX_PAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,19 +7,18 @@ from datetime import timedelta
 from uuid import UUID
 
 from holdfast.core.errors import NotFound, Refused
+from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, Message, NewMessage, new_message
 from holdfast.core.names import check_name
-from holdfast.core.pattern import check_pattern
 from holdfast.ops.redaction import redactor, shown_listed, shown_message, shown_messages
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import query
-from holdfast.stores.operate import audited, live_generation
+from holdfast.stores.admin.actions import audited, live_generation
+from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.registry import consumers
 from holdfast.stores.operation import Steps, operation
-from holdfast.stores.overview import subscribed
-from holdfast.stores.publish import Fanout, Published, publish
-from holdfast.stores.query import Filter, Listed
-from holdfast.stores.registry import consumers
+from holdfast.stores.queries import query
+from holdfast.stores.queries.query import Filter, Listed, subscribed
 
 OPERATOR = "operator"
 """The source of what is published by hand: keys are unique within a source."""

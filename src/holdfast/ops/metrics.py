@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from holdfast.core.circuit import CircuitState
-from holdfast.core.metric import Family, MetricKind, Sample
+from holdfast.core.telemetry.metric import Family, MetricKind, Sample
 from holdfast.ops.stats import Load, Stats, stats
 from holdfast.ops.work import Work, do
-from holdfast.stores.breaker import breakers
-from holdfast.stores.registry import consumers
+from holdfast.stores.integrations.breaker import breakers
+from holdfast.stores.messages.registry import consumers
 
 _MOST_LOADS = 500
 _STATES: dict[str, Callable[[Load], int]] = {

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
+from holdfast.core.events.pattern import ANY, check_pattern
 from holdfast.core.message import Message
-from holdfast.core.pattern import ANY, check_pattern
 from holdfast.ops.redaction import shown_listed, shown_messages
 from holdfast.ops.work import Work, do
-from holdfast.stores import lookback
-from holdfast.stores.lookback import Slice
-from holdfast.stores.query import Filter, Listed
+from holdfast.stores.queries import pagination
+from holdfast.stores.queries.pagination import Slice
+from holdfast.stores.queries.query import Filter, Listed
 
 _PATIENCE = 0.03
 """Seconds for which an empty page is scanned further."""
@@ -33,9 +33,9 @@ def delivery_page(
     if wanted.type is not None:
         check_pattern(wanted.type)
     until = timer() + _PATIENCE
-    items, following = yield from do(lookback.delivery_page(wanted, limit, before))
+    items, following = yield from do(pagination.delivery_page(wanted, limit, before))
     while not items and following is not None and timer() < until:
-        items, following = yield from do(lookback.delivery_page(wanted, limit, following))
+        items, following = yield from do(pagination.delivery_page(wanted, limit, following))
     return Slice([shown_listed(one) for one in items], following)
 
 
@@ -51,5 +51,5 @@ def message_page(
     if type is not None:
         check_pattern(type)
     type = None if type == ANY else type
-    found = yield from do(lookback.message_page(type=type, source=source, key=key, limit=limit, before=before))
+    found = yield from do(pagination.message_page(type=type, source=source, key=key, limit=limit, before=before))
     return Slice((yield from shown_messages(found.items)), found.next)

@@ -6,13 +6,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from holdfast.core.bounded_count import Tally
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.tally import Tally
 from holdfast.ops.plans import OpenCircuit, Plan, Planned, Skipped
 from holdfast.ops.work import Work, ask
-from holdfast.stores.planned import Action, Why
-from holdfast.stores.query import Filter
+from holdfast.stores.admin.bulk_actions import Action, Why
+from holdfast.stores.queries.query import Filter
 
 VERSION = 1
 _GROUPS = 100

@@ -8,23 +8,33 @@ from datetime import datetime
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from holdfast.core.bounded_count import NONE, Tally
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import uuid7
 from holdfast.core.message import check_generation
-from holdfast.core.pattern import check_pattern
-from holdfast.core.tally import NONE, Tally
 from holdfast.ops.work import Work, ask, do, perform, perform_sync
-from holdfast.stores.breaker import breakers
+from holdfast.stores.admin.bulk_actions import (
+    Action,
+    Chosen,
+    Wanted,
+    Why,
+    acceptable,
+    act,
+    choose,
+    count_remaining,
+    done_by,
+)
+from holdfast.stores.admin.plan import handled_already
+from holdfast.stores.deliveries.dedupe import seen_deliveries
+from holdfast.stores.deliveries.worker import Worker, workers
+from holdfast.stores.integrations.breaker import breakers
+from holdfast.stores.integrations.webhook import listed_endpoints
 from holdfast.stores.operation import Operation
-from holdfast.stores.plan import handled_already
-from holdfast.stores.planned import Action, Chosen, Wanted, Why, acceptable, act, choose, count_remaining, done_by
 from holdfast.stores.protocol import Store
-from holdfast.stores.query import Filter, clock
-from holdfast.stores.seen import seen_deliveries
-from holdfast.stores.webhook import listed_endpoints
-from holdfast.stores.worker import Worker, workers
+from holdfast.stores.queries.query import Filter, clock
 
 V = TypeVar("V", str, int)
 

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.tally import Tally
+from holdfast.core.bounded_count import Tally
 from holdfast.ops.consumers import ConsumerState, consumers
 from holdfast.ops.findings import Finding, Level
 from holdfast.ops.work import Work, do
-from holdfast.stores import projection
-from holdfast.stores.projection import LastRun, Projector, Rebuilding
+from holdfast.stores.event_log import projection
+from holdfast.stores.event_log.projection import LastRun, Projector, Rebuilding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from holdfast.core.bounded_count import Tally, total
 from holdfast.core.errors import NotFound
 from holdfast.core.names import check_name
-from holdfast.core.tally import Tally, total
 from holdfast.ops.stats import Load, loads
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import operate
-from holdfast.stores.counting import counts
-from holdfast.stores.overview import paused_queues
-from holdfast.stores.registry import consumers
-from holdfast.stores.worker import workers
+from holdfast.stores.admin import actions
+from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.messages.registry import consumers
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.query import paused_queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +67,13 @@ def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool
     check_name("queue", name)
     if not force:
         yield from _known(name)
-    yield from do(operate.pause_queue(name, actor, reason))
+    yield from do(actions.pause_queue(name, actor, reason))
 
 
 def resume_queue(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
     """Lets a queue be claimed again; false when it was not paused."""
     check_name("queue", name)
-    if (yield from do(operate.resume_queue(name, actor, reason))):
+    if (yield from do(actions.resume_queue(name, actor, reason))):
         yield from ask(lambda store: store.hint_sync())
         return True
     yield from _known(name)

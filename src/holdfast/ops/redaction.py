@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from holdfast.core.delivery import FailureCycle
 from holdfast.core.message import Message
-from holdfast.core.redact import Redactor, redact_headers, redacted, scrub
+from holdfast.core.redaction.redact import Redactor, redact_headers, redacted, scrub
 from holdfast.ops.work import Work, do
-from holdfast.stores.operate import AuditEntry
-from holdfast.stores.plan import StoredPlan
-from holdfast.stores.query import FailureGroup, Listed, Run
-from holdfast.stores.redaction import redactions
+from holdfast.stores.admin.actions import AuditEntry
+from holdfast.stores.admin.plan import StoredPlan
+from holdfast.stores.admin.redaction import redactions
+from holdfast.stores.queries.query import FailureGroup, Listed, Run
 
 Hide = Callable[[str], str] | None
 """What takes the secrets of one message out of a text."""

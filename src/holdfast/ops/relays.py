@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.ops.work import Work, do
-from holdfast.stores.log import Wanted, behind
-from holdfast.stores.position import Position, Reader, positions
+from holdfast.stores.event_log.log import Wanted, behind
+from holdfast.stores.event_log.position import Position, Reader, positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,10 @@ from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, new_message
 from holdfast.ops.messages import OPERATOR, publish_audited
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import schedule
-from holdfast.stores.operate import live_generation
-from holdfast.stores.publish import Published
-from holdfast.stores.registry import consumers
+from holdfast.stores.admin.actions import live_generation
+from holdfast.stores.messages import schedule
+from holdfast.stores.messages.publish import Published
+from holdfast.stores.messages.registry import consumers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,17 +17,16 @@ from holdfast.core.message import Message
 from holdfast.ops.deliveries import groups_where
 from holdfast.ops.redaction import redactor, shown_listed, shown_message
 from holdfast.ops.work import Work, do
-from holdfast.stores import query
-from holdfast.stores.overview import messages_with
-from holdfast.stores.query import FailureGroup, Filter, Listed, page_size
-from holdfast.stores.search import (
+from holdfast.stores.queries import query
+from holdfast.stores.queries.query import FailureGroup, Filter, Listed, messages_with, page_size
+from holdfast.stores.queries.request_trace import request_audit, request_messages
+from holdfast.stores.queries.search import (
     STRETCH,
     Scanned,
     deliveries_by_prefix,
     deliveries_of_messages,
     search_stretch,
 )
-from holdfast.stores.trail import request_audit, request_messages
 
 _SHORTEST, _LONGEST = 2, 200
 _PATIENCE = 0.02

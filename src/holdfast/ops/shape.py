@@ -11,10 +11,10 @@ from uuid import UUID
 
 import orjson
 
+from holdfast.core.bounded_count import is_or_more
 from holdfast.core.delivery import FailureCycle
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.tally import is_or_more
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.deliveries import DeliveryDetail, Exported
 from holdfast.ops.messages import MessageDetail
@@ -25,8 +25,8 @@ from holdfast.ops.queues import Queue
 from holdfast.ops.stats import Load, Stats
 from holdfast.ops.trail import Followed
 from holdfast.ops.webhooks import Webhook
-from holdfast.stores.plan import PlanItem, StoredPlan
-from holdfast.stores.query import FailureGroup, Listed
+from holdfast.stores.admin.plan import PlanItem, StoredPlan
+from holdfast.stores.queries.query import FailureGroup, Listed
 
 COUNTED = (Load, Stats, Queue, ConsumerState, ProjectorState, Webhook, FailureGroup, DeliveryDetail)
 """What holds counts: its shape says in `at_least` which of them are lower bounds."""

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from holdfast.core.bounded_count import NONE, Tally, is_or_more, total
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.tally import NONE, Tally, is_or_more, total
 from holdfast.ops.relays import RelayState, relays
 from holdfast.ops.work import Work, do
-from holdfast.stores.counting import counts
-from holdfast.stores.intake import IntakeReport, intakes
-from holdfast.stores.overview import paused_queues
-from holdfast.stores.query import Count, clock
-from holdfast.stores.registry import consumers
-from holdfast.stores.worker import workers
+from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.messages.intake import IntakeReport, intakes
+from holdfast.stores.messages.registry import consumers
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.query import Count, clock, paused_queues
 
 _ZERO = timedelta(0)
 

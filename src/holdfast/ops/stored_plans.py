@@ -9,10 +9,10 @@ from holdfast.ops.plan_file import counted, filter_to_json
 from holdfast.ops.plans import Plan
 from holdfast.ops.redaction import shown_plan
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import plan as stored
-from holdfast.stores import plan_following
-from holdfast.stores.plan import LEASE, LeftItem, NewItem, NewPlan, PlanItem, PlanState, StoredPlan
-from holdfast.stores.planned import Action
+from holdfast.stores.admin import plan as stored
+from holdfast.stores.admin import plan_results
+from holdfast.stores.admin.bulk_actions import Action
+from holdfast.stores.admin.plan import LEASE, LeftItem, NewItem, NewPlan, PlanItem, PlanState, StoredPlan
 
 _IDLE = 4
 
@@ -99,10 +99,10 @@ def follow_plans() -> Work[int]:
     long backlog is not read again and again.
     """
     found = 0
-    for id in (yield from do(plan_following.unsettled_plans())):
+    for id in (yield from do(plan_results.unsettled_plans())):
         idle = 0
         while idle < _IDLE:
-            batch = yield from do(plan_following.follow_plan(id))
+            batch = yield from do(plan_results.follow_plan(id))
             found += batch.ended
             if batch.last:
                 break

@@ -8,8 +8,8 @@ from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.names import check_name
 from holdfast.ops.work import Work, do
-from holdfast.stores import token
-from holdfast.stores.token import Scope, Token
+from holdfast.stores.admin import token
+from holdfast.stores.admin.token import Scope, Token
 
 _MARK = "hf_"
 _SHOWN = 8

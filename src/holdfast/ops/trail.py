@@ -7,9 +7,9 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Message
 from holdfast.ops.redaction import redactor, shown_entry, shown_listed, shown_message, shown_run
 from holdfast.ops.work import Work, do
-from holdfast.stores import trail
-from holdfast.stores.operate import AuditEntry
-from holdfast.stores.query import Listed, Run
+from holdfast.stores.admin.actions import AuditEntry
+from holdfast.stores.queries import request_trace
+from holdfast.stores.queries.query import Listed, Run
 
 MOST_STEPS = 100
 _DELIVERIES = 50
@@ -56,12 +56,12 @@ def trace_request(request_id: str, *, limit: int = 20, after: UUID | None = None
     """
     if not 1 <= limit <= MOST_STEPS:
         raise ConfigurationError(f"limit is {limit}; a page has 1 to {MOST_STEPS} messages")
-    found = yield from do(trail.request_messages(request_id, limit + 1, after or trail.FIRST))
+    found = yield from do(request_trace.request_messages(request_id, limit + 1, after or request_trace.FIRST))
     page = found[:limit]
-    own = yield from do(trail.trail_deliveries([message.id for message in page], _DELIVERIES + 1))
+    own = yield from do(request_trace.trail_deliveries([message.id for message in page], _DELIVERIES + 1))
     ids = [one.delivery.id for several in own.values() for one in several[:_DELIVERIES]]
-    runs = yield from do(trail.trail_runs(ids, _RUNS))
-    entries = yield from do(trail.trail_audit(ids, _RUNS))
+    runs = yield from do(request_trace.trail_runs(ids, _RUNS))
+    entries = yield from do(request_trace.trail_audit(ids, _RUNS))
     known = yield from redactor()
     steps = []
     for message in page:
@@ -76,7 +76,7 @@ def trace_request(request_id: str, *, limit: int = 20, after: UUID | None = None
             for one in several[:_DELIVERIES]
         )
         steps.append(Step(shown_message(known, message), deliveries, len(several) > _DELIVERIES))
-    acts = (yield from do(trail.request_audit(request_id, _ENTRIES))) if after is None else []
+    acts = (yield from do(request_trace.request_audit(request_id, _ENTRIES))) if after is None else []
     return Trail(
         request_id=request_id,
         steps=tuple(steps),

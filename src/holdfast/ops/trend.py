@@ -9,13 +9,13 @@ from statistics import fmean
 from uuid import UUID
 
 from holdfast.core.identity import uuid7
-from holdfast.core.redact import redacted
+from holdfast.core.redaction.redact import redacted
 from holdfast.ops.stats import Load, loads
 from holdfast.ops.work import Work, do
-from holdfast.stores import trend as _trend
-from holdfast.stores.counting import counts
-from holdfast.stores.query import clock
-from holdfast.stores.trend import Retrying, Sample
+from holdfast.stores.queries import trend as _trend
+from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.query import clock
+from holdfast.stores.queries.trend import Retrying, Sample
 
 MINUTES = 60
 EXACT = 250_000

@@ -9,17 +9,16 @@ from uuid import UUID
 from holdfast.core.errors import ConfigurationError
 from holdfast.ops.redaction import shown_entry
 from holdfast.ops.work import Work, ask, do
-from holdfast.stores import worker
-from holdfast.stores.audit import AuditFilter, audit_page
-from holdfast.stores.idempotency import expired_requests, forget_requests
+from holdfast.stores.admin.actions import AuditEntry, record
+from holdfast.stores.admin.audit import AuditFilter, audit_page
+from holdfast.stores.deliveries import worker
+from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.integrations.idempotency import expired_requests, forget_requests
+from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
 from holdfast.stores.migration import SchemaStatus
-from holdfast.stores.operate import AuditEntry, record
 from holdfast.stores.operation import Operation
-from holdfast.stores.overview import prunable_messages
 from holdfast.stores.protocol import Store
-from holdfast.stores.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
-from holdfast.stores.query import MAX_PAGE, clock
-from holdfast.stores.worker import Worker
+from holdfast.stores.queries.query import MAX_PAGE, clock, prunable_messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from holdfast.core.bounded_count import Tally, total
 from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
-from holdfast.core.mask import mask
-from holdfast.core.tally import Tally, total
+from holdfast.core.redaction.mask import mask
 from holdfast.ops.stats import loads
 from holdfast.ops.work import Work, ask, do
 from holdfast.outbound.webhooks.endpoint import CONCURRENCY, Added, new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.signature import new_secret
 from holdfast.outbound.webhooks.ssrf import shown
-from holdfast.stores import webhook
-from holdfast.stores.breaker import breakers
-from holdfast.stores.counting import counts
-from holdfast.stores.operate import record
-from holdfast.stores.webhook import Endpoint
+from holdfast.stores.admin.actions import record
+from holdfast.stores.integrations import webhook
+from holdfast.stores.integrations.breaker import breakers
+from holdfast.stores.integrations.webhook import Endpoint
+from holdfast.stores.queries.delivery_counts import counts
 
 _LONGEST_OVERLAP = timedelta(days=90)
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+from holdfast.core.bounded_count import total
 from holdfast.core.duration import format_duration
-from holdfast.core.tally import total
 from holdfast.ops.findings import Facts, Finding, Level
-from holdfast.stores.query import FailureGroup
-from holdfast.stores.trend import Retrying
+from holdfast.stores.queries.query import FailureGroup
+from holdfast.stores.queries.trend import Retrying
 
 RECENT = timedelta(minutes=15)
 """What failed since then fails now, and what has been due for longer is old."""

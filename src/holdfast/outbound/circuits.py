@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
 
 from holdfast.core.circuit import Change, Circuit
-from holdfast.stores.breaker import change_breaker, read_breaker
+from holdfast.stores.integrations.breaker import change_breaker, read_breaker
 from holdfast.stores.protocol import Store
 
 T = TypeVar("T")

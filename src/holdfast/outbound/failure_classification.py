@@ -1,9 +1,9 @@
 """Decides whether the end of a call counts as a failure of the called service."""
 
-from holdfast.core.carried import carried_status
 from holdfast.core.circuit import Result
-from holdfast.core.classify import VerdictKind, classify
-from holdfast.core.redact import hidden, redacted
+from holdfast.core.failures.classify import VerdictKind, classify
+from holdfast.core.failures.exception_info import carried_status
+from holdfast.core.redaction.redact import hidden, redacted
 from holdfast.core.text import safe_str, type_name
 
 

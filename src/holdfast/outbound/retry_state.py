@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from holdfast._log import get_logger
-from holdfast.core.carried import carried_status
-from holdfast.core.classify import Rules, classify
-from holdfast.core.correlation import correlation
-from holdfast.core.loggable import loggable
-from holdfast.core.redact import hidden, redacted
+from holdfast.core.failures.classify import Rules, classify
+from holdfast.core.failures.exception_info import carried_status
+from holdfast.core.failures.verdict import VerdictKind
+from holdfast.core.redaction.redact import hidden, redacted
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.telemetry.correlation import correlation
+from holdfast.core.telemetry.log_fields import loggable
 from holdfast.core.text import safe_str, sanitise, type_name
-from holdfast.core.verdict import VerdictKind
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.test_overrides import TEST_OVERRIDES
 

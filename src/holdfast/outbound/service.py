@@ -19,15 +19,15 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from holdfast._log import get_logger
-from holdfast.core.carried import carried_status
-from holdfast.core.classify import VerdictKind, classify
-from holdfast.core.correlation import correlation
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import CircuitOpen, ConfigurationError, InvalidPayload, ServiceRefused, TerminalError
-from holdfast.core.http import CONFLICT, fits_header, verdict_for
+from holdfast.core.failures.classify import VerdictKind, classify
+from holdfast.core.failures.exception_info import carried_status
+from holdfast.core.failures.http import CONFLICT, fits_header, verdict_for
 from holdfast.core.key import check_key
-from holdfast.core.loggable import loggable
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.telemetry.correlation import correlation
+from holdfast.core.telemetry.log_fields import loggable
 from holdfast.core.text import sanitise
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.budget import RetryBudget

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.core.correlation import correlation
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.event import event_type
+from holdfast.core.events.event import event_type
+from holdfast.core.telemetry.correlation import correlation
 from holdfast.produce.commit import innermost, undone_by
 
 if TYPE_CHECKING:

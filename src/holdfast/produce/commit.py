@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.connection import recognise
-from holdfast.stores.framework import Django
+from holdfast.stores.connections.connection import recognise
+from holdfast.stores.connections.framework import Django
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, SessionTransaction

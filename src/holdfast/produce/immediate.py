@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.stores.implicit import BEGIN, begins_at_once
+from holdfast.stores.connections.sqlite_autobegin import BEGIN, begins_at_once
 
 if TYPE_CHECKING:
     import sqlite3

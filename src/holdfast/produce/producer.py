@@ -9,21 +9,30 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from holdfast.core.correlation import correlation
 from holdfast.core.errors import ConfigurationError, StoreError
-from holdfast.core.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
+from holdfast.core.events.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
+from holdfast.core.events.payload import MAX_BYTES, check_headers, encode
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
-from holdfast.core.payload import MAX_BYTES, check_headers, encode
-from holdfast.core.redact import Redaction
+from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.telemetry.correlation import correlation
 from holdfast.produce.commit import after_commit
-from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
-from holdfast.stores.durability import durable, durable_async
-from holdfast.stores.joining import join, join_sync
-from holdfast.stores.overview import Subscribed, subscribed
+from holdfast.stores.connections.binding import join, join_sync
+from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
+from holdfast.stores.connections.durability import durable, durable_async
+from holdfast.stores.messages.publish import (
+    STREAMED,
+    Fanout,
+    Messages,
+    Published,
+    Unmade,
+    publish,
+    publish_alone,
+    write_first,
+)
 from holdfast.stores.protocol import Store
-from holdfast.stores.publish import STREAMED, Fanout, Messages, Published, Unmade, publish, publish_alone, write_first
+from holdfast.stores.queries.query import Subscribed, subscribed
 
 _ASK_SECONDS = 1.0
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from structlog.contextvars import bound_contextvars
 
-from holdfast.core.correlation import correlate, correlation
-from holdfast.core.loggable import loggable
-from holdfast.core.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
+from holdfast.core.telemetry.correlation import correlate, correlation
+from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -19,14 +19,12 @@ from uuid import UUID
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, LockTimeout, RebuildLost, Refused, StoreUnavailable
+from holdfast.core.failures.report import report
 from holdfast.core.message import Message
-from holdfast.core.report import report
-from holdfast.stores.connection import recognise, run_on
-from holdfast.stores.log import START, Cursor, Entry, Wanted, behind, look_ahead
-from holdfast.stores.operation import Operation, Steps
-from holdfast.stores.overview import messages_with
-from holdfast.stores.position import Held, move_position
-from holdfast.stores.projection import (
+from holdfast.stores.connections.connection import recognise, run_on
+from holdfast.stores.event_log.log import START, Cursor, Entry, Wanted, behind, look_ahead
+from holdfast.stores.event_log.position import Held, move_position
+from holdfast.stores.event_log.projection import (
     UNTIL_ENDED,
     Ended,
     Occupied,
@@ -43,8 +41,10 @@ from holdfast.stores.projection import (
     stop_rebuild,
     unoccupied,
 )
+from holdfast.stores.messages.registry import catch_up
+from holdfast.stores.operation import Operation, Steps
 from holdfast.stores.protocol import Store
-from holdfast.stores.registry import catch_up
+from holdfast.stores.queries.query import messages_with
 
 log = get_logger("holdfast.rebuild")
 

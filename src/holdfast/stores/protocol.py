@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from holdfast.stores.connection import AsyncConnection, Connection
+from holdfast.stores.connections.connection import AsyncConnection, Connection
 from holdfast.stores.dialect import Dialect
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation

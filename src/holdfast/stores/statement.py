@@ -98,9 +98,8 @@ def parameters(text: str, replace: Callable[[str], str]) -> str:
 def _read(package: str) -> tuple[dict[str, Statement], dict[str, str]]:
     statements: dict[str, Statement] = {}
     fragments: dict[str, str] = {}
-    for file in sorted(resources.files(package).iterdir(), key=lambda f: f.name):
-        if not file.name.endswith(".sql"):
-            continue
+    folders = [folder for folder in resources.files(package).iterdir() if folder.is_dir()]
+    for file in (file for folder in folders for file in folder.iterdir() if file.name.endswith(".sql")):
         for kind, name, lines in _blocks(file.read_text(encoding="utf-8")):
             if name in statements or name in fragments:
                 raise ConfigurationError(f"{file.name} defines {name!r} a second time")

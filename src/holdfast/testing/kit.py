@@ -16,7 +16,7 @@ from holdfast.app.job import Job
 from holdfast.core.delivery import Status
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import NotFound
-from holdfast.core.event import event_type
+from holdfast.core.events.event import event_type
 from holdfast.core.message import Message
 from holdfast.core.outcome import LeaseExpired
 from holdfast.engine.alert import Alerts
@@ -24,10 +24,10 @@ from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.outcomes import Outcomes
-from holdfast.stores.claim import take_over
-from holdfast.stores.query import Filter, deliveries, messages, outlook
-from holdfast.stores.settle import settle
-from holdfast.stores.travel import abandon, drop_schema, orphan, travel
+from holdfast.stores.deliveries.claim import take_over
+from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.queries.query import Filter, deliveries, messages, outlook
+from holdfast.stores.queries.time_travel import abandon, drop_schema, orphan, travel
 
 _LEASE = timedelta(seconds=30)
 _REAPER = "holdfast-test-kit"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast, RetryPolicy
-from holdfast.stores.postgres.silence import Patience
+from holdfast.stores.postgres.watchdog import Patience
 from tests.engine.programs import crash, shop
 
 BUDGET = 4

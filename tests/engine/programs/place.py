@@ -19,8 +19,8 @@ import psycopg
 
 from holdfast import Holdfast
 from holdfast.core.message import Address
+from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.publish import Fanout, publish
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 

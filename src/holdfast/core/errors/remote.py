@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.core.errors.root import HoldfastError, quoted
-from holdfast.core.mask import mask
+from holdfast.core.redaction.mask import mask
 
 
 class ServiceRefused(HoldfastError):

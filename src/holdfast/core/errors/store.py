@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.duration import Duration, format_duration, to_timedelta
 from holdfast.core.errors.root import HoldfastError, quoted
-from holdfast.core.mask import mask
+from holdfast.core.redaction.mask import mask
 
 
 class StoreError(HoldfastError):

@@ -33,7 +33,7 @@ from holdfast.interfaces.api.problem import Problem, invalid, problem_of, respon
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import shape
 from holdfast.produce.request_ids import RequestIdMiddleware
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.token import Scope
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

@@ -15,7 +15,7 @@ from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
 from holdfast.interfaces.refusals import UNAUTHENTICATED, RateLimit, Refusals
 from holdfast.ops.service import Operations
-from holdfast.stores.token import Scope as TokenScope
+from holdfast.stores.admin.token import Scope as TokenScope
 
 log = get_logger("holdfast.api")
 

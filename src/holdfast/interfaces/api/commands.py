@@ -8,9 +8,9 @@ from pydantic import Field
 from holdfast.interfaces.api.endpoint import Call, Changed, Endpoint
 from holdfast.interfaces.api.fields import Generation, Text, WithReason
 from holdfast.ops.plans import Report
-from holdfast.stores.publish import Published
-from holdfast.stores.query import MAX_PAGE
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.token import Scope
+from holdfast.stores.messages.publish import Published
+from holdfast.stores.queries.query import MAX_PAGE
 
 Ids = Annotated[tuple[UUID, ...], Field(min_length=1, max_length=MAX_PAGE)]
 

@@ -13,7 +13,7 @@ from holdfast.core.errors import NotFound
 from holdfast.interfaces.api.fields import NoParams, RequestModel
 from holdfast.interfaces.api.problem import Problem
 from holdfast.ops.service import Operations
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.token import Scope
 
 T = TypeVar("T")
 

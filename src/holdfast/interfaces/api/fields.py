@@ -10,7 +10,7 @@ from holdfast.core.message import MAX_GENERATION
 from holdfast.core.text import storable
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.trail import MOST_STEPS
-from holdfast.stores.query import MAX_PAGE
+from holdfast.stores.queries.query import MAX_PAGE
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]{1,18}")

@@ -18,9 +18,9 @@ from holdfast.interfaces.api.fields import (
     WithReason,
 )
 from holdfast.ops.plans import MAX_PLAN, Plan
-from holdfast.stores.plan import PlanItem, PlanState, StoredPlan
-from holdfast.stores.query import Filter
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.plan import PlanItem, PlanState, StoredPlan
+from holdfast.stores.admin.token import Scope
+from holdfast.stores.queries.query import Filter
 
 
 class PlanFilter(RequestModel):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from holdfast.core import errors
-from holdfast.core.mask import mask
+from holdfast.core.redaction.mask import mask
 
 _STATUSES: tuple[tuple[type[errors.HoldfastError], int], ...] = (
     (errors.NotFound, 404),

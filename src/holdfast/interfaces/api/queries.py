@@ -25,12 +25,12 @@ from holdfast.ops.search import Found
 from holdfast.ops.stats import Stats
 from holdfast.ops.trail import Trail
 from holdfast.ops.webhooks import Webhook
-from holdfast.stores.idempotency import Mark, Progress, Record
-from holdfast.stores.lookback import Slice
-from holdfast.stores.operate import AuditEntry
-from holdfast.stores.query import FailureGroup, Filter, Listed
-from holdfast.stores.token import Scope, Token
-from holdfast.stores.worker import Worker
+from holdfast.stores.admin.actions import AuditEntry
+from holdfast.stores.admin.token import Scope, Token
+from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.integrations.idempotency import Mark, Progress, Record
+from holdfast.stores.queries.pagination import Slice
+from holdfast.stores.queries.query import FailureGroup, Filter, Listed
 
 T = TypeVar("T")
 

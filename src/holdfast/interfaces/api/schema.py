@@ -8,18 +8,18 @@ from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from holdfast.core.bounded_count import Tally
 from holdfast.core.delivery import Delivery
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.tally import Tally
 from holdfast.ops.deliveries import DeliveryDetail
 from holdfast.ops.messages import MessageDetail
 from holdfast.ops.plans import Skipped
 from holdfast.ops.shape import COUNTED, TOTALS
 from holdfast.ops.stats import Stats
 from holdfast.ops.trail import Followed
-from holdfast.stores.plan import PlanItem, StoredPlan
-from holdfast.stores.query import Listed
+from holdfast.stores.admin.plan import PlanItem, StoredPlan
+from holdfast.stores.queries.query import Listed
 
 Schema = dict[str, Any]
 

@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.formatting import ago, moment, one_line
 from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.stores.operate import AuditEntry
+from holdfast.stores.admin.actions import AuditEntry
 
 _ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 

@@ -17,10 +17,10 @@ from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.ops.plans import Plan, Planned, Report, Skipped
 from holdfast.ops.service import SyncOperations
+from holdfast.stores.admin.bulk_actions import Action, Why
+from holdfast.stores.admin.plan import PlanState, StoredPlan
 from holdfast.stores.file import private
-from holdfast.stores.plan import PlanState, StoredPlan
-from holdfast.stores.planned import Action, Why
-from holdfast.stores.query import MAX_PAGE
+from holdfast.stores.queries.query import MAX_PAGE
 
 _DONE = {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}
 _SHOWN = 20

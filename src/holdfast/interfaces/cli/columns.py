@@ -7,7 +7,7 @@ from holdfast.core.message import Message
 from holdfast.interfaces.cli.formatting import ago, clock, moment, one_line, rough
 from holdfast.interfaces.cli.output import status_style
 from holdfast.interfaces.cli.table import Column
-from holdfast.stores.query import Listed
+from holdfast.stores.queries.query import Listed
 
 
 def state(listed: Listed) -> str:

@@ -15,7 +15,7 @@ from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_opt
 from holdfast.interfaces.cli.output import show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.ops.plans import MAX_PLAN
-from holdfast.stores.planned import Action
+from holdfast.stores.admin.bulk_actions import Action
 
 
 @group("deliveries")

@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.formatting import ago, clock, many, moment, one_lin
 from holdfast.interfaces.cli.output import console, status_style
 from holdfast.ops.deliveries import DeliveryDetail
 from holdfast.ops.shape import dumps
-from holdfast.stores.query import Run
+from holdfast.stores.queries.query import Run
 
 _FRAMES = 3
 _PAYLOAD = 2000

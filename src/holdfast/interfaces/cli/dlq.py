@@ -21,9 +21,9 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.ops.deliveries import Exported
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import SyncOperations
+from holdfast.stores.admin.bulk_actions import Action
 from holdfast.stores.file import private
-from holdfast.stores.planned import Action
-from holdfast.stores.query import FailureGroup, Filter
+from holdfast.stores.queries.query import FailureGroup, Filter
 
 _PAGE = 500
 _STATES: dict[str, dict[str, Any]] = {

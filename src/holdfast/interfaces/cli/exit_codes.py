@@ -20,7 +20,7 @@ from holdfast.core.errors import (
     StoreBusy,
     StoreError,
 )
-from holdfast.core.mask import mask
+from holdfast.core.redaction.mask import mask
 
 
 class ExitCode(IntEnum):

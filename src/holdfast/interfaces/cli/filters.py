@@ -11,7 +11,7 @@ import click
 from holdfast.core.delivery import Status
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
-from holdfast.stores.query import MAX_PAGE, Filter
+from holdfast.stores.queries.query import MAX_PAGE, Filter
 
 F = TypeVar("F", bound=Callable[..., Any])
 

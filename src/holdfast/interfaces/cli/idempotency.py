@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.ops.idempotency import KeyDetail
-from holdfast.stores.idempotency import Progress, Record
+from holdfast.stores.integrations.idempotency import Progress, Record
 
 _SHOWN = 2000
 

@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.filters import ID, STATUS, page_options, read_filte
 from holdfast.interfaces.cli.output import show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.ops.deliveries import JOBS
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 
 
 @group("jobs")

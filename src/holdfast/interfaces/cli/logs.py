@@ -13,9 +13,9 @@ from functools import partial
 import structlog
 
 from holdfast._log import background, write_stderr
-from holdfast.core.line import one_line
-from holdfast.core.mask import mask
-from holdfast.core.redact import redact_logs
+from holdfast.core.redaction.mask import mask
+from holdfast.core.redaction.redact import redact_logs
+from holdfast.core.telemetry.log_line import one_line
 from holdfast.core.text import printable, safe_str
 
 _FORMAT = "HOLDFAST_LOG_FORMAT"

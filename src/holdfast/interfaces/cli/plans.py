@@ -15,8 +15,8 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.ops.plans import REASONS
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.plan import PlanItem, PlanState, Result, StoredPlan
-from holdfast.stores.planned import Action
+from holdfast.stores.admin.bulk_actions import Action
+from holdfast.stores.admin.plan import PlanItem, PlanState, Result, StoredPlan
 
 _ID = click.argument("id", type=click.UUID)
 _NO_WAIT = click.option("--no-wait", is_flag=True, help="Return immediately. Workers and the console execute the plan.")

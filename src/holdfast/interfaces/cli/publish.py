@@ -6,7 +6,7 @@ from holdfast.interfaces.cli.arguments import read_headers, read_json
 from holdfast.interfaces.cli.output import note, show_json
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.messages import OPERATOR
-from holdfast.stores.publish import Published
+from holdfast.stores.messages.publish import Published
 
 
 @command(name="publish", acts=True)

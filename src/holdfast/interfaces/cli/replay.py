@@ -12,7 +12,7 @@ from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, NAMES, STATUS, filter_options, read_filter
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.ops.plans import MAX_PLAN
-from holdfast.stores.planned import Action
+from holdfast.stores.admin.bulk_actions import Action
 
 
 @command(name="replay", acts=True)

@@ -11,7 +11,7 @@ from holdfast.interfaces.cli.output import note, print_table, show_json, status_
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.ops.search import Found, Match
-from holdfast.stores.query import FailureGroup
+from holdfast.stores.queries.query import FailureGroup
 
 
 @command(name="search")

@@ -15,7 +15,7 @@ from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.ops.relays import RelayState
 from holdfast.ops.stats import Condition, Load, Stats, read_conditions
-from holdfast.stores.intake import IntakeReport
+from holdfast.stores.messages.intake import IntakeReport
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -7,7 +7,7 @@ from holdfast.interfaces.cli.output import note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.stores.token import Scope, Token
+from holdfast.stores.admin.token import Scope, Token
 
 
 @group("tokens")

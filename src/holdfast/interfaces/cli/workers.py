@@ -4,7 +4,7 @@ from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.stores.worker import Worker
+from holdfast.stores.deliveries.worker import Worker
 
 
 @group("workers")

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, PermissionDenied, Refused, StoreError
-from holdfast.core.mask import mask
+from holdfast.core.redaction.mask import mask
 from holdfast.core.text import storable
 from holdfast.engine.fields import raised
 from holdfast.interfaces.console import delivery_pages, overview, plan_pages, system_pages, template_env

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from holdfast.core.delivery import Status
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 
 STATES = (*(status.value for status in Status), "discarded")
 DECIDED = ("waiting", "replayed", "discarded")

@@ -24,7 +24,7 @@ from holdfast.interfaces.console.security import (
 from holdfast.interfaces.console.user import Role, User
 from holdfast.interfaces.refusals import UNAUTHENTICATED, Refusals
 from holdfast.ops.service import Operations
-from holdfast.stores.token import Scope
+from holdfast.stores.admin.token import Scope
 
 _COOKIE = "holdfast_session"
 _SESSION_SECONDS = 12 * 3600

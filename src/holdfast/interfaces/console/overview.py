@@ -11,8 +11,8 @@ from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
 from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.queues import Queue
-from holdfast.stores.query import FailureGroup
-from holdfast.stores.worker import Worker
+from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.queries.query import FailureGroup
 
 _MAX_CARDS = 6
 _MAX_GROUPS_READ = 200

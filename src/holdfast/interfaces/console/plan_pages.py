@@ -6,9 +6,9 @@ from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, 
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
 from holdfast.ops.plans import MAX_PLAN, Skipped
-from holdfast.stores.plan import PlanState
-from holdfast.stores.planned import Action, Why
-from holdfast.stores.query import Filter
+from holdfast.stores.admin.bulk_actions import Action, Why
+from holdfast.stores.admin.plan import PlanState
+from holdfast.stores.queries.query import Filter
 
 _ITEMS = ("all", "skipped", "dead")
 

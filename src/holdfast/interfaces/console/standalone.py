@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
-from holdfast.core.metric import exposition
+from holdfast.core.telemetry.metric import exposition
 from holdfast.interfaces.api.app import PREFIX, api
 from holdfast.interfaces.api.auth import forwarded_by, is_loopback
 from holdfast.interfaces.api.endpoint import Caller

@@ -8,7 +8,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.filter_params import read_time
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
 from holdfast.interfaces.console.user import Role
-from holdfast.stores.idempotency import Mark, Progress
+from holdfast.stores.integrations.idempotency import Mark, Progress
 
 
 async def queues(request: ConsoleRequest) -> HtmlPage:

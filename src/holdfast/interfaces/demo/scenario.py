@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from holdfast.interfaces.demo.runner import ScenarioRunner
 from holdfast.interfaces.demo.snapshot import State
 from holdfast.interfaces.demo.worker import LEASE
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 
 _RUSH = 40
 _TIMEOUT = 30.0

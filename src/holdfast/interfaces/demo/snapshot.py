@@ -9,7 +9,7 @@ from typing import Self
 from holdfast.interfaces.demo.database import Database
 from holdfast.interfaces.demo.invariants import PARKED
 from holdfast.interfaces.demo.worker_processes import pid_of
-from holdfast.stores.worker import Worker
+from holdfast.stores.deliveries.worker import Worker
 
 
 class State(StrEnum):

@@ -11,7 +11,7 @@ from time import monotonic
 
 from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.worker import Worker
+from holdfast.stores.deliveries.worker import Worker
 
 _COMMAND = (sys.executable, "-m", "holdfast.interfaces.demo.worker")
 # Settings of the shell that must not reach the demo's workers.

@@ -8,7 +8,7 @@ from holdfast.core.delivery import Status
 from holdfast.interfaces.drill.provider import Provider, TokenRejected
 from holdfast.interfaces.drill.report import Check, same
 from holdfast.interfaces.drill.scratch import ScratchStore, running_worker, until
-from holdfast.stores.query import Filter, Listed
+from holdfast.stores.queries.query import Filter, Listed
 
 Drill = Callable[[ScratchStore], Awaitable[list[Check]]]
 

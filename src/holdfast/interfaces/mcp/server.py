@@ -15,10 +15,10 @@ from pydantic import Field
 from holdfast._version import __version__
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import HoldfastError, Refused
-from holdfast.core.mask import mask
+from holdfast.core.redaction.mask import mask
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import dumps
-from holdfast.stores.query import Filter
+from holdfast.stores.queries.query import Filter
 
 P = ParamSpec("P")
 Answer = dict[str, Any]

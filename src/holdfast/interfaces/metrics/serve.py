@@ -15,7 +15,7 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.app.telemetry import Figures
 from holdfast.core.errors import ConfigurationError, HoldfastError
-from holdfast.core.metric import exposition
+from holdfast.core.telemetry.metric import exposition
 from holdfast.engine.fields import raised
 from holdfast.ops.readiness import Readiness
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from holdfast.core.circuit import Change, Circuit
 from holdfast.outbound.circuits import StoreCircuits
-from holdfast.stores.breaker import StoredBreaker
+from holdfast.stores.integrations.breaker import StoredBreaker
 from holdfast.stores.protocol import Store
 
 T = TypeVar("T")

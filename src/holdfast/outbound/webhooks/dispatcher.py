@@ -21,7 +21,7 @@ from holdfast.core.errors import (
     TerminalError,
     WebhookRefused,
 )
-from holdfast.core.http import parse_date, parse_retry_after
+from holdfast.core.failures.http import parse_date, parse_retry_after
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.circuits import CircuitStore
 from holdfast.outbound.webhooks.options import WebhookOptions
@@ -29,7 +29,7 @@ from holdfast.outbound.webhooks.rate_limiter import RateLimiter
 from holdfast.outbound.webhooks.sender import Sender, WebhookResponse
 from holdfast.outbound.webhooks.signature import sign
 from holdfast.outbound.webhooks.ssrf import authority_of, path_of, query_of
-from holdfast.stores.webhook import Endpoint
+from holdfast.stores.integrations.webhook import Endpoint
 
 log = get_logger("holdfast.webhooks")
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.http import fits_header
+from holdfast.core.events.pattern import check_pattern
+from holdfast.core.failures.http import fits_header
 from holdfast.core.message import check_priority
 from holdfast.core.names import check_name
-from holdfast.core.pattern import check_pattern
 from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.outbound.webhooks.options import DEFAULT_RETRY, WebhookOptions
 from holdfast.outbound.webhooks.signature import check_secret, new_secret
 from holdfast.outbound.webhooks.ssrf import check_networks, check_url
-from holdfast.stores.webhook import Endpoint
+from holdfast.stores.integrations.webhook import Endpoint
 
 QUEUE = "webhooks"
 CONCURRENCY = 10

@@ -22,7 +22,7 @@ from holdfast.core.errors import (
     StoreTimeout,
     StoreUnavailable,
 )
-from holdfast.stores.connection import (
+from holdfast.stores.connections.connection import (
     AsyncConnection,
     AsyncPsycopg,
     Connection,
@@ -33,10 +33,10 @@ from holdfast.stores.connection import (
 from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, drive, drive_async
 from holdfast.stores.postgres.dialect import PostgresDialect
-from holdfast.stores.postgres.hint import Hints
+from holdfast.stores.postgres.notifier import Hints
 from holdfast.stores.postgres.pool import AsyncPool, Pool
-from holdfast.stores.postgres.silence import Line, Patience
 from holdfast.stores.postgres.verification import Verification
+from holdfast.stores.postgres.watchdog import Line, Patience
 
 T = TypeVar("T")
 

@@ -3,8 +3,8 @@
 from typing import NamedTuple, Protocol
 
 from holdfast.core.errors import WrongDatabase
-from holdfast.stores.connection import AsyncConnection, Connection, run_on, run_on_async
-from holdfast.stores.identity import Verified, database_identity
+from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
+from holdfast.stores.connections.identity import Verified, database_identity
 from holdfast.stores.operation import Operation, Row
 from holdfast.stores.postgres.dialect import PostgresDialect
 

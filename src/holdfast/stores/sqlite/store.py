@@ -25,9 +25,9 @@ from holdfast.core.errors import (
     StoreReplaced,
     StoreUnavailable,
 )
-from holdfast.stores.connection import AsyncConnection, Connection, OnConnection, Sqlite3
+from holdfast.stores.connections.connection import AsyncConnection, Connection, OnConnection, Sqlite3
+from holdfast.stores.connections.identity import Verified
 from holdfast.stores.file import private
-from holdfast.stores.identity import Verified
 from holdfast.stores.migration import SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, Rows, drive
 from holdfast.stores.sqlite.dialect import SqliteDialect

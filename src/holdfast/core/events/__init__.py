@@ -1,0 +1,1 @@
+"""Event types, patterns and payloads: what a message may contain."""

@@ -1,0 +1,99 @@
+"""Payloads as JSON text: what was given is what comes out, or it is refused with the place at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+
+from holdfast.core.errors import InvalidPayload, PayloadTooLarge
+from holdfast.core.events.payload_errors import OPTIONS, find_flaw, holds_nan, plain, step
+from holdfast.core.text import safe_str, storable, type_name
+
+MAX_BYTES = 1_048_576
+MAX_HEADERS = 64
+MAX_HEADER_BYTES = 16_384
+
+
+def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
+    """Return the JSON text of `payload` with sorted keys, or raise `InvalidPayload` naming the path at fault.
+
+    Takes dicts, lists, scalars, dataclasses, TypedDicts, named tuples and pydantic models, nested as you
+    like; datetimes, UUIDs and Decimals become strings, enums their value. What JSON would lose or a
+    database refuse (NaN, infinity, NUL, lone surrogates, integers over 64 bits) is refused here.
+
+    >>> encode({"b": 1, "a": [True, None]})
+    '{"a":[true,null],"b":1}'
+    """
+    try:
+        written = orjson.dumps(payload, default=plain, option=OPTIONS)
+    except TypeError as exc:
+        cause = exc.__cause__ or exc
+        path, problem = find_flaw(payload) or ("$", f"cannot be written as JSON: {safe_str(cause)[:200]}")
+        raise InvalidPayload(path, problem) from None
+    if len(written) > max_bytes:
+        raise PayloadTooLarge(len(written), max_bytes)
+    # orjson writes NaN as null and NUL as an escape that PostgreSQL refuses. Both leave a trace in the
+    # output that is cheap to look for, so the payload is only walked where one may be.
+    if b"\\u0000" in written or (b"null" in written and holds_nan(payload)):
+        found = find_flaw(payload)
+        if found:
+            raise InvalidPayload(*found)
+    return written.decode()
+
+
+def decode(text: str | bytes) -> object:
+    """Return the value of JSON `text`, or raise `InvalidPayload`; never lets a decoder's own error out."""
+    try:
+        value: object = orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidPayload("$", f"is not JSON: {exc}") from None
+    return value
+
+
+def same(a: str | bytes, b: str | bytes) -> bool:
+    """Say whether two JSON texts hold the same value, however their keys are ordered and numbers written.
+
+    >>> same('{"a": 1, "b": 2}', '{"b": 2.0, "a": 1}')
+    True
+    """
+    if a == b:
+        return True
+    pairs = [(decode(a), decode(b))]
+    while pairs:
+        x, y = pairs.pop()
+        if isinstance(x, dict) and isinstance(y, dict):
+            if x.keys() != y.keys():
+                return False
+            pairs.extend((x[key], y[key]) for key in x)
+        elif isinstance(x, list) and isinstance(y, list):
+            if len(x) != len(y):
+                return False
+            pairs.extend(zip(x, y, strict=True))
+        # Python calls 1 and True equal, JSON does not.
+        elif isinstance(x, bool) is not isinstance(y, bool) or x != y:
+            return False
+    return True
+
+
+def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
+    """Return `headers` as a bounded dict of text to text, or raise `InvalidPayload` naming the header."""
+    if not isinstance(headers, Mapping):
+        raise InvalidPayload("headers", f"is a {type_name(type(headers))}; give a dict of text to text")
+    if len(headers) > MAX_HEADERS:
+        raise InvalidPayload("headers", f"{len(headers)} headers, over the limit of {MAX_HEADERS}")
+    checked: dict[str, str] = {}
+    size = 0
+    for name, value in headers.items():
+        path = f"headers{step(name)}"
+        if not isinstance(name, str) or not name or not storable(name):
+            raise InvalidPayload(path, "a header's name must be text without NUL or lone surrogates, not empty")
+        if not isinstance(value, str):
+            raise InvalidPayload(path, f"is a {type_name(type(value))}; make it text with str() first")
+        if not storable(value):
+            raise InvalidPayload(path, "holds a NUL character or a lone surrogate")
+        checked[str(name)] = str(value)
+        size += len(name.encode()) + len(value.encode())
+    if size > MAX_HEADER_BYTES:
+        raise InvalidPayload("headers", f"{size:,} bytes in all, over the limit of {MAX_HEADER_BYTES:,}")
+    return checked

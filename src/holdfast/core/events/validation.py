@@ -1,0 +1,49 @@
+"""Checking values against classes and annotations with pydantic, which is imported when the first is checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.errors import ConfigurationError, InvalidPayload
+from holdfast.core.events.payload_errors import step
+from holdfast.core.text import safe_str, sanitise
+
+if TYPE_CHECKING:
+    from pydantic_core import SchemaValidator
+
+_SHOWN = 500
+
+_validators: dict[Any, SchemaValidator] = {}
+
+
+def validator_of(kind: Any) -> SchemaValidator:
+    """The validator of a class or annotation, built once; `ConfigurationError` if there can be none."""
+    if kind not in _validators:
+        # Imported on first use: importing holdfast stays quick.
+        from pydantic import TypeAdapter
+        from pydantic.errors import PydanticUserError
+
+        try:
+            _validators[kind] = TypeAdapter(kind).validator  # type: ignore[assignment]
+        except (PydanticUserError, NameError) as error:
+            raise ConfigurationError(
+                f"payloads cannot be checked against {_name(kind)}: {safe_str(error).splitlines()[0]}; use types that "
+                "pydantic knows and that can be imported at run time, or publish with validate=False"
+            ) from error
+    return _validators[kind]
+
+
+def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> InvalidPayload:
+    """What pydantic found wrong as an `InvalidPayload`: the first place at fault, without the value that is there."""
+    errors = getattr(error, "errors", None)
+    if not callable(errors):
+        return InvalidPayload("$", f"{sanitise(safe_str(error), _SHOWN)}; {expected}")
+    found = errors(include_url=False, include_context=False, include_input=False)
+    first, more = found[0], len(found) - 1
+    path = "$" + "".join(step(part) for part in (*at, *first["loc"]))
+    also = f" (and {more} more)" if more else ""
+    return InvalidPayload(path, f"{sanitise(first['msg'], _SHOWN)}{also}; {expected}")
+
+
+def _name(kind: Any) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else str(kind)

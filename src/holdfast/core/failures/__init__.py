@@ -1,0 +1,1 @@
+"""Exceptions as verdicts, reports and fingerprints."""

@@ -1,0 +1,150 @@
+"""Error reports: what is recorded of a failure, bounded and storable whatever the failure was."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.core.errors import CircuitOpen
+from holdfast.core.failures.exception_groups import leaves
+from holdfast.core.failures.exception_info import carried_status
+from holdfast.core.failures.fingerprint import fingerprint, fingerprint_parts
+from holdfast.core.failures.frame import application_frames
+from holdfast.core.redaction.redact import redacted
+from holdfast.core.text import printable, safe_str, sanitise, type_name
+
+MESSAGE_LIMIT = 2_000
+TRACE_LIMIT = 16_000
+
+_LOOKED_AT = 50_000
+_CHAIN = 20
+_HEAD_FRAMES = 20
+_TAIL_FRAMES = 40
+_NOTES = 10
+_MEMBERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """A failure as it is stored: every text is bounded and one that both databases take.
+
+    `turned_away` says that nothing was tried, because a circuit was open; `http_status` is what a service answered.
+    """
+
+    type: str
+    message: str
+    trace: str
+    fingerprint: str
+    turned_away: bool = False
+    http_status: int | None = None
+
+
+def _named(type: str, message: str) -> ErrorReport:
+    return ErrorReport(type, message, "", fingerprint_parts(type, message, ()))
+
+
+LEASE_EXPIRED = _named("holdfast.LeaseExpired", "worker lease expired")
+CUT_OFF = _named("holdfast.CutOff", "run was cut off at the shutdown deadline")
+
+
+def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> ErrorReport:
+    """Return the report of `exc`; never fails because of it.
+
+    Messages of 50 MB, a `__str__` that raises, causes in a circle, groups within groups, NUL and lone
+    surrogates all end as text within `MESSAGE_LIMIT` and `TRACE_LIMIT`. Passwords in addresses are left out, and
+    what `hide` takes away. Control characters are escaped, so that no text steers a terminal.
+    """
+    name = type_name(type(exc))
+    try:
+        trace = "".join(_trace(exc, hide))
+        mark = fingerprint(exc)
+    except Exception as broken:  # noqa: BLE001
+        # An exception class can override anything, down to __cause__. It still has to be recorded.
+        trace = f"{name}\n(its trace cannot be rendered: {type_name(type(broken))}: {safe_str(broken)})\n"
+        mark = fingerprint_parts(name, "", ())
+    turned_away = isinstance(exc, CircuitOpen) and exc.__cause__ is None
+    # Once more over the whole: a line of the source may hold a secret, too.
+    trace = sanitise(printable(redacted(trace, hide)), TRACE_LIMIT)
+    return ErrorReport(name, _said(exc, hide), trace, mark, turned_away, carried_status(exc))
+
+
+def _said(exc: BaseException, hide: Callable[[str], str] | None) -> str:
+    said = safe_str(exc) if hide is None else _without_input(exc) or safe_str(exc)
+    # Redacted before it is cut: half a secret would not be found.
+    return sanitise(printable(redacted(sanitise(said, _LOOKED_AT), hide)), MESSAGE_LIMIT)
+
+
+def _without_input(exc: BaseException) -> str | None:
+    """What pydantic found wrong, without the values: it shows them cut in the middle, where nothing finds them."""
+    if type(exc).__name__ != "ValidationError" or not callable(errors := getattr(exc, "errors", None)):
+        return None
+    try:
+        found = errors(include_input=False, include_url=False, include_context=False)
+        return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']} [{one['type']}]" for one in found)
+    except Exception:  # noqa: BLE001 - it is another library's
+        return None
+
+
+def _trace(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:
+    """The oldest cause first, as Python prints it, but bounded in every dimension.
+
+    The standard library's own rendering follows groups by recursion and keeps whole messages.
+    """
+    chain = list(_chain(exc))
+    if len(chain) > _CHAIN:
+        yield "(older causes left out)\n\n"
+    for link, relation in reversed(chain[:_CHAIN]):
+        yield from _rendered(link, hide)
+        if isinstance(link, BaseExceptionGroup):
+            yield from _members(link, hide)
+        if relation:
+            yield f"\n{relation}\n\n"
+
+
+def _chain(exc: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """From `exc` to its oldest cause, each with how it relates to the one before."""
+    seen: set[int] = set()
+    link: BaseException | None = exc
+    relation = ""
+    while link is not None and id(link) not in seen and len(seen) <= _CHAIN:
+        seen.add(id(link))
+        yield link, relation
+        if link.__cause__ is not None:
+            link, relation = (
+                link.__cause__,
+                "The above exception was the direct cause of the following exception:",
+            )
+        elif link.__suppress_context__:
+            return
+        else:
+            link, relation = (
+                link.__context__,
+                "During handling of the above exception, another exception occurred:",
+            )
+
+
+def _rendered(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:
+    if exc.__traceback__ is not None:
+        yield "Traceback (most recent call last):\n"
+        frames = list(traceback.walk_tb(application_frames(exc.__traceback__)))
+        if len(frames) > _HEAD_FRAMES + _TAIL_FRAMES:
+            yield from traceback.StackSummary.extract(iter(frames[:_HEAD_FRAMES])).format()
+            yield f"  ({len(frames) - _HEAD_FRAMES - _TAIL_FRAMES:,} frames left out)\n"
+            frames = frames[-_TAIL_FRAMES:]
+        yield from traceback.StackSummary.extract(iter(frames)).format()
+    message = _said(exc, hide)
+    yield f"{type_name(type(exc))}: {message}\n" if message else f"{type_name(type(exc))}\n"
+    notes = getattr(exc, "__notes__", None)
+    if isinstance(notes, list):
+        looked_at = (sanitise(safe_str(note), _LOOKED_AT) for note in notes[:_NOTES])
+        yield from (sanitise(printable(redacted(note, hide)), MESSAGE_LIMIT) + "\n" for note in looked_at)
+
+
+def _members(group: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:
+    members = list(leaves(group, _MEMBERS + 1))
+    for number, member in enumerate(members[:_MEMBERS], start=1):
+        yield f"\nMember {number} of the group:\n"
+        yield from _rendered(member, hide)
+    if len(members) > _MEMBERS:
+        yield "\n(further members left out)\n"

@@ -1,0 +1,1 @@
+"""Removing secrets from text."""

@@ -1,0 +1,203 @@
+"""Redaction: what is declared secret never leaves the store as text, and addresses never show their passwords.
+
+The payload itself stays whole: handlers need it. Everything that shows or records a part of it passes through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import orjson
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.events.pattern import candidates, check_pattern
+from holdfast.core.redaction.mask import REDACTED, mask, secret_name
+from holdfast.core.redaction.secrets import Secrets
+
+_ANY, _DEEP = "*", "**"
+_TYPES = 10_000
+
+_hidden: ContextVar[Callable[[str], str] | None] = ContextVar("holdfast_hidden", default=None)
+
+
+class Redaction(NamedTuple):
+    """A declaration: in messages whose type matches `pattern`, what is at `path` is secret."""
+
+    pattern: str
+    path: str
+
+
+def check_redaction(pattern: str, path: str) -> Redaction:
+    """Return the declaration, or raise `ConfigurationError`. A path names fields from the top, joined by dots.
+
+    ``*`` stands for any one field, ``**`` for any number of them; lists are looked through.
+
+    >>> check_redaction("order.placed", "card.number").path
+    'card.number'
+    """
+    check_pattern(pattern)
+    parts = path.split(".") if isinstance(path, str) else [""]
+    if not all(parts) or parts[-1] == _DEEP or "**.**" in path or len(path) > 500:
+        raise ConfigurationError(
+            f"redact {path!r}: give field names joined by dots, such as card.number, *.email or **.password"
+        )
+    return Redaction(pattern, path)
+
+
+def redact_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return headers as they may be shown; the same mapping when nothing in them is secret."""
+    secret = [name for name in headers if secret_name(name)]
+    return {**headers, **dict.fromkeys(secret, REDACTED)} if secret else headers
+
+
+def redacted(text: str, hide: Callable[[str], str] | None) -> str:
+    """Return `text` without what `hide` takes away and without what is always secret."""
+    return mask(text if hide is None else hide(text))
+
+
+def scrub(value: object, hide: Callable[[str], str] | None = None) -> object:
+    """Return a JSON value with every text in it redacted; fields with secret names lose what they hold."""
+    match value:
+        case str():
+            return redacted(value, hide)
+        case bytes():
+            return redacted(value.decode("utf-8", "backslashreplace"), hide)
+        case int() | float() if hide is not None and not isinstance(value, bool):
+            return value if hide(str(value)) == str(value) else REDACTED
+        case dict():
+            return {
+                name: REDACTED if isinstance(name, str) and secret_name(name) else scrub(item, hide)
+                for name, item in value.items()
+            }
+        case list() | tuple():
+            return [scrub(item, hide) for item in value]
+        case _:
+            return value
+
+
+def redact_logs(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A structlog processor: no line shows a secret header, the password of an address, or what the message at hand
+    declared secret. Put it before the renderer, after what turns exceptions into text."""
+    hide = _hidden.get()
+    for name, value in line.items():
+        line[name] = REDACTED if secret_name(name) and value is not None else scrub(value, hide)
+    return line
+
+
+def hidden() -> Callable[[str], str] | None:
+    """What takes the secrets of the message at hand out of a text, if there are any here."""
+    return _hidden.get()
+
+
+def hide_from_here(hide: Callable[[str], str] | None) -> None:
+    """`hiding` for the rest of this task, or until the next one is put in its place: a worker's slot has many."""
+    if hide is not None or _hidden.get() is not None:
+        _hidden.set(hide)
+
+
+@contextmanager
+def hiding(hide: Callable[[str], str] | None) -> Iterator[None]:
+    """Inside, log lines that pass through the processor lose these secrets."""
+    token = _hidden.set(hide)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+class Redactor:
+    """Takes declared secrets out of what is shown. Pure and quick where nothing was declared for a type."""
+
+    def __init__(self, declared: Iterable[Redaction] = ()) -> None:
+        self.declared = frozenset(declared)
+        self._by_pattern: dict[str, list[tuple[str, ...]]] = {}
+        for pattern, path in sorted(self.declared):
+            self._by_pattern.setdefault(pattern, []).append(tuple(path.split(".")))
+        self._known: dict[str, tuple[tuple[str, ...], ...]] = {}
+
+    def paths(self, type: str) -> tuple[tuple[str, ...], ...]:
+        """What is secret in messages of this type."""
+        if not self._by_pattern:
+            return ()
+        known = self._known.get(type)
+        if known is None:
+            if len(self._known) >= _TYPES:
+                self._known.clear()
+            known = tuple(path for pattern in candidates(type) for path in self._by_pattern.get(pattern, ()))
+            self._known[type] = known
+        return known
+
+    def payload(self, type: str, text: str) -> str:
+        """Return JSON text as it may be shown: each declared field holds a mark instead of its value."""
+        paths = self.paths(type)
+        if not paths:
+            return text
+        try:
+            value = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return f'"{REDACTED}"'
+        return orjson.dumps(self.value(type, value)).decode()
+
+    def value(self, type: str, value: object) -> object:
+        """`payload` for a value that is read already."""
+        for path in self.paths(type):
+            value = _without(value, path)
+        return value
+
+    def hide(self, type: str, payload: str) -> Callable[[str], str] | None:
+        """What takes this message's secrets out of any text: an error, a stack trace, a log line.
+
+        None if nothing is declared for the type. The payload is read when the first text comes.
+        """
+        paths = self.paths(type)
+        return Secrets(lambda: _all_at(payload, paths)) if paths else None
+
+
+def _all_at(payload: str, paths: Iterable[tuple[str, ...]]) -> Iterator[object]:
+    try:
+        value = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return
+    for path in paths:
+        yield from _at(value, path)
+
+
+def _without(value: object, path: tuple[str, ...]) -> object:
+    """`value` with a mark at `path`."""
+    if not path:
+        return REDACTED if value is not None else None
+    if isinstance(value, list):
+        return [_without(item, path) for item in value]
+    if not isinstance(value, dict):
+        return value
+    name, rest = path[0], path[1:]
+    if name == _DEEP:
+        shallow = _without(value, rest)
+        assert isinstance(shallow, dict)
+        return {key: _without(item, path) for key, item in shallow.items()}
+    return {key: _without(item, rest) if name in (key, _ANY) else item for key, item in value.items()}
+
+
+def _at(value: object, path: tuple[str, ...]) -> Iterator[object]:
+    """Every value below `path` that is no container."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _at(item, path)
+    elif isinstance(value, dict):
+        if not path:
+            for item in value.values():
+                yield from _at(item, path)
+            return
+        name, rest = path[0], path[1:]
+        if name == _DEEP:
+            yield from _at(value, rest)
+        for key, item in value.items():
+            if name == _DEEP:
+                yield from _at(item, path)
+            elif name in (key, _ANY):
+                yield from _at(item, rest)
+    elif not path:
+        yield value

@@ -1,0 +1,1 @@
+"""Correlation ids, trace context, log fields and metrics as values."""

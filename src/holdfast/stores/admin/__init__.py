@@ -1,0 +1,1 @@
+"""Operator actions, each audited: single and bulk actions, stored plans, tokens, redaction, alert rate limits."""

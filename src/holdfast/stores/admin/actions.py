@@ -1,0 +1,247 @@
+"""What operators do to deliveries, queues and consumers: each act is audited in the same transaction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.core.names import check_name
+from holdfast.core.telemetry.correlation import correlation
+from holdfast.core.text import sanitise
+from holdfast.stores.deliveries.dedupe import record_reruns
+from holdfast.stores.dialect import as_uuid, aware_time
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+LAST_ENTRY = 2**63 - 1
+
+LONGEST_BLOCK = timedelta(minutes=1)
+"""How long a blocked consumer waits at most between two trials, unless a longer pause was requested."""
+
+
+class Replayed(NamedTuple):
+    """A delivery that was put back to pending."""
+
+    id: UUID
+    consumer: str
+    generation: int
+    fence: int
+
+
+class Blocked(NamedTuple):
+    """A consumer that was blocked: whether it was not blocked before, and how long every worker leaves it alone."""
+
+    began: bool
+    pause: timedelta
+
+
+class AuditedPlan(NamedTuple):
+    """How far a plan is. One that was executed without being stored has no state and no total.
+
+    `results` counts how the deliveries of a replay ended.
+    """
+
+    action: str
+    state: str | None
+    total: int | None
+    done: int
+    results: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who did what to which item, when and why, and in which request.
+
+    `plan_id` names the plan under which a delivery was acted on. `plan` is how far a plan is, for an entry about one.
+    """
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    kind: str
+    target: str
+    reason: str | None
+    detail: object
+    request_id: str | None = None
+    plan_id: UUID | None = None
+    plan: AuditedPlan | None = None
+
+
+@operation
+def replay(
+    ids: Sequence[UUID],
+    actor: str,
+    reason: str | None,
+    generation: int | None = None,
+    *,
+    rerun: bool = False,
+    plan: UUID | None = None,
+) -> Steps[list[Replayed]]:
+    """Puts dead letters back to pending in place; returns those it replayed.
+
+    The others were not dead letters, or another job holds their unique key.
+
+    The failed cycle moves into the history, attempts and errors are cleared, the fence rises; message id and key
+    stay. Without a generation each gets the highest one alive for its consumer. `rerun` includes done work, and lets it
+    run inside its consumer's deduplication window. The audit names the `plan` under which it was done.
+    """
+    rows = yield Query("replay", {**_who(ids, actor, reason, plan), "generation": generation, "rerun": rerun})
+    replayed = [Replayed(as_uuid(row[0]), *row[1:]) for row in rows]
+    if rerun and replayed:
+        yield record_reruns([one.id for one in replayed])
+    return replayed
+
+
+@operation(reads=True)
+def live_generation(consumer: str) -> Steps[int | None]:
+    """The generation a replay would give this consumer's deliveries; none when no worker serves it."""
+    ((generation,),) = yield Query("live_generation", {"consumer": consumer})
+    return None if generation is None else int(generation)
+
+
+@operation
+def discard(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
+    """Sets dead letters aside for good; returns those it discarded. The rows stay queryable."""
+    return frozenset(as_uuid(row[0]) for row in (yield Query("discard", _who(ids, actor, reason, plan))))
+
+
+@operation
+def cancel(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
+    """Cancels what is pending or in flight; returns those it cancelled. A run under way cannot finish any more."""
+    return frozenset(as_uuid(row[0]) for row in (yield Query("cancel", _who(ids, actor, reason, plan))))
+
+
+@operation
+def pause_queue(name: str, actor: str, reason: str | None) -> Steps[None]:
+    """Leaves a queue out of every claim until it is resumed; running work finishes."""
+    check_name("queue", name)
+    yield Query("pause_queue", {"name": name})
+    yield audited(actor, "pause", "queue", name, reason)
+
+
+@operation
+def resume_queue(name: str, actor: str, reason: str | None) -> Steps[bool]:
+    """Lets a queue be claimed again; false when it was not paused."""
+    check_name("queue", name)
+    if not (yield Query("resume_queue", {"name": name})):
+        return False
+    yield audited(actor, "resume", "queue", name, reason)
+    return True
+
+
+@operation
+def pause_consumer(name: str, actor: str, reason: str | None) -> Steps[None]:
+    """Leaves a consumer out of every claim until it is resumed; running work finishes."""
+    if not (yield Query("pause_consumer", {"name": name})):
+        raise NotFound("consumer", name)
+    yield audited(actor, "pause", "consumer", name, reason)
+
+
+@operation
+def resume_consumer(name: str, actor: str, reason: str | None) -> Steps[bool]:
+    """Lets a consumer be claimed again; false when it was not paused."""
+    if not (yield Query("resume_consumer", {"name": name})):
+        return False
+    yield audited(actor, "resume", "consumer", name, reason)
+    return True
+
+
+@operation
+def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> Steps[Blocked]:
+    """Blocks a consumer whose resource is unavailable.
+
+    Every worker leaves the consumer alone for half as long as the outage has lasted so far: at least for `delay`, and
+    at most for `LONGEST_BLOCK`. Then one delivery is tried (`claim_trial`). The audit records only the start of an
+    outage.
+    """
+    resource = sanitise(resource, 200)
+    if not (rows := (yield Query("lock_consumer", {"name": name}))):
+        raise NotFound("consumer", name)
+    bounds = {"shortest": delay, "longest": max(delay, LONGEST_BLOCK)}
+    ((until, now),) = yield Query("block_consumer", {"name": name, "resource": resource, **bounds})
+    began = not rows[0][0]
+    if began:
+        yield audited(actor, "block", "consumer", name, f"{resource} is unavailable")
+    return Blocked(began, aware_time(until) - aware_time(now))
+
+
+@operation
+def unblock_consumer(name: str, actor: str, reason: str | None = None) -> Steps[bool]:
+    """Lets a blocked consumer run again; false when it was not blocked."""
+    if not (yield Query("unblock_consumer", {"name": name})):
+        return False
+    yield audited(actor, "unblock", "consumer", name, reason)
+    return True
+
+
+@operation
+def record(
+    actor: str, action: str, kind: str, target: str, reason: str | None = None, detail: object = None
+) -> Steps[None]:
+    """Writes one audit entry; meant to be part of the transaction it speaks of."""
+    yield audited(actor, action, kind, target, reason, detail)
+
+
+@operation(reads=True)
+def audit(limit: int = 50, before: int | None = None, target: tuple[str, str] | None = None) -> Steps[list[AuditEntry]]:
+    """The newest audit entries, also of one (kind, target); `before` pages on."""
+    values: dict[str, object] = {"before": LAST_ENTRY if before is None else before}
+    if target is not None:
+        values |= {"kind": target[0], "target": target[1]}
+    where = ("where_target",) if target is not None else ()
+    rows = yield Query("audit", values, slots=(("where", where),), limit=limit)
+    return [read_entry(row) for row in rows]
+
+
+def _who(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None) -> dict[str, object]:
+    return {"ids": list(ids), **who(actor, reason), "request_id": correlation().get("request_id"), "plan": plan}
+
+
+def who(actor: str, reason: str | None) -> dict[str, object]:
+    """Who acts and why, as it is stored: an action without an actor is refused."""
+    return {"actor": _actor(actor), "reason": _reason(reason)}
+
+
+def audited(actor: str, action: str, kind: str, target: str, reason: str | None, detail: object = None) -> Query:
+    return Query(
+        "write_audit",
+        {
+            "actor": _actor(actor),
+            "action": action,
+            "kind": kind,
+            "target": target,
+            "reason": _reason(reason),
+            "detail": None if detail is None else orjson.dumps(detail).decode(),
+            "request_id": correlation().get("request_id"),
+        },
+    )
+
+
+def _actor(actor: str) -> str:
+    if not actor or not actor.strip():
+        raise ConfigurationError("no actor was given; every action names who did it, for instance actor='ada'")
+    return sanitise(actor, 200)
+
+
+def _reason(reason: str | None) -> str | None:
+    return None if reason is None else sanitise(reason, 2000)
+
+
+def read_entry(row: Row) -> AuditEntry:
+    id, at, actor, action, kind, target, reason, detail, request_id, plan_id = row
+    return AuditEntry(
+        id,
+        aware_time(at),
+        str(actor),
+        str(action),
+        str(kind),
+        str(target),
+        None if reason is None else str(reason),
+        None if detail is None else orjson.loads(str(detail)),
+        None if request_id is None else str(request_id),
+        None if plan_id is None else as_uuid(plan_id),
+    )

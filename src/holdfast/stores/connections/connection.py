@@ -1,0 +1,307 @@
+"""Callers' connections: what `conn=` accepts, told apart without importing any driver.
+
+A call with `conn` runs on the caller's connection and thread. Nothing here commits or rolls back, sets a pragma or
+changes a session: the message shares the fate of the caller's transaction. A connection that would commit
+each statement by itself is refused.
+"""
+
+import contextlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal, Protocol, TypeVar
+
+from holdfast.core.errors import NoTransaction, UnsupportedConnection
+from holdfast.stores.connections.framework import AsyncSqlalchemy, Django, Sqlalchemy, django_connection
+from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
+from holdfast.stores.dialect import Answer, Dialect, Parameters, Stream, Style
+from holdfast.stores.errors import meaning
+from holdfast.stores.operation import Operation, Query, Rows, drive, drive_async
+
+T = TypeVar("T")
+
+
+class Connection(Protocol):
+    """A caller's blocking connection. `database` names the dialect it speaks."""
+
+    awaits: Literal[False]
+    database: str
+    style: Style
+
+    @property
+    def physical(self) -> object:
+        """The driver's connection: the same object as long as it is the same connection to the server."""
+        ...
+
+    def check(self) -> None:
+        """`NoTransaction` when each statement would commit by itself."""
+        ...
+
+    def begin(self) -> None:
+        """Begins the transaction that the driver would begin by itself at the next write."""
+        ...
+
+    def run(self, text: str, values: Parameters) -> Answer: ...
+
+
+class AsyncConnection(Protocol):
+    """A caller's awaiting connection. `database` names the dialect it speaks."""
+
+    awaits: Literal[True]
+    database: str
+    style: Style
+
+    @property
+    def physical(self) -> object: ...
+
+    async def check(self) -> None: ...
+
+    async def begin(self) -> None: ...
+
+    async def run(self, text: str, values: Parameters) -> Answer: ...
+
+
+class Sqlite3:
+    """A `sqlite3.Connection`."""
+
+    database = "sqlite"
+    awaits: Literal[False] = False
+    style = Style.NAMED
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = self.physical = conn
+        self._begins = False
+
+    def check(self) -> None:
+        self._begins = must_begin(self._conn)
+
+    def begin(self) -> None:
+        if self._begins:
+            self.run(BEGIN, {})
+
+    def run(self, text: str, values: Parameters) -> Answer:
+        cursor = self._conn.cursor()
+        cursor.row_factory = None
+        if isinstance(values, Stream):
+            cursor.executemany(text, values.pieces)
+            return (), ()
+        cursor.execute(text, values)
+        if cursor.description is None:
+            return (), ()
+        rows = cursor.fetchall()
+        if self._conn.text_factory is not str:
+            rows = [tuple(_as_text(value) for value in row) for row in rows]
+        return [column[0] for column in cursor.description], rows
+
+
+class Psycopg:
+    """A `psycopg.Connection`. `answered` is called after each answer."""
+
+    database = "postgres"
+    awaits: Literal[False] = False
+    style = Style.PYFORMAT
+
+    def __init__(self, conn: Any, answered: Callable[[], None] = lambda: None) -> None:
+        self._conn, self._answered = conn, answered
+        self.physical = conn
+
+    def check(self) -> None:
+        _check_psycopg(self._conn)
+
+    def begin(self) -> None:
+        """The driver begins by itself."""
+
+    def run(self, text: str, values: Parameters) -> Answer:
+        with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
+            if isinstance(values, Stream):
+                with cursor.copy(text) as copy:
+                    for piece in values.pieces:
+                        copy.write(piece)
+                        self._answered()
+                return (), ()
+            with _answered(self._conn):
+                cursor.execute(text, values)
+            self._answered()
+            return (), cursor.fetchall() if cursor.description else ()
+
+
+class AsyncPsycopg:
+    """A `psycopg.AsyncConnection`. `answered` is called after each answer."""
+
+    database = "postgres"
+    awaits: Literal[True] = True
+    style = Style.PYFORMAT
+
+    def __init__(self, conn: Any, answered: Callable[[], None] = lambda: None) -> None:
+        self._conn, self._answered = conn, answered
+        self.physical = conn
+
+    async def check(self) -> None:
+        _check_psycopg(self._conn)
+
+    async def begin(self) -> None:
+        """The driver begins by itself."""
+
+    async def run(self, text: str, values: Parameters) -> Answer:
+        async with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
+            if isinstance(values, Stream):
+                async with cursor.copy(text) as copy:
+                    for piece in values.pieces:
+                        await copy.write(piece)
+                        self._answered()
+                return (), ()
+            async with _answered(self._conn):
+                await cursor.execute(text, values)
+            self._answered()
+            return (), await cursor.fetchall() if cursor.description else ()
+
+
+class Asyncpg:
+    """An `asyncpg` connection, also one from its pool."""
+
+    database = "postgres"
+    awaits: Literal[True] = True
+    style = Style.NUMERIC
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+
+    @property
+    def physical(self) -> object:
+        # A pool hands out a new proxy each time, for the same connection.
+        return getattr(self._conn, "_con", self._conn)
+
+    async def check(self) -> None:
+        if not self._conn.is_in_transaction():
+            raise NoTransaction("asyncpg connection", "use `async with conn.transaction():`")
+
+    async def begin(self) -> None:
+        """It has begun: `check` saw it."""
+
+    async def run(self, text: str, values: Parameters) -> Answer:
+        assert not isinstance(values, Stream)
+        return (), [tuple(row.values()) for row in await self._conn.fetch(text, *values)]
+
+
+def recognise(conn: object) -> Connection | AsyncConnection:
+    """The adapter for a caller's connection, or `UnsupportedConnection` that says what would do."""
+    if isinstance(conn, str):
+        return Django(django_connection(conn))
+    kind: type = type(conn)
+    if adapter := _adapter(kind):
+        return adapter(conn)
+    if "django" in _packages(kind) and hasattr(conn, "vendor"):
+        return Django(conn)
+    names = {cls.__name__ for cls in kind.__mro__}
+    raise UnsupportedConnection(f"{kind.__module__}.{kind.__qualname__}", _instead(_packages(kind), names))
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: type) -> Callable[[Any], Connection | AsyncConnection] | None:
+    # Remembered: a producer asks about the same few classes for every message.
+    modules, names = _packages(kind), {cls.__name__ for cls in kind.__mro__}
+    if "sqlite3" in modules and "Connection" in names:
+        return Sqlite3
+    if "sqlalchemy" in modules:
+        if names & {"AsyncSession", "AsyncConnection", "async_scoped_session"}:
+            return AsyncSqlalchemy
+        if names & {"Session", "Connection", "scoped_session"}:
+            return Sqlalchemy
+    if "psycopg" in modules and "AsyncConnection" in names:
+        return AsyncPsycopg
+    if "psycopg" in modules and "Connection" in names:
+        return Psycopg
+    if "asyncpg" in modules and names & {"Connection", "PoolConnectionProxy"}:
+        return Asyncpg
+    return None
+
+
+def _packages(kind: type) -> set[str]:
+    return {cls.__module__.partition(".")[0] for cls in kind.__mro__}
+
+
+def _instead(modules: set[str], names: set[str]) -> str:
+    """What to pass in place of something that is near a connection but is none."""
+    if "aiosqlite" in modules:
+        return "use sqlite3, or SQLAlchemy with sqlite+aiosqlite"
+    if "psycopg2" in modules:
+        return "use psycopg 3, or psycopg2 through SQLAlchemy or Django"
+    if names & {"Engine", "AsyncEngine"}:
+        return "an engine has no transaction; use `with engine.begin() as conn:` and pass that conn"
+    if names & {"sessionmaker", "async_sessionmaker"}:
+        return "it makes sessions; use `with Session.begin() as session:` and pass that session"
+    if any(name.endswith("Pool") for name in names):
+        return "a pool has no transaction; take a connection out of it, begin a transaction and pass that connection"
+    if any(name.endswith("Cursor") for name in names):
+        return "pass the cursor's connection"
+    return ""
+
+
+class OnConnection:
+    """Runs queries on a blocking connection in one dialect."""
+
+    def __init__(self, dialect: Dialect, conn: Connection) -> None:
+        self._dialect, self._conn = dialect, conn
+
+    def execute(self, query: Query) -> Rows:
+        steps = self._dialect.expand(query, self._conn.style)
+        try:
+            text, values = next(steps)
+            while True:
+                text, values = steps.send(self._conn.run(text, values))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except Exception as error:
+            if typed := meaning(error, query):
+                raise typed from error
+            raise
+
+
+class OnAsyncConnection:
+    """Runs queries on an awaiting connection in one dialect."""
+
+    def __init__(self, dialect: Dialect, conn: AsyncConnection) -> None:
+        self._dialect, self._conn = dialect, conn
+
+    async def execute(self, query: Query) -> Rows:
+        steps = self._dialect.expand(query, self._conn.style)
+        try:
+            text, values = next(steps)
+            while True:
+                text, values = steps.send(await self._conn.run(text, values))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        except Exception as error:
+            if typed := meaning(error, query):
+                raise typed from error
+            raise
+
+
+def run_on(operation: Operation[T], dialect: Dialect, conn: Connection) -> T:
+    """Runs an operation inside the caller's transaction; whether it lasts is the caller's to decide."""
+    return drive(operation, OnConnection(dialect, conn))
+
+
+async def run_on_async(operation: Operation[T], dialect: Dialect, conn: AsyncConnection) -> T:
+    """Runs an operation inside the caller's transaction; whether it lasts is the caller's to decide."""
+    return await drive_async(operation, OnAsyncConnection(dialect, conn))
+
+
+def _check_psycopg(conn: Any) -> None:
+    if conn.autocommit and conn.info.transaction_status.name == "IDLE":
+        raise NoTransaction("psycopg connection", "use `with conn.transaction():`")
+
+
+def _answered(conn: Any) -> Any:
+    """In the caller's pipeline a statement is only sent; a nested one brings the answers in when it ends."""
+    return conn.pipeline() if conn.pgconn.pipeline_status else contextlib.nullcontext()
+
+
+def _as_text(value: object) -> object:
+    # A caller's text_factory may make anything of text; there are no other bytes in our tables.
+    return value.decode() if isinstance(value, bytes | bytearray) else value
+
+
+def _tuples(cursor: Any) -> Any:
+    from psycopg.rows import tuple_row
+
+    return tuple_row(cursor)

@@ -1,0 +1,185 @@
+"""Callers' connections that come wrapped in a framework: SQLAlchemy's and Django's.
+
+Statements go through the framework, so that it knows that its transaction has begun and sees our statements in
+its own log.
+"""
+
+from typing import Any, Literal
+
+from holdfast.core.errors import NoTransaction, UnsupportedConnection
+from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
+from holdfast.stores.dialect import Answer, Parameters, Stream, Style
+
+
+class Sqlalchemy:
+    """An SQLAlchemy `Session`, `scoped_session` or `Connection`."""
+
+    awaits: Literal[False] = False
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._conn: Any = None
+        self._begins = False
+        self.database, self.style = _kind(_bind(given))
+
+    @property
+    def physical(self) -> object:
+        return self._conn.connection.driver_connection
+
+    def check(self) -> None:
+        given = self._given
+        self._conn = given.connection() if hasattr(given, "get_bind") else given
+        # A connection begins at its first statement, and hooks that begin the driver's transaction run then.
+        if not self._conn.in_transaction():
+            self._conn.begin()
+        self._begins = _begins(self._conn, self.database)
+
+    def begin(self) -> None:
+        if self._begins:
+            self.run(BEGIN, {})
+
+    def run(self, text: str, values: Parameters) -> Answer:
+        return _answer(self._conn.exec_driver_sql(text, _values(values)))
+
+
+class AsyncSqlalchemy:
+    """An SQLAlchemy `AsyncSession`, `async_scoped_session` or `AsyncConnection`."""
+
+    awaits: Literal[True] = True
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._conn: Any = None
+        self._begins = False
+        self.database, self.style = _kind(_bind(given))
+
+    @property
+    def physical(self) -> object:
+        return self._conn.sync_connection.connection.driver_connection
+
+    async def check(self) -> None:
+        given = self._given
+        self._conn = await given.connection() if hasattr(given, "get_bind") else given
+        if not self._conn.in_transaction():
+            await self._conn.begin()
+        self._begins = _begins(self._conn.sync_connection, self.database)
+
+    async def begin(self) -> None:
+        if self._begins:
+            await self.run(BEGIN, {})
+
+    async def run(self, text: str, values: Parameters) -> Answer:
+        return _answer(await self._conn.exec_driver_sql(text, _values(values)))
+
+
+class Django:
+    """A Django database connection, as `django.db.connections[alias]` gives it."""
+
+    awaits: Literal[False] = False
+    style = Style.PYFORMAT
+
+    def __init__(self, conn: Any) -> None:
+        self._conn = conn
+        database = {"postgresql": "postgres", "sqlite": "sqlite"}.get(conn.vendor)
+        if database is None:
+            raise UnsupportedConnection(f"Django's {conn.vendor} backend", "use PostgreSQL or SQLite")
+        self.database = database
+        self.alias: str = conn.alias
+        self._begins = False
+
+    @property
+    def physical(self) -> object:
+        return self._conn.connection
+
+    def check(self) -> None:
+        if not self._conn.in_atomic_block and self._conn.get_autocommit():
+            raise NoTransaction("Django connection", "use `with transaction.atomic():`")
+        self._begins = self.database == "sqlite" and must_begin(self._conn.connection)
+
+    def begin(self) -> None:
+        if self._begins:
+            self.run(BEGIN, {})
+
+    def run(self, text: str, values: Parameters) -> Answer:
+        with self._conn.cursor() as cursor:
+            cursor.execute(text, values)
+            if cursor.description is None:
+                return (), ()
+            return [column[0] for column in cursor.description], [tuple(row) for row in cursor.fetchall()]
+
+
+def django_connection(alias: str) -> Any:
+    """The connection behind a Django alias."""
+    try:
+        from django.core.exceptions import ImproperlyConfigured
+        from django.db import connections
+        from django.utils.connection import ConnectionDoesNotExist
+    except ImportError as error:
+        raise UnsupportedConnection(
+            f"str {alias!r}", "a Django alias needs Django; install holdfast[django]"
+        ) from error
+    try:
+        return connections[alias]
+    except ConnectionDoesNotExist as error:
+        raise UnsupportedConnection(
+            f"str {alias!r}", f"text names a Django database, and there are {', '.join(connections) or 'none'}"
+        ) from error
+    except ImproperlyConfigured as error:
+        raise UnsupportedConnection(
+            f"str {alias!r}", "text names a Django database, and Django's settings are not configured here"
+        ) from error
+
+
+def _bind(given: Any) -> Any:
+    """The engine or connection behind what was given, found without connecting."""
+    if not hasattr(given, "get_bind"):
+        bind = getattr(given, "sync_connection", given)
+        if bind is None:
+            raise UnsupportedConnection(
+                "sqlalchemy.AsyncConnection", "it is not started; use `async with engine.begin() as conn:`"
+            )
+        return bind
+    from sqlalchemy.exc import UnboundExecutionError
+
+    try:
+        return given.get_bind()
+    except UnboundExecutionError as error:
+        raise UnsupportedConnection(
+            "SQLAlchemy session with a bind for each mapper",
+            "say which database: pass conn=session.connection(bind_arguments={'mapper': ...})",
+        ) from error
+
+
+def _begins(conn: Any, database: str) -> bool:
+    """Whether we must begin the driver's transaction; `NoTransaction` when each statement would commit."""
+    pooled = conn.connection
+    if database == "sqlite":
+        return must_begin(pooled.driver_connection)
+    # psycopg, psycopg2 and SQLAlchemy's face of asyncpg all call it so.
+    if pooled.dbapi_connection.autocommit:
+        raise NoTransaction("SQLAlchemy connection", "use one without isolation_level='AUTOCOMMIT'")
+    return False
+
+
+def _kind(bind: Any) -> tuple[str, Style]:
+    dialect = bind.dialect
+    if dialect.name == "sqlite" and dialect.driver in {"pysqlite", "aiosqlite"}:
+        return "sqlite", Style.NAMED
+    if dialect.name == "postgresql" and dialect.driver in {"psycopg", "psycopg_async", "psycopg2"}:
+        return "postgres", Style.PYFORMAT
+    if dialect.name == "postgresql" and dialect.driver == "asyncpg":
+        return "postgres", Style.NUMERIC
+    raise UnsupportedConnection(
+        f"SQLAlchemy {dialect.name}+{dialect.driver}", "use psycopg, psycopg2, asyncpg, sqlite or aiosqlite"
+    )
+
+
+def _values(values: Parameters) -> Any:
+    assert not isinstance(values, Stream)
+    return values if isinstance(values, dict) else tuple(values)
+
+
+def _answer(result: Any) -> Answer:
+    if not result.returns_rows:
+        return (), ()
+    return list(result.keys()), [tuple(row) for row in result.fetchall()]

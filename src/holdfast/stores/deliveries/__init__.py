@@ -1,0 +1,1 @@
+"""Running deliveries: claims, settlements, worker leases, deduplication."""

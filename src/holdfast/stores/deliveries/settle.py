@@ -1,0 +1,185 @@
+"""Settling: writing outcomes under the fence of their claim."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
+from holdfast.core.delivery import Claim
+from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
+from holdfast.core.text import safe_str, sanitise
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Columns, Operation, Query, Steps, columns, operation
+
+SETTLEMENT = (
+    "delivery_id",
+    "fence",
+    "status",
+    "delay",
+    "until",
+    "returned",
+    "held",
+    "expired",
+    "suspect",
+    "failure",
+    "discarded",
+    "outcome",
+    "error_type",
+    "error",
+    "fingerprint",
+    "trace",
+    "elapsed",
+    "keep_run",
+    "detail",
+)
+
+
+class Settlement(NamedTuple):
+    """One claim's outcome as it is to be written. Failures are always kept as a run record, successes on request.
+
+    `detail` is JSON text for the run record: what the handler brought to light beside its outcome.
+    """
+
+    delivery_id: UUID
+    fence: int
+    change: Change
+    outcome: str
+    error: ErrorReport | None = None
+    elapsed: timedelta | None = None
+    expired: bool = False
+    suspect: bool = False
+    keep_run: bool = False
+    detail: str | None = None
+
+
+class Hold(StrEnum):
+    """How a claim stands after its settlement's fate became unknown."""
+
+    MINE = "mine"  # still held: settle again
+    SETTLED = "settled"  # my settlement was written
+    LOST = "lost"  # somebody else owns or ended it
+
+
+def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozenset[UUID]]:
+    """Writes the outcomes of claims this worker still holds; returns those it wrote.
+
+    What does not come back was lost: another owner, a replay or a cancellation raised its fence, nothing changed.
+    """
+    plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
+    rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
+    return Operation(lambda: _settle(worker, plain, rest), single=not (plain and rest), hot=True)
+
+
+def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]) -> Steps[frozenset[UUID]]:
+    settled: set[UUID] = set()
+    if plain:
+        ids = [s.delivery_id for s in plain]
+        claims: Columns = {"delivery_id": ids, "fence": [s.fence for s in plain]}
+        rows = yield Query("settle_delivered", {"worker": worker}, {"settlements": claims})
+        settled.update(ids if len(rows) == len(ids) else (as_uuid(row[0]) for row in rows))
+    if rest:
+        batch = {"settlements": columns(SETTLEMENT, [settlement_row(s) for s in rest])}
+        settled.update(as_uuid(row[0]) for row in (yield Query("settle", {"worker": worker}, batch)))
+    return frozenset(settled)
+
+
+@operation(reads=True)
+def ownership(claims: Iterable[Claim]) -> Steps[dict[UUID, Hold]]:
+    """How each claim stands now. After a lost reply to COMMIT this tells "I settled this" from "I still hold it"."""
+    held = {claim.delivery_id: claim for claim in claims}
+    found = {
+        as_uuid(row[0]): _hold(row[1], row[3], held[as_uuid(row[0])])
+        for row in (yield Query("ownership", {"ids": list(held)}))
+    }
+    return {id: found.get(id, Hold.LOST) for id in held}
+
+
+@operation(reads=True)
+def unlocked(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
+    """Those of the deliveries that no open transaction has changed: what is read of the others may not last."""
+    return frozenset(as_uuid(row[0]) for row in (yield Query("unlocked", {"ids": list(ids)})))
+
+
+@operation
+def complete(
+    claim: Claim, idle_timeout: timedelta, handled: tuple[str, str, str] | None = None, *, keep_run: bool = False
+) -> Steps[None]:
+    """Marks a claim delivered in the caller's transaction (and a foreign (consumer, source, key) handled).
+
+    When the lease is lost, or the key was handled, the database raises and undoes the whole transaction.
+    """
+    if handled is not None:
+        consumer, source, key = handled
+        values = {"consumer": consumer, "source": source, "key": key, "delivery_id": claim.delivery_id}
+        yield Query("record_handled", values)
+    yield Query(
+        "complete",
+        {
+            "delivery_id": claim.delivery_id,
+            "fence": claim.fence,
+            "worker": claim.worker,
+            "idle_timeout_ms": round(idle_timeout.total_seconds() * 1000),
+        },
+    )
+    if keep_run:
+        values = {"delivery_id": claim.delivery_id, "fence": claim.fence, "worker": claim.worker}
+        yield Query("record_run", values)
+
+
+def _hold(fence: object, owner: object, claim: Claim) -> Hold:
+    if fence != claim.fence:
+        return Hold.LOST
+    if owner == claim.worker:
+        return Hold.MINE
+    return Hold.SETTLED if owner is None else Hold.LOST
+
+
+def settlement_row(s: Settlement) -> tuple[object, ...]:
+    """An outcome as the columns of `SETTLEMENT`."""
+    change = s.change
+    delay, until = _when(change)
+    error = s.error
+    return (
+        s.delivery_id,
+        s.fence,
+        change.status.value,
+        delay,
+        until,
+        int(change.returns_attempt),
+        int(isinstance(change, Block | Release) and change.held),
+        s.expired,
+        s.suspect,
+        isinstance(change, Retry | DeadLetter),
+        isinstance(change, Discard),
+        s.outcome,
+        error and error.type,
+        _reason(change) if error is None else error.message,
+        error and error.fingerprint,
+        error and error.trace,
+        s.elapsed,
+        # Each time it was turned away by an open circuit: that would be the bulk of the table, and tells nothing.
+        s.keep_run or isinstance(change, Discard) or (error is not None and not error.turned_away),
+        s.detail,
+    )
+
+
+def _reason(change: Change) -> str | None:
+    # It is the handler's own text, and whatever it holds, it must be recorded.
+    return sanitise(safe_str(change.reason), MESSAGE_LIMIT) if isinstance(change, Discard) else None
+
+
+def _when(change: Change) -> tuple[timedelta | None, datetime | None]:
+    match change:
+        case Retry(delay) | Snooze(delay) | Block(_, delay):
+            return delay, None
+        case Release(delay):
+            # Without a delay it keeps its place in the lane.
+            return delay or None, None
+        case Park(_, delay, until):
+            return delay, until
+        case Deliver() | DeadLetter() | Discard():
+            return None, None
+        case Replay():
+            raise TypeError("a replay is an operator's action, not an outcome to settle")

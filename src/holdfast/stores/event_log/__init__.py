@@ -1,0 +1,1 @@
+"""The event store as an ordered log: reading, reader positions, projector rebuilds, relays."""

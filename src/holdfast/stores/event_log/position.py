@@ -1,0 +1,129 @@
+"""How far readers of the event store have come: one row each, moved by one owner at a time, under its fence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+import orjson
+
+from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.event_log.log import START, Cursor, end_of_log
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+
+class Reader(StrEnum):
+    """What kinds of readers remember a position."""
+
+    RELAY = "relay"
+    REBUILD = "rebuild"
+
+
+class Held(NamedTuple):
+    """The right to move a position: until another owner raises the fence."""
+
+    kind: Reader
+    name: str
+    owner: str
+    fence: int
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A position as the store knows it, at the database's time `now`. `passed` counts the events that were dealt with."""
+
+    kind: str
+    name: str
+    cursor: Cursor
+    owner: str | None
+    fence: int
+    lease_until: datetime | None
+    passed: int
+    detail: Mapping[str, object]
+    created_at: datetime
+    updated_at: datetime
+    now: datetime
+
+    @property
+    def held(self) -> bool:
+        """Whether an owner's lease holds."""
+        return self.owner is not None and self.lease_until is not None and self.lease_until > self.now
+
+
+@operation
+def take_position(
+    kind: Reader,
+    name: str,
+    owner: str,
+    lease: timedelta,
+    *,
+    from_now: bool = False,
+    detail: Mapping[str, object] | None = None,
+) -> Steps[Held | None]:
+    """Makes `owner` the one who moves a position, unless another's lease holds: then none.
+
+    A position that did not exist starts with the first event, or behind the last one that is committed.
+    """
+    key = {"kind": kind.value, "name": name}
+    if not (yield Query("position", key)):
+        start = (yield from end_of_log()) if from_now else START
+        yield Query("make_position", {**key, "cursor": str(start)})
+    written = None if detail is None else orjson.dumps(detail).decode()
+    rows = yield Query("take_position", {**key, "owner": owner, "lease": lease, "detail": written})
+    return Held(kind, name, owner, int(rows[0][0]), Cursor.parse(str(rows[0][1]))) if rows else None
+
+
+@operation(single=True)
+def move_position(held: Held, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
+    """Writes how far an owner has come, and prolongs its lease; false when another has taken over: nothing changed.
+
+    Without a cursor the lease alone is prolonged.
+    """
+    return (yield from moved(held, cursor, lease, passed))
+
+
+def moved(held: Held, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
+    """`move_position` as a part of another operation, which commits with it."""
+    values = {"cursor": None if cursor is None else str(cursor), "lease": lease, "passed": passed}
+    return bool((yield Query("move_position", {**_owned(held), **values})))
+
+
+@operation(single=True)
+def release_position(held: Held) -> Steps[None]:
+    """Lets another owner take over at once."""
+    yield Query("release_position", _owned(held))
+
+
+@operation(reads=True)
+def positions(kind: Reader) -> Steps[list[Position]]:
+    """Every position of a kind, by name."""
+    return [_position(row) for row in (yield Query("positions", {"kind": kind.value}))]
+
+
+@operation(reads=True)
+def is_paused(consumer: str) -> Steps[bool]:
+    """Whether an operator paused this consumer, or the queue it belongs to."""
+    return bool((yield Query("is_paused", {"name": consumer})))
+
+
+def _owned(held: Held) -> dict[str, object]:
+    return {"kind": held.kind.value, "name": held.name, "owner": held.owner, "fence": held.fence}
+
+
+def _position(row: Row) -> Position:
+    kind, name, cursor, owner, fence, lease_until, passed, detail, created, updated, now = row
+    return Position(
+        kind=str(kind),
+        name=str(name),
+        cursor=Cursor.parse(str(cursor)),
+        owner=owner,
+        fence=int(fence),
+        lease_until=optional_time(lease_until),
+        passed=int(passed),
+        detail={} if detail is None else orjson.loads(str(detail)),
+        created_at=aware_time(created),
+        updated_at=aware_time(updated),
+        now=aware_time(now),
+    )

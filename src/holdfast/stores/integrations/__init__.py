@@ -1,0 +1,1 @@
+"""Tables of HTTP idempotency, circuit breakers and webhook endpoints."""

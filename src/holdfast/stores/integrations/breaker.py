@@ -1,0 +1,88 @@
+"""Circuits in SQL: one row each, changed under its lock by the database's clock."""
+
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from holdfast.core.circuit import Change, Circuit, reset, trip
+from holdfast.core.errors import NotFound
+from holdfast.stores.admin.actions import audited
+from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+T = TypeVar("T")
+
+_COLUMNS = tuple(field.name for field in fields(Circuit))
+_TIMES = ("open_until", "probe_until", "changed_at", "window_at")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBreaker:
+    """A circuit with its name, read at the database's time `now`."""
+
+    name: str
+    circuit: Circuit
+    now: datetime
+
+
+@operation(reads=True)
+def read_breaker(name: str) -> Steps[tuple[Circuit, datetime]]:
+    """A circuit as it stands, closed when nothing is stored of it, and the database's time."""
+    return (yield from _read(name))
+
+
+@operation(reads=True)
+def breakers() -> Steps[list[StoredBreaker]]:
+    """Every circuit that something is stored of, by name."""
+    rows = yield Query("breakers")
+    return [StoredBreaker(name, _circuit(stored), aware_time(now)) for name, now, *stored in rows]
+
+
+@operation
+def change_breaker(name: str, change: Change[T]) -> Steps[tuple[Circuit, T, datetime]]:
+    """Applies a change to a circuit; whoever else wants to change it waits for its turn."""
+    return (yield from _changed(name, change))
+
+
+@operation
+def trip_breaker(name: str, duration: timedelta, actor: str, reason: str | None) -> Steps[Circuit]:
+    """Opens a circuit for a while, whether or not it was ever used."""
+    circuit, _, _ = yield from _changed(name, trip(duration, _by(actor, "tripped", reason)))
+    yield audited(actor, "trip", "breaker", name, reason)
+    return circuit
+
+
+@operation
+def reset_breaker(name: str, actor: str, reason: str | None) -> Steps[bool]:
+    """Closes a circuit and forgets its failures; false when it was closed and had none."""
+    if not any(one == name for one, *_ in (yield Query("breakers"))):
+        raise NotFound("breaker", name, "only circuits that had a failure are stored; `holdfast breakers list`")
+    before, _ = yield from _read(name)
+    yield from _changed(name, reset(_by(actor, "reset", reason)))
+    yield audited(actor, "reset", "breaker", name, reason)
+    return before.open_until is not None or before.failures > 0
+
+
+def _by(actor: str, done: str, reason: str | None) -> str:
+    return f"{done} by {actor}: {reason}" if reason else f"{done} by {actor}"
+
+
+def _read(name: str) -> Steps[tuple[Circuit, datetime]]:
+    ((now, found, *stored),) = yield Query("breaker", {"name": name})
+    return _circuit(stored) if found is not None else Circuit(), aware_time(now)
+
+
+def _changed(name: str, change: Change[T]) -> Steps[tuple[Circuit, T, datetime]]:
+    yield Query("make_breaker", {"name": name})
+    yield Query("lock_breaker", {"name": name})
+    # Read again only now: the clock and the row are those of one who holds the lock.
+    before, now = yield from _read(name)
+    after, outcome = change(before, now)
+    if after is not before:
+        yield Query("save_breaker", {"name": name} | {column: getattr(after, column) for column in _COLUMNS})
+    return after, outcome, now
+
+
+def _circuit(stored: Row) -> Circuit:
+    named: dict[str, Any] = dict(zip(_COLUMNS, stored, strict=True))
+    return Circuit(**named | {name: optional_time(named[name]) for name in _TIMES})

@@ -1,0 +1,248 @@
+"""Idempotency records: which request holds a key, and what was answered.
+
+A reservation is fenced by its owner, a token that is new with every reservation. Whoever lost it can neither store an
+answer nor release the key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+import orjson
+
+from holdfast.core.errors import NotFound, Refused
+from holdfast.stores.admin.actions import audited
+from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, columns, operation
+
+_BATCH = 1000
+_FAILED_FROM = 400
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Progress(StrEnum):
+    """How far a request came."""
+
+    STARTED = "started"
+    COMPLETED = "completed"
+    FAILED = "failed"  # an error answer that was stored on purpose
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A key in the hands of one request."""
+
+    scope: str
+    key: str
+    request_hash: str
+    owner: str
+    method: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """An answer as it is kept. Without a body it was too large or endless: that it was given is all that is known."""
+
+    status: int
+    headers: Headers = ()
+    body: bytes | None = b""
+
+    @property
+    def progress(self) -> Progress:
+        return Progress.FAILED if self.status >= _FAILED_FROM else Progress.COMPLETED
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a key's record says. `lapsed` is a started one whose lease ran out."""
+
+    owner: str
+    request_hash: str
+    progress: Progress
+    lapsed: bool
+    response: StoredResponse | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A key's record as operators see it; without the answer's headers and body."""
+
+    scope: str
+    key: str
+    status: Progress
+    method: str
+    path: str
+    request_hash: str
+    owner: str
+    reserved_at: datetime
+    lease_until: datetime
+    completed_at: datetime | None
+    expires_at: datetime
+    response_status: int | None
+    response_bytes: int | None
+    lapsed: bool
+
+
+class Mark(NamedTuple):
+    """Where a page of records ended."""
+
+    expires_at: datetime
+    scope: str
+    key: str
+
+
+@operation(single=True)
+def reserve(held: Held, lease: timedelta, keep: timedelta, *, any_request: bool = False) -> Steps[Found | None]:
+    """Reserves a key that is new or expired, or whose owner failed or let its lease run out; the record as it is now.
+
+    After a failure the key stays with its request: another one gets it only with `any_request`.
+    It is the caller's if it bears the caller's owner. None says that it changed this very moment: ask again.
+    """
+    rows = yield Query("reserve_request", {**_values(held), "lease": lease, "keep": keep, "any_request": any_request})
+    return _found(rows[0]) if rows else None
+
+
+@operation(reads=True)
+def look(scope: str, key: str) -> Steps[Found | None]:
+    """The record of a key."""
+    rows = yield Query("look_at_request", {"scope": scope, "key": key})
+    return _found(rows[0]) if rows else None
+
+
+@operation(single=True)
+def finish(held: Held, response: StoredResponse) -> Steps[bool]:
+    """Stores the answer; false when the reservation is lost, and nothing changed."""
+    return bool((yield Query("finish_request", {**_fence(held), **_answer(response)})))
+
+
+@operation
+def complete(held: Held, response: StoredResponse, idle_timeout: timedelta) -> Steps[None]:
+    """Stores the answer in the caller's transaction.
+
+    When the reservation is lost the database raises and undoes the whole transaction.
+    """
+    idle = {"idle_timeout_ms": round(idle_timeout.total_seconds() * 1000)}
+    yield Query("complete_request", {**_fence(held), **_answer(response), **idle})
+
+
+@operation(single=True)
+def release(held: Held, *, any_request: bool = False) -> Steps[bool]:
+    """Lets the same request try again under a key that was not completed, or with `any_request` any other one too.
+
+    False when there is nothing left to let go of.
+    """
+    return bool((yield Query("forget_request" if any_request else "release_request", _fence(held))))
+
+
+@operation
+def renew(held: Sequence[Held], lease: timedelta) -> Steps[frozenset[str]]:
+    """Prolongs the leases of requests under way; returns the owners that still hold theirs."""
+    batch = {"held": columns(("scope", "key", "owner"), [(one.scope, one.key, one.owner) for one in held])}
+    return frozenset(str(row[0]) for row in (yield Query("renew_requests", {"lease": lease}, batch)))
+
+
+@operation(reads=True)
+def records(
+    *,
+    scope: str | None = None,
+    key: str | None = None,
+    status: Progress | None = None,
+    limit: int = 50,
+    before: Record | Mark | None = None,
+) -> Steps[list[Record]]:
+    """A page of records, newest first; pass the last one as `before` for the next."""
+    given = {"scope": scope, "key": key, "status": status and status.value}
+    values: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    where = tuple(f"where_request_{name}" for name in values)
+    if before is not None:
+        where = (*where, "where_request_before")
+        values |= {"before": before.expires_at, "before_scope": before.scope, "before_key": before.key}
+    return [_record(row) for row in (yield Query("list_requests", values, slots=(("where", where),), limit=limit))]
+
+
+@operation
+def release_record(scope: str, key: str, actor: str, reason: str | None, *, force: bool = False) -> Steps[Progress]:
+    """Lets a key be used anew, audited; returns the state it was in.
+
+    A request that holds it can no longer complete. A completed key is `Refused` unless `force`: its effect is done,
+    and the next request would apply it again.
+    """
+    rows = yield Query("look_at_request", {"scope": scope, "key": key})
+    if not rows:
+        raise NotFound("idempotency key", key, f"it may have expired, or belong to another scope than {scope!r}")
+    found = _found(rows[0])
+    if found.progress is not Progress.STARTED and not force:
+        raise Refused(
+            "release", f"idempotency key {key!r}", found.progress.value, "add force to let its effect happen again"
+        )
+    fence = {"scope": scope, "key": key, "owner": found.owner, "status": found.progress.value}
+    if not (yield Query("remove_request", fence)):
+        raise Refused("release", f"idempotency key {key!r}", "changing this very moment", "look again")
+    yield audited(actor, "release", "idempotency key", f"{scope} {key}", reason, {"status": found.progress.value})
+    return found.progress
+
+
+@operation
+def forget_requests() -> Steps[tuple[int, bool]]:
+    """Removes a batch of expired records; how many, and whether there may be more."""
+    yield Query("forget_leases")
+    removed = len((yield Query("forget_requests", limit=_BATCH)))
+    return removed, removed == _BATCH
+
+
+@operation(reads=True)
+def expired_requests() -> Steps[int]:
+    """How many records `forget_requests` would remove in all."""
+    rows = yield Query("expired_requests")
+    return int(rows[0][0])
+
+
+def _fence(held: Held) -> dict[str, object]:
+    return {"scope": held.scope, "key": held.key, "owner": held.owner}
+
+
+def _values(held: Held) -> dict[str, object]:
+    return {**_fence(held), "request_hash": held.request_hash, "method": held.method, "path": held.path}
+
+
+def _answer(response: StoredResponse) -> dict[str, object]:
+    return {
+        "status": response.progress.value,
+        "response_status": response.status,
+        "response_headers": orjson.dumps(response.headers).decode(),
+        "response_body": response.body,
+    }
+
+
+def _found(row: Row) -> Found:
+    owner, request_hash, progress, lapsed, status, headers, body = row
+    progress = Progress(progress)
+    response = None
+    if status is not None:
+        pairs = tuple((name, value) for name, value in orjson.loads(headers or "[]"))
+        response = StoredResponse(status, pairs, None if body is None else bytes(body))
+    return Found(owner, request_hash, progress, progress is Progress.STARTED and bool(lapsed), response)
+
+
+def _record(row: Row) -> Record:
+    scope, key, request_hash, owner, status, method, path, reserved, lease, completed, expires, code, size, now = row
+    return Record(
+        scope=scope,
+        key=key,
+        status=Progress(status),
+        method=method,
+        path=path,
+        request_hash=request_hash,
+        owner=owner,
+        reserved_at=aware_time(reserved),
+        lease_until=aware_time(lease),
+        completed_at=optional_time(completed),
+        expires_at=aware_time(expires),
+        response_status=code,
+        response_bytes=size,
+        lapsed=status == Progress.STARTED and aware_time(lease) < aware_time(now),
+    )

@@ -1,0 +1,189 @@
+"""Webhook endpoints as the store knows them. Each is a consumer of its own, with subscriptions like any other's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import orjson
+
+from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.core.retry import RetryPolicy, stored_policy
+from holdfast.core.text import sanitise
+from holdfast.stores.admin.actions import audited
+from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.messages.registry import Declaration, Subscription, register, registry_epoch, save_subscriptions
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+_REASON = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a tenant's events are posted to. Secrets and the values of headers are kept out of its repr.
+
+    `secrets` are those valid now, the newest first. `rate` is requests per second by all workers together,
+    `concurrency` how many of them one worker makes at once.
+    """
+
+    id: str
+    url: str = field(repr=False)
+    events: tuple[str, ...]
+    tenant: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
+    previous_until: datetime | None = None
+    rate: float | None = None
+    concurrency: int = 10
+    queue: str = "webhooks"
+    priority: int = 1
+    retry: RetryPolicy
+    created_at: datetime | None = None
+    disabled_at: datetime | None = None
+    disabled_reason: str | None = None
+
+    @property
+    def consumer(self) -> str:
+        """The name of its consumer, and of its circuit."""
+        return consumer_of(self.id)
+
+
+def consumer_of(id: str) -> str:
+    """The consumer that stands for an endpoint."""
+    return f"webhook:{id}"
+
+
+@operation
+def add_endpoint(endpoint: Endpoint, actor: str) -> Steps[None]:
+    """Stores an endpoint and subscribes its consumer from now on, in one transaction.
+
+    A transaction that looks at an old snapshot could take the epoch of another registration, and publishers would
+    never learn of this one: it is refused.
+    """
+    ((isolation,),) = yield Query("isolation")
+    if isolation != "read committed":
+        raise ConfigurationError(
+            f"a webhook cannot be added in a transaction with isolation {isolation}; use READ COMMITTED, or conn=None "
+            "to commit it on its own"
+        )
+    declaration = Declaration(endpoint.consumer, endpoint.queue, endpoint.priority, endpoint.retry)
+    subscriptions = [Subscription(pattern, endpoint.consumer, from_start=False) for pattern in endpoint.events]
+    yield from register([declaration], subscriptions, 0).start()
+    (secret,) = endpoint.secrets
+    yield Query(
+        "add_endpoint",
+        {
+            "id": endpoint.id,
+            "consumer": endpoint.consumer,
+            "url": endpoint.url,
+            "tenant": endpoint.tenant,
+            "events": list(endpoint.events),
+            "headers": orjson.dumps(dict(endpoint.headers)).decode(),
+            "secret": secret,
+            "rate": endpoint.rate,
+            "concurrency": endpoint.concurrency,
+        },
+    )
+    detail = {"events": list(endpoint.events), "tenant": endpoint.tenant}
+    yield audited(actor, "add", "webhook", endpoint.id, None, detail)
+
+
+@operation(reads=True)
+def endpoints() -> Steps[list[Endpoint]]:
+    """Every endpoint, oldest first."""
+    return [_endpoint(row) for row in (yield Query("endpoints"))]
+
+
+@operation(reads=True)
+def listed_endpoints() -> Steps[list[Endpoint]]:
+    """Every endpoint, oldest first, without its secrets."""
+    return [_endpoint(row) for row in (yield Query("listed_endpoints"))]
+
+
+@operation
+def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
+    """Makes no more deliveries for an endpoint and holds those there are; false when it was disabled before."""
+    yield Query("lock_registry")
+    if not (rows := (yield Query("disable_endpoint", {"id": id, "reason": sanitise(reason, _REASON)}))):
+        yield from _known(id)
+        return False
+    ((consumer, events),) = rows
+    epoch = yield from registry_epoch()
+    for pattern in _texts(events):
+        yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})
+    yield Query("pause_consumer", {"name": consumer})
+    yield audited(actor, "disable", "webhook", id, reason)
+    return True
+
+
+@operation
+def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
+    """Goes on with what was held, and with events from now on; false when it was not disabled."""
+    yield Query("lock_registry")
+    if not (rows := (yield Query("enable_endpoint", {"id": id}))):
+        yield from _known(id)
+        return False
+    ((consumer, events),) = rows
+    epoch = yield from registry_epoch()
+    # Made anew: one that only came back would catch up on everything that was published while it was disabled.
+    yield Query("forget_subscriptions", {"consumer": consumer})
+    again = [Subscription(pattern, consumer, from_start=False) for pattern in _texts(events)]
+    yield save_subscriptions(again, epoch + 1)
+    yield Query("resume_consumer", {"name": consumer})
+    yield audited(actor, "enable", "webhook", id, reason)
+    return True
+
+
+@operation
+def rotate_secret(id: str, secret: str, overlap: timedelta, actor: str, reason: str | None) -> Steps[None]:
+    """Signs with a new secret from now on, and for `overlap` with the one before as well."""
+    if not (yield Query("rotate_secret", {"id": id, "secret": secret, "overlap": overlap})):
+        raise _absent(id)
+    yield audited(actor, "rotate-secret", "webhook", id, reason, {"overlap_seconds": overlap.total_seconds()})
+
+
+@operation(reads=True)
+def living_workers() -> Steps[int]:
+    """How many workers share the endpoints' rate limits."""
+    ((count,),) = yield Query("living_workers")
+    return int(count)
+
+
+@operation(single=True)
+def serve_consumers(worker: str, consumers: Sequence[str]) -> Steps[None]:
+    """Says anew which consumers a worker serves."""
+    yield Query("serve_consumers", {"worker": worker, "consumers": list(consumers)})
+
+
+def _known(id: str) -> Steps[None]:
+    if not any(row[0] == id for row in (yield Query("listed_endpoints"))):
+        raise _absent(id)
+
+
+def _absent(id: str) -> NotFound:
+    return NotFound("webhook endpoint", id, "`holdfast webhooks list` shows those there are")
+
+
+def _endpoint(row: Row) -> Endpoint:
+    id, _, url, tenant, events, headers, secret, previous, previous_until, *rest = row
+    rate, concurrency, created, disabled, reason, queue, priority, retry = rest
+    return Endpoint(
+        id=str(id),
+        url=str(url),
+        events=_texts(events),
+        tenant=tenant,
+        headers=orjson.loads(headers),
+        secrets=tuple(one for one in (secret, previous) if one is not None),
+        previous_until=optional_time(previous_until),
+        rate=rate,
+        concurrency=concurrency,
+        queue=str(queue),
+        priority=priority,
+        retry=stored_policy(str(retry)),
+        created_at=aware_time(created),
+        disabled_at=optional_time(disabled),
+        disabled_reason=reason,
+    )
+
+
+def _texts(value: str | list[str]) -> tuple[str, ...]:
+    return tuple(orjson.loads(value) if isinstance(value, str) else value)

@@ -1,0 +1,1 @@
+"""Writing messages and their deliveries: publishing, broker intake, backfill, schedules, the registry, pruning."""

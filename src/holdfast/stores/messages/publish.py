@@ -1,0 +1,400 @@
+"""Publishing: a message and its deliveries, written together, in whoever's transaction it is."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.errors import ConfigurationError, KeyConflict
+from holdfast.core.events import payload
+from holdfast.core.events.pattern import candidates
+from holdfast.core.identity import delivery_id
+from holdfast.core.message import TENANT_HEADER, NewMessage
+from holdfast.core.retry import RetryPolicy
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
+
+# Large batches with conflict handling plan badly; plain ones do not.
+_CHUNK = 1000
+_KEYED_CHUNK = 100
+STREAMED = 100
+_TYPES = 10_000
+
+# An addressed message knows every subscription there will ever be: none of them is to catch up on it.
+_EVERY_EPOCH = 2**63 - 1
+
+_MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
+_KEYED = (*_MESSAGE, "key", "key_scope")
+_DELIVERY = (
+    "delivery_id",
+    "message_id",
+    "consumer",
+    "queue",
+    "priority",
+    "delivery_generation",
+    "max_attempts",
+    "delay",
+    "run_at",
+    "retry",
+)
+_FANNED_OUT = _DELIVERY[:6]
+_ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
+
+TAKE_LOCK = Query("lock_registry")
+"""On SQLite the first write of a transaction, or what stands for it: where it learns that it may not write."""
+
+
+class Target(NamedTuple):
+    """Where a subscription sends an event."""
+
+    consumer: str
+    queue: str
+    priority: int
+    generation: int
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """Who gets which events, as of one epoch. A list with an epoch holds every subscription up to it."""
+
+    epoch: int
+    targets: Mapping[str, tuple[Target, ...]]
+    _known: dict[str, tuple[Target, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def targets_of(self, type: str) -> tuple[Target, ...]:
+        """Everyone who gets events of this type, once each however many patterns match."""
+        known = self._known.get(type)
+        if known is None:
+            found: dict[str, Target] = {}
+            for pattern in candidates(type):
+                for target in self.targets.get(pattern, ()):
+                    found.setdefault(target.consumer, target)
+            if len(self._known) >= _TYPES:
+                self._known.clear()
+            known = self._known[type] = tuple(found.values())
+        return known
+
+    def names(self, consumers: Set[str]) -> bool:
+        """Whether one of these consumers gets anything."""
+        return any(target.consumer in consumers for found in self.targets.values() for target in found)
+
+
+@dataclass(slots=True)
+class Fanout:
+    """A producer's copy of the subscriptions; replaced whole when a publish finds that it is old.
+
+    `unsure` are consumers that this process subscribed in a caller's transaction, which may still roll back: a list
+    that names one of them is used where it was read, and is not remembered.
+    """
+
+    current: Subscriptions | None = field(default=None)
+    unsure: set[str] = field(default_factory=set)
+
+    def remember(self, found: Subscriptions) -> Subscriptions:
+        """Keeps a list for the publishes that follow, if it is sure to last."""
+        if not self.unsure or not found.names(self.unsure):
+            self.current = found
+        return found
+
+
+class Published(NamedTuple):
+    """A message that is in the store, and whether this call put it there."""
+
+    id: UUID
+    created: bool
+
+
+class Unmade(NamedTuple):
+    """Events without a key, that happen now, which are made while they are streamed in: the server need not wait."""
+
+    make: Callable[[], Iterator[NewMessage]]
+
+
+Messages = Sequence[NewMessage] | Unmade
+_Override = tuple[int | None, str | None]
+
+
+@operation
+def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[list[Published]]:
+    """Every message is stored with its deliveries, or was already there under its key; in the order given.
+
+    One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of the
+    same keys wait for each other and do not deadlock. `own` says that the connection is the store's: only there many
+    messages can be streamed in.
+    """
+    stored: dict[UUID, Published] = {}
+    subscriptions = fanout.current
+    if subscriptions is None:
+        subscriptions = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
+    if isinstance(messages, Unmade):
+        made: list[NewMessage] = []
+        newest = yield from _stream(_noted(messages.make(), made), made, subscriptions)
+        yield from _put_right(made, subscriptions, newest, fanout)
+        return [Published(m.id, True) for m in made]
+    newest = subscriptions.epoch
+    if (alone := _alone(messages, subscriptions)) and (published := (yield from _publish_alone(alone))):
+        return published
+    plain = [m for m in messages if m.key is None and not _unique(m)]
+    keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.key_scope or m.source, m.key))
+    if own and len(plain) >= STREAMED:
+        streamed = [m for m in plain if _now(m)]
+        plain = [m for m in plain if not _now(m)]
+        newest = yield from _stream(streamed, streamed, subscriptions)
+        stored.update((m.id, Published(m.id, True)) for m in streamed)
+    for chunk in _chunks(plain, _CHUNK):
+        rows = yield _insert("publish", _MESSAGE, chunk, subscriptions)
+        newest = max(newest, rows[0][0])
+        stored.update((m.id, Published(m.id, True)) for m in chunk)
+    for chunk in _chunks(keyed, _KEYED_CHUNK):
+        # Again for those whose first one was pruned between the two looks.
+        while missing := [m for m in chunk if m.id not in stored]:
+            rows = yield _insert("publish_keyed", _KEYED, missing, subscriptions)
+            created = {as_uuid(row[0]) for row in rows}
+            newest = max([newest, *(row[1] for row in rows)])
+            stored.update((id, Published(id, True)) for id in created)
+            if late := [m for m in missing if m.id not in created]:
+                stored.update((yield from find_first(late)))
+    for message in sorted(filter(_unique, messages), key=_unique_key):
+        stored[message.id] = yield from _publish_unique(message)
+    yield from _put_right([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
+    return [stored[m.id] for m in messages]
+
+
+def publish_alone(messages: Messages, fanout: Fanout) -> Operation[list[Published] | None] | None:
+    """`publish` for one message that goes to one consumer, as one statement, which needs no transaction around it.
+
+    None when these are not that. Its answer is none when the list of subscriptions was old; then nothing was stored.
+    """
+    if isinstance(messages, Unmade) or fanout.current is None:
+        return None
+    alone = _alone(messages, fanout.current)
+    return None if alone is None else Operation(lambda: _publish_alone(alone), single=True)
+
+
+@operation
+def write_first() -> Steps[None]:
+    """SQLite: takes the write lock in the caller's transaction before anything is read there.
+
+    A transaction that reads first is refused at its first write if another connection wrote meanwhile or is writing.
+    """
+    yield TAKE_LOCK
+
+
+def read_subscriptions(rows: Rows) -> Subscriptions:
+    """The rows of `subscriptions` as a list to fan out from."""
+    targets: dict[str, list[Target]] = {}
+    epoch = 0
+    for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
+        epoch = max(epoch, row_epoch)
+        if active:
+            target = Target(str(consumer), str(queue), priority, generation, tenant)
+            targets.setdefault(str(pattern), []).append(target)
+    return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
+
+
+def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout) -> Steps[None]:
+    """Mends what was written from a list that had become old.
+
+    Nobody has seen it yet: it is mended in the same transaction, or else work for a queue that is served no more, or a
+    consumer that has retired, would wait for ever.
+    """
+    if newest == subscriptions.epoch:
+        return
+    fresh = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
+    written, right = set(_fanned_out(created, subscriptions)), set(_fanned_out(created, fresh))
+    if wrong := [row[0] for row in written - right]:
+        yield Query("withdraw_deliveries", {"ids": wrong})
+    if absent := sorted(right - written, key=lambda row: str(row[0])):
+        yield insert_absent(absent, {m.id: _override(m) for m in created if m.retry is not None})
+
+
+def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object, _Override] | None = None) -> Query:
+    """Adds deliveries where they are absent: rows of `_FANNED_OUT`, and what messages override of their consumers'."""
+    batch = [(*row, *(overrides or {}).get(row[1], (None, None))) for row in rows]
+    return Query("insert_deliveries", batches={"deliveries": columns(_ABSENT, batch)})
+
+
+def _alone(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
+    """What stores one message without a key and its only delivery; none when there is more, or less, to store."""
+    if len(messages) != 1 or messages[0].key is not None or _unique(messages[0]):
+        return None
+    deliveries = _delivery_rows(messages, subscriptions)
+    if len(deliveries) != 1:
+        return None
+    values = (*_row(messages[0], subscriptions.epoch)[: len(_MESSAGE)], *deliveries[0])
+    return Query("publish_one", dict(zip((*_MESSAGE, *_DELIVERY), values, strict=True)))
+
+
+def _publish_alone(alone: Query) -> Steps[list[Published] | None]:
+    ((newest,),) = yield alone
+    known: Any = alone.values["sub_epoch"]
+    return None if newest > known else [Published(as_uuid(alone.values["id"]), True)]
+
+
+def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
+    rows = [_row(m, subscriptions.epoch)[: len(names)] for m in messages]
+    deliveries = _delivery_rows(messages, subscriptions)
+    batches = {"messages": columns(names, rows), "deliveries": columns(_DELIVERY, deliveries)}
+    return Query(name, batches=batches)
+
+
+def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:
+    """Stores messages and their deliveries as streams; returns the newest epoch. `made` are the messages, once read."""
+    epoch = subscriptions.epoch
+    rows = (
+        (m.id, m.type, m.source, m.payload, _headers(m), m.generation, _EVERY_EPOCH if m.addressed else epoch)
+        for m in messages
+    )
+    yield Query("load_messages", rows=rows)
+    deliveries = chain(_addressed(made), _fanned_out(made, subscriptions))
+    yield Query("load_deliveries", rows=(row[: len(_FANNED_OUT)] for row in deliveries))
+    ((newest,),) = yield Query("newest_epoch")
+    return max(epoch, int(newest))
+
+
+def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[NewMessage]:
+    for message in messages:
+        made.append(message)
+        yield message
+
+
+def _row(m: NewMessage, epoch: int) -> tuple[object, ...]:
+    """A message as the columns of `_KEYED`."""
+    known = _EVERY_EPOCH if m.addressed else epoch
+    return m.id, m.type, m.source, m.payload, _headers(m), m.generation, m.occurred_at, known, m.key, m.key_scope
+
+
+def _headers(message: NewMessage) -> str:
+    return orjson.dumps(message.headers).decode() if message.headers else "{}"
+
+
+def _now(message: NewMessage) -> bool:
+    """Whether it happens now and is due now, with its consumer's own retry policy."""
+    return (message.occurred_at, message.retry) == (None, None) and all(
+        (a.max_attempts, a.delay, a.run_at, a.retry) == (None, None, None, None) for a in message.addressed
+    )
+
+
+def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
+    for m in messages:
+        for address in m.addressed:
+            yield (
+                delivery_id(m.id, address.consumer),
+                m.id,
+                address.consumer,
+                address.queue,
+                address.priority,
+                m.generation,
+                address.max_attempts,
+                address.delay,
+                address.run_at,
+                _policy(address.retry),
+            )
+
+
+def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) -> Iterator[tuple[object, ...]]:
+    """Addressed messages go to their address alone; events go to whoever subscribed, and is their tenant's."""
+    for m in messages:
+        if m.addressed:
+            continue
+        for to in subscriptions.targets_of(m.type):
+            if to.tenant is not None and to.tenant != m.headers.get(TENANT_HEADER):
+                continue
+            # A consumer that came with a later deploy must not get work that only earlier workers would run.
+            generation = max(m.generation, to.generation)
+            yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
+
+
+def _delivery_rows(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> list[tuple[object, ...]]:
+    rows = list(_addressed(messages))
+    for m in messages:
+        attempts, policy = _override(m)
+        rows += ((*row, attempts, None, None, policy) for row in _fanned_out((m,), subscriptions))
+    return rows
+
+
+def _override(message: NewMessage) -> _Override:
+    """How many runs and which retry policy the deliveries of an event have; none where the consumer's own apply."""
+    return (None, None) if message.retry is None else (message.retry.attempts, _policy(message.retry))
+
+
+def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
+    """Which messages hold the keys of these already, by the id of each; `KeyConflict` for one of other content."""
+    keys = [(m.source, m.key, m.key_scope) for m in messages]
+    rows = yield Query("find_keyed", batches={"keys": columns(("source", "key", "key_scope"), keys)})
+    return dict(_first_ones(messages, rows))
+
+
+def _first_ones(messages: Sequence[NewMessage], rows: Rows) -> Iterator[tuple[UUID, Published]]:
+    # The same job's key from any source, before one that only shares the source.
+    first = {
+        (source, key, scope): (as_uuid(id), type, text)
+        for source, key, scope, _, id, type, text in sorted(rows, key=lambda row: bool(row[3]))
+    }
+    for m in messages:
+        if (m.source, m.key, m.key_scope) not in first:
+            continue
+        id, type, text = first[m.source, m.key, m.key_scope]
+        if type != m.type or not payload.same(str(text), m.payload):
+            raise KeyConflict(m.source, str(m.key), id)
+        yield m.id, Published(id, False)
+
+
+def _publish_unique(message: NewMessage) -> Steps[Published]:
+    (address,) = message.addressed
+    if message.key is not None:
+        raise ConfigurationError(
+            f"message {message.id} for {address.consumer} has both key= and unique=; a key dedupes for ever, unique "
+            "while it is unfinished: give one of them"
+        )
+    while True:
+        rows = yield Query(
+            "publish_unique",
+            {
+                "delivery_id": delivery_id(message.id, address.consumer),
+                "message_id": message.id,
+                "consumer": address.consumer,
+                "queue": address.queue,
+                "priority": address.priority,
+                "generation": message.generation,
+                "max_attempts": address.max_attempts,
+                "delay": address.delay,
+                "run_at": address.run_at,
+                "retry": _policy(address.retry),
+                "unique_key": address.unique,
+                "type": message.type,
+                "source": message.source,
+                "payload": message.payload,
+                "headers": _headers(message),
+                "occurred_at": message.occurred_at,
+                "sub_epoch": _EVERY_EPOCH,
+            },
+        )
+        if rows:
+            return Published(message.id, True)
+        held = yield Query("find_unique", {"consumer": address.consumer, "unique_key": address.unique})
+        if held:
+            return Published(as_uuid(held[0][0]), False)
+        # The one that held it finished in between: try again.
+
+
+def _unique(message: NewMessage) -> bool:
+    return any(address.unique is not None for address in message.addressed)
+
+
+def _unique_key(message: NewMessage) -> tuple[str, str]:
+    (address,) = message.addressed
+    return address.consumer, address.unique or ""
+
+
+def _policy(retry: RetryPolicy | None) -> str | None:
+    return None if retry is None else orjson.dumps(retry.to_json()).decode()
+
+
+def _chunks(messages: Sequence[NewMessage], size: int) -> Iterator[Sequence[NewMessage]]:
+    for start in range(0, len(messages), size):
+        yield messages[start : start + size]

@@ -1,0 +1,195 @@
+"""The registry: which consumers there are, what they subscribe to, and catching up so that they miss nothing."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+
+from holdfast.core.errors import NotFound
+from holdfast.core.events.pattern import check_pattern
+from holdfast.core.identity import delivery_id
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
+from holdfast.core.names import check_name
+from holdfast.core.redaction.redact import Redaction
+from holdfast.core.retry import RetryPolicy, stored_policy
+from holdfast.stores.admin.redaction import declare
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.messages.publish import insert_absent
+from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
+
+_BATCH = 1000
+_DECLARED = ("name", "queue", "priority", "max_attempts", "retry")
+_SUBSCRIBED = ("pattern", "consumer", "from_start")
+_DEFAULT = RetryPolicy.exponential()
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a consumer says of itself. Its policy is stored, so that any worker can decide for it."""
+
+    name: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    retry: RetryPolicy = _DEFAULT
+
+    def __post_init__(self) -> None:
+        check_name("consumer", self.name)
+        check_name("queue", self.queue)
+        check_priority(self.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A consumer's wish for all events that match a pattern, from the first one stored or from now on."""
+
+    pattern: str
+    consumer: str
+    from_start: bool = True
+
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer as the store knows it."""
+
+    name: str
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    generation: int
+    registered_at: datetime
+    paused_at: datetime | None
+    blocked_until: datetime | None
+    blocked_resource: str | None
+
+    @property
+    def declaration(self) -> Declaration:
+        return Declaration(self.name, self.queue, self.priority, self.retry)
+
+
+@operation
+def register(
+    declarations: Sequence[Declaration],
+    subscriptions: Sequence[Subscription],
+    generation: int,
+    secret: Collection[Redaction] = (),
+) -> Steps[bool]:
+    """Declares consumers, their subscriptions and what is secret; true when a consumer or subscription changed.
+
+    Running it again changes nothing. Publishers that are in flight do not know a new subscription; `catch_up` gives it
+    what they wrote.
+    """
+    if secret:
+        yield from declare(secret).start()
+    if not _differences(declarations, subscriptions, *(yield from _registry())):
+        return False
+    yield Query("lock_registry")
+    known, active, epoch = yield from _registry()
+    changed, added = _differences(declarations, subscriptions, known, active, epoch) or ([], [])
+    if changed:
+        # In one statement, however many there are: thousands of round trips made the start of a worker slow.
+        yield Query("save_consumers", {"generation": generation}, {"consumers": columns(_DECLARED, map(_row, changed))})
+    if renewed := [declaration.name for declaration in changed if declaration.name in known]:
+        yield Query("renew_epochs", {"consumers": renewed, "epoch": epoch + 1})
+    if added:
+        yield save_subscriptions(added, epoch + 1)
+    return bool(changed or added)
+
+
+def save_subscriptions(subscriptions: Sequence[Subscription], epoch: int) -> Query:
+    """Activates subscriptions under the registry's lock."""
+    rows = ((one.pattern, one.consumer, one.from_start) for one in subscriptions)
+    return Query("save_subscriptions", {"epoch": epoch}, {"subscriptions": columns(_SUBSCRIBED, rows)})
+
+
+@operation
+def retire(pattern: str, consumer: str) -> Steps[None]:
+    """Ends a subscription: no new deliveries, the ones that exist are still run."""
+    yield Query("lock_registry")
+    _, _, epoch = yield from _registry()
+    if not (yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})):
+        raise NotFound("active subscription", f"{pattern} -> {consumer}")
+
+
+@operation(reads=True)
+def consumers() -> Steps[list[Consumer]]:
+    """Every consumer that ever registered."""
+    return [_consumer(row) for row in (yield Query("consumers"))]
+
+
+@operation
+def catch_up() -> Steps[tuple[int, bool]]:
+    """Gives subscriptions a batch of messages whose publishers did not know them; says how many, and if more wait.
+
+    Safe to run in several processes at once: deliveries are inserted where absent, and a mark moves only from
+    where it was read.
+    """
+    added, more = 0, False
+    for mark_tx, mark_position, epoch, horizon in (yield Query("catch_up_marks")):
+        group = {"mark_tx": mark_tx, "mark_position": mark_position, "epoch": epoch}
+        late = yield Query("catch_up_scan", {**group, "horizon": horizon}, limit=_BATCH)
+        # Sorted, so that two processes that catch up at once wait for each other and do not deadlock.
+        deliveries = sorted((_late_delivery(row) for row in late if row[4] is not None), key=lambda row: str(row[0]))
+        if deliveries:
+            added += len((yield insert_absent(deliveries)))
+        scanned = {(row[0], row[1]) for row in late}
+        # A full batch may hide more below the horizon; a short one means that all of it was seen.
+        new_tx, new_position = (late[-1][0], late[-1][1]) if len(scanned) >= _BATCH else (horizon, 0)
+        more = more or len(scanned) >= _BATCH
+        yield Query("catch_up_advance", {**group, "new_tx": new_tx, "new_position": new_position})
+    return added, more
+
+
+def registry_epoch() -> Steps[int]:
+    """The newest epoch; a change under the registry's lock takes the one after it."""
+    _, _, epoch = yield from _registry()
+    return epoch
+
+
+def _late_delivery(row: Row) -> tuple[object, ...]:
+    _, _, id, generation, consumer, queue, priority, since = row
+    message_id = as_uuid(id)
+    return delivery_id(message_id, str(consumer)), message_id, consumer, queue, priority, max(generation, since)
+
+
+def _registry() -> Steps[tuple[dict[str, Consumer], set[tuple[str, str]], int]]:
+    known = {consumer.name: consumer for consumer in map(_consumer, (yield Query("consumers")))}
+    rows: Rows = yield Query("subscriptions")
+    active = {(str(row[0]), str(row[1])) for row in rows if row[6]}
+    return known, active, max((int(str(row[5])) for row in rows), default=0)
+
+
+def _differences(
+    declarations: Sequence[Declaration],
+    subscriptions: Sequence[Subscription],
+    known: dict[str, Consumer],
+    active: set[tuple[str, str]],
+    epoch: int,
+) -> tuple[list[Declaration], list[Subscription]] | None:
+    # Each once: one statement cannot write a row twice.
+    changed = {d.name: d for d in declarations if d.name not in known or known[d.name].declaration != d}
+    added = {(s.pattern, s.consumer): s for s in subscriptions if (s.pattern, s.consumer) not in active}
+    return (list(changed.values()), list(added.values())) if changed or added else None
+
+
+def _row(declaration: Declaration) -> tuple[object, ...]:
+    retry = orjson.dumps(declaration.retry.to_json()).decode()
+    return declaration.name, declaration.queue, declaration.priority, declaration.retry.attempts, retry
+
+
+def _consumer(row: Row) -> Consumer:
+    name, queue, priority, _, retry, generation, registered, paused, blocked, resource = row
+    return Consumer(
+        str(name),
+        str(queue),
+        priority,
+        stored_policy(str(retry)),
+        generation,
+        aware_time(registered),
+        optional_time(paused),
+        optional_time(blocked),
+        None if resource is None else str(resource),
+    )

@@ -1,0 +1,72 @@
+"""Schedules as the store knows them: what fires when, and how far it has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from holdfast.core.errors import NotFound
+from holdfast.core.message import NewMessage
+from holdfast.stores.admin.actions import audited
+from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.operation import Query, Steps, operation
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchedule:
+    """A schedule with how far it has fired, read at the database's time `now`."""
+
+    name: str
+    expression: str
+    tz: str
+    missed: str
+    last_at: datetime
+    paused_at: datetime | None
+    now: datetime
+
+
+@operation
+def save_schedules(declared: Sequence[tuple[str, str, str, str]]) -> Steps[None]:
+    """Declares schedules as (name, expression, tz, missed); a new one starts counting from now."""
+    for name, expression, tz, missed in declared:
+        yield Query("save_schedule", {"name": name, "expression": expression, "tz": tz, "missed": missed})
+
+
+@operation(reads=True)
+def schedules() -> Steps[list[StoredSchedule]]:
+    """Every schedule, by name."""
+    rows = yield Query("schedules")
+    return [
+        StoredSchedule(name, expression, tz, missed, aware_time(last), optional_time(paused), aware_time(now))
+        for name, expression, tz, missed, last, paused, now in rows
+    ]
+
+
+@operation
+def fire(schedule: StoredSchedule, messages: Sequence[NewMessage], occurrence: datetime, fanout: Fanout) -> Steps[int]:
+    """Publishes occurrences and notes how far it got; returns how many were new, none if another scheduler was first.
+
+    Each message's key is its occurrence: a scheduler that was paused and wakes up late fires nothing twice.
+    """
+    values = {"name": schedule.name, "last_at": schedule.last_at, "occurrence": occurrence}
+    if not (yield Query("advance_schedule", values)):
+        return 0
+    published = yield from publish(messages, fanout).start()
+    return sum(one.created for one in published)
+
+
+@operation
+def pause_schedule(name: str, actor: str, reason: str | None) -> Steps[None]:
+    """Fires nothing until it is resumed."""
+    if not (yield Query("pause_schedule", {"name": name})):
+        raise NotFound("schedule", name)
+    yield audited(actor, "pause", "schedule", name, reason)
+
+
+@operation
+def resume_schedule(name: str, actor: str, reason: str | None) -> Steps[bool]:
+    """Fires again; false when it was not paused."""
+    if not (yield Query("resume_schedule", {"name": name})):
+        return False
+    yield audited(actor, "resume", "schedule", name, reason)
+    return True

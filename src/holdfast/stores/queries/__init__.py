@@ -1,0 +1,1 @@
+"""Read-only queries: deliveries, messages, counts, pages, search, traces, health."""

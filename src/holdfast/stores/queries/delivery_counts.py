@@ -1,0 +1,147 @@
+"""Counts from indexes alone: exact up to a budget of half a million index entries, a lower bound beyond it.
+
+Which queues, consumers and failures exist is found by loose index scans, whose cost grows with their number. Each one is
+then counted to the end as long as the budget of the whole call lasts; PostgreSQL and SQLite read about ten entries in a
+microsecond. A count that the budget ended is `or_more`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.core.bounded_count import NONE, Tally
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, columns, operation
+from holdfast.stores.queries.query import Count, FailureGroup, page_size
+
+BUDGET = 500_000
+"""How many index entries one call counts; what fits is exact."""
+
+_FEW = 100
+_ROUNDS = 2
+_IN_FLIGHT = 50_000
+_ALL = 2**62
+_KINDS = 500
+_NEWEST = 2_000
+
+Kind = tuple[str | None, str]
+
+
+@operation(reads=True)
+def counts(*, exact: bool = False) -> Steps[list[Count]]:
+    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
+
+    `exact` ignores the budget and counts to the end, in a time that grows with what is not done.
+    """
+    most = _ALL if exact else _IN_FLIGHT
+    heads = yield Query("load_heads", limit=most)
+    lanes = [(state, queue, consumer) for queue, consumer, state, size, *_ in heads if size is None]
+    sized = yield from _sizes("load_sizes", "lanes", _LANE, lanes, _ALL if exact else _FEW)
+    sizes = dict(zip(lanes, sized, strict=True))
+    capped = sum(row[3] or 0 for row in heads) >= most
+    found = []
+    for row in heads:
+        queue, consumer, state, size, *_ = row
+        found.append(_count(row, sizes[state, queue, consumer][0] if size is None else Tally(size, capped)))
+    return [one for one in found if one.count]
+
+
+@operation(reads=True)
+def failure_groups(
+    limit: int = 50, consumers: Sequence[str] = (), kinds: Sequence[Kind] | None = None
+) -> Steps[list[FailureGroup]]:
+    """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all.
+
+    Of more than 500 groups, the first by fingerprint are looked at and those of the newest failures. `kinds` names the
+    groups to count instead.
+    """
+    limit = page_size(limit)
+    if kinds is None:
+        kinds = yield from _failure_kinds()
+    kinds = [kind for kind in kinds if not consumers or kind[1] in consumers]
+    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds, _FEW)), strict=True))
+    largest = sorted(counted, key=lambda kind: (-counted[kind][0], kind[0] is None, kind[0] or "", kind[1]))[:limit]
+    return (yield from _examples({kind: counted[kind] for kind in largest}))
+
+
+@operation(reads=True)
+def uncounted_groups() -> Steps[list[FailureGroup]]:
+    """`failure_groups`, all of them, without their sizes and their beginnings: a few look-ups for each."""
+    return (yield from _examples(dict.fromkeys((yield from _failure_kinds()), (NONE, (None,)))))
+
+
+def _failure_kinds() -> Steps[list[Kind]]:
+    kinds: list[Kind] = [(mark, consumer) for mark, consumer in (yield Query("failure_kinds", limit=_KINDS + 1))]
+    if len(kinds) > _KINDS:
+        newest = yield Query("recent_failure_kinds", limit=_NEWEST)
+        kinds = list(dict.fromkeys([*kinds, *((mark, consumer) for mark, consumer in newest)]))
+    return kinds
+
+
+def _examples(sizes: Mapping[Kind, tuple[Tally, Row]]) -> Steps[list[FailureGroup]]:
+    """The groups of these sizes, each with its newest dead letter."""
+    rows = yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(sizes)))
+    examples = {row[0]: row for row in rows}
+    return [_group(kind, sizes[kind], examples[n]) for n, kind in enumerate(sizes) if n in examples]
+
+
+@operation(reads=True)
+def group_size(consumer: str, group: str) -> Steps[Tally]:
+    """How many dead letters of a consumer failed alike."""
+    ((size, _),) = yield from _sizes("failure_sizes", "kinds", _KIND, [(group, consumer)], _FEW)
+    return size
+
+
+_LANE = ("n", "state", "queue", "consumer")
+_KIND = ("n", "fingerprint", "consumer")
+
+
+def _sizes(
+    name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]], bound: int
+) -> Steps[list[tuple[Tally, Row]]]:
+    """How many of each there are, with what else the statement returns.
+
+    Small ones are counted first. The large ones share the budget; what those that fit leave over goes to the rest.
+    """
+    every = dict(enumerate(items))
+    found: dict[int, tuple[Tally, Row]] = {}
+    unfinished = every
+    for _ in range(1 + _ROUNDS):
+        if not unfinished:
+            break
+        rows = yield _asked(name, batch, names, unfinished, bound)
+        found |= {n: (Tally(size, size >= bound), rest) for n, size, *rest in rows}
+        unfinished = {n: every[n] for n in unfinished if found[n][0].or_more}
+        left = BUDGET - sum(size for size, _ in found.values() if not size.or_more)
+        share = left // max(1, len(unfinished))
+        if share <= bound:
+            break
+        bound = share
+    return [found[n] for n in every]
+
+
+def _asked(name: str, batch: str, names: Sequence[str], items: dict[int, Sequence[object]], bound: int = _FEW) -> Query:
+    rows = [(n, *item) for n, item in items.items()]
+    return Query(name, {"bound": bound}, batches={batch: columns(names, rows)})
+
+
+def _count(row: Row, size: Tally) -> Count:
+    queue, consumer, state, _, oldest, now = row
+    return Count(queue, consumer, state, size, optional_time(oldest), aware_time(now))
+
+
+def _group(kind: Kind, counted: tuple[Tally, Row], example: Row) -> FailureGroup:
+    size, (first,) = counted
+    _, id, error_type, error, completed = example
+    fingerprint, consumer = kind
+    # Which deploys ran them, their runs say.
+    return FailureGroup(
+        fingerprint,
+        consumer,
+        error_type,
+        size,
+        optional_time(first),
+        optional_time(completed),
+        None,
+        None,
+        as_uuid(id),
+        error,
+    )

@@ -1,0 +1,190 @@
+"""Pages in a time that does not depend on how much there is.
+
+A list goes by id, newest first. What an index in that order serves is read at once. For anything else no index is
+kept, because each would cost every write: a page scans a bounded number of deliveries, returns what matches, and
+says where to continue. So a page may hold less than was asked for, even nothing, and not be the last. Only among dead
+letters, which are counted elsewhere, an empty page is the last: the scan continues until something matches. A type is
+not a column of theirs and not counted: narrowed by type, their scan is bounded, too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from holdfast.core.delivery import Status
+from holdfast.core.identity import uuid7
+from holdfast.core.message import Message
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.queries.query import MAX_PAGE, Filter, Listed, conditions, page_size, read_listed, read_message
+
+T = TypeVar("T")
+
+STRETCH = 5_000
+_STRETCHES = 2
+_UNFINISHED_READ = 20_000
+_UNFINISHED = {Status.PENDING, Status.IN_FLIGHT}
+_SKEW = timedelta(days=1)
+_LOOKED_UP = {
+    "where_type": "where_type_looked_up",
+    "where_type_below": "where_type_below_looked_up",
+    "where_consumers": "where_consumers_looked_up",
+}
+
+
+class Slice(NamedTuple, Generic[T]):
+    """A page. `next` is where the following one begins, as `before`; none when there is nothing below."""
+
+    items: list[T]
+    next: UUID | None
+
+
+@operation(reads=True)
+def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[Listed]]:
+    """A page of deliveries, newest first; it looks back over a bounded stretch at most."""
+    limit, before = page_size(limit), _begin(wanted, before)
+    if wanted.statuses and set(wanted.statuses) <= _UNFINISHED and wanted.ids is None:
+        few = yield from _unfinished(wanted)
+        if len(few) <= _UNFINISHED_READ:
+            return (yield from _among(wanted, few, limit, before))
+    base = _by_id(wanted)
+    if base == wanted:
+        return _full((yield from _deliveries(wanted, limit, before, None)), limit)
+    found: list[Listed] = []
+    stretches = 0
+    counted = base != Filter() and wanted.type is None
+    while stretches < _STRETCHES or (not found and counted):
+        # Larger and larger: what is that far back is not found sooner in small steps.
+        size = STRETCH * 2 ** max(0, min(stretches - 1, 4))
+        stretches += 1
+        lowest = yield from _far("far_delivery", *conditions(base), "where_before", before, size)
+        found += yield from _deliveries(wanted, limit - len(found), before, lowest)
+        if len(found) == limit:
+            return Slice(found, found[-1].delivery.id)
+        if lowest is None:
+            return Slice(found, None)
+        before = lowest
+    return Slice(found, before)
+
+
+@operation(reads=True)
+def message_page(
+    *,
+    type: str | None = None,
+    source: str | None = None,
+    key: str | None = None,
+    limit: int = 50,
+    before: UUID | None = None,
+) -> Steps[Slice[Message]]:
+    """A page of messages, newest first; it looks back over a bounded stretch at most. A key is looked up."""
+    limit = page_size(limit)
+    values: dict[str, object] = {}
+    where: list[str] = []
+    for name, given in (("type", type), ("source", source), ("key", key)):
+        if given is not None:
+            where.append(f"where_message_{name}")
+            values[name] = given
+    if type is not None and type.endswith(".*"):
+        where[0], values = "where_type_below", {**values, "type_prefix": type[:-1]}
+    if key is not None or not where:
+        messages = yield from _messages(tuple(where), values, limit, before, None)
+        return Slice(messages, messages[-1].id if len(messages) == limit else None)
+    found: list[Message] = []
+    for _ in range(_STRETCHES):
+        lowest = yield from _far("far_message", (), {}, "where_message_before", before)
+        found += yield from _messages(tuple(where), values, limit - len(found), before, lowest)
+        if len(found) == limit:
+            return Slice(found, found[-1].id)
+        if lowest is None:
+            return Slice(found, None)
+        before = lowest
+    return Slice(found, before)
+
+
+def _unfinished(wanted: Filter) -> Steps[list[UUID]]:
+    """The unfinished deliveries of the consumers and queue that are asked for, up to a bound, in no order."""
+    narrow, values = conditions(Filter(consumers=wanted.consumers, queue=wanted.queue))
+    values["statuses"] = [status.value for status in wanted.statuses]
+    rows = yield Query("unfinished_deliveries", values, slots=(("narrow", narrow),), limit=_UNFINISHED_READ + 1)
+    return [as_uuid(row[0]) for row in rows]
+
+
+def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> Steps[Slice[Listed]]:
+    """A page of those with one of these ids."""
+    left = sorted((id for id in ids if before is None or id < before), reverse=True)
+    found: list[Listed] = []
+    for at in range(0, len(left), MAX_PAGE):
+        some = replace(wanted, ids=tuple(left[at : at + MAX_PAGE]))
+        found += yield from _deliveries(some, limit - len(found), before, None)
+        if len(found) == limit:
+            return Slice(found, found[-1].delivery.id)
+    return Slice(found, None)
+
+
+def _begin(wanted: Filter, before: UUID | None) -> UUID | None:
+    """Ids begin with their time, as the clock of who made them had it: what ended before `until` was made before."""
+    if wanted.until is None:
+        return before
+    try:
+        top = uuid7(max(0, int((wanted.until + _SKEW).timestamp() * 1000)), 0)
+    except (ValueError, OverflowError):
+        return before
+    return top if before is None else min(top, before)
+
+
+def _by_id(wanted: Filter) -> Filter:
+    """What of a filter is served by an index in the order of ids."""
+    if wanted.ids is not None or wanted.message_id is not None:
+        return wanted
+    if wanted.dead and wanted.group is not None:
+        return Filter(dead=True, group=wanted.group)
+    if wanted.dead and len(wanted.consumers) == 1:
+        return Filter(dead=True, consumers=wanted.consumers)
+    if wanted.dead or wanted.discarded is True or wanted.statuses == (Status.FAILED,):
+        return Filter(statuses=(Status.FAILED,))
+    return Filter()
+
+
+def _full(items: list[Listed], limit: int) -> Slice[Listed]:
+    return Slice(items, items[-1].delivery.id if len(items) == limit else None)
+
+
+def _far(
+    name: str,
+    where: tuple[str, ...],
+    values: Mapping[str, object],
+    below: str,
+    before: UUID | None,
+    size: int = STRETCH,
+) -> Steps[UUID | None]:
+    """The last id of the stretch that begins below `before`; none when the stretch holds all there is."""
+    if before is not None:
+        where, values = (*where, below), {**values, "before": before}
+    rows = yield Query(name, values, slots=(("where", where),), limit=size - 1)
+    return as_uuid(rows[0][0]) if rows else None
+
+
+def _deliveries(wanted: Filter, limit: int, before: UUID | None, lowest: UUID | None) -> Steps[list[Listed]]:
+    where, values = conditions(wanted)
+    if wanted.ids is None:
+        # Delivery by delivery: a planner that knows how rare something is would look for it among all there is.
+        where = tuple(_LOOKED_UP.get(name, name) for name in where)
+    if before is not None:
+        where, values = (*where, "where_before"), {**values, "before": before}
+    if lowest is not None:
+        where, values = (*where, "where_from"), {**values, "lowest": lowest}
+    rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=limit)
+    return [read_listed(row) for row in rows]
+
+
+def _messages(
+    where: tuple[str, ...], values: Mapping[str, object], limit: int, before: UUID | None, lowest: UUID | None
+) -> Steps[list[Message]]:
+    if before is not None:
+        where, values = (*where, "where_message_before"), {**values, "before": before}
+    if lowest is not None:
+        where, values = (*where, "where_message_from"), {**values, "lowest": lowest}
+    rows = yield Query("list_messages", values, slots=(("where", where),), limit=limit)
+    return [read_message(row) for row in rows]

@@ -1,0 +1,342 @@
+"""Reading: deliveries, messages and runs, by filter and page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.bounded_count import Tally
+from holdfast.core.delivery import Delivery, Status, read_history
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.identity import delivery_range
+from holdfast.core.message import Message
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, operation
+
+MAX_PAGE = 1000
+_DELIVERY = (
+    "id",
+    "message_id",
+    "consumer",
+    "queue",
+    "priority",
+    "generation",
+    "status",
+    "run_at",
+    "attempts",
+    "max_attempts",
+    "fence",
+    "lease_until",
+    "locked_by",
+    "suspect",
+    "holds",
+    "expiries",
+    "last_error",
+    "error_type",
+    "fingerprint",
+    "first_failed_at",
+    "failure_history",
+    "created_at",
+    "claimed_at",
+    "completed_at",
+    "discarded_at",
+)
+_TIMES = tuple(name for name in _DELIVERY if name.endswith("_at") or name == "lease_until")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """The one query value for list, replay and discard. Everything given must hold.
+
+    `type` is a type, or a prefix such as `order.*`. `error_type` is the name of an exception, with or without its module.
+    `group` is an error fingerprint. `since` and `until` look at
+    when a delivery ended, or else when it was made.
+    `dead` asks for dead letters: failed and not discarded. `replayed` asks for what was a dead letter and was replayed,
+    however it stands now.
+    """
+
+    ids: tuple[UUID, ...] | None = None
+    statuses: tuple[Status, ...] = ()
+    dead: bool = False
+    replayed: bool = False
+    discarded: bool | None = None
+    consumers: tuple[str, ...] = ()
+    queue: str | None = None
+    type: str | None = None
+    error_type: str | None = None
+    group: str | None = None
+    message_id: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A delivery with what its message is."""
+
+    delivery: Delivery
+    type: str
+    source: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The append-only record of one attempt. `detail` is what its handler brought to light beside the outcome."""
+
+    attempt: int
+    fence: int
+    outcome: str
+    error_type: str | None
+    error: str | None
+    trace: str | None
+    worker: str
+    started_at: datetime | None
+    completed_at: datetime
+    detail: Mapping[str, object] | None = None
+    generation: int | None = None
+    """The generation of the worker that ran it; none when a lease expired, or before it was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Dead letters of one consumer that failed alike.
+
+    The generations are those of the workers that made the first and the newest failing run, none when unknown. `frame`
+    is where it broke in the application's own code, as `file:line in function`.
+    """
+
+    fingerprint: str | None
+    consumer: str
+    error_type: str | None
+    count: Tally
+    first_failed_at: datetime | None
+    last_failed_at: datetime | None
+    first_generation: int | None
+    last_generation: int | None
+    example: UUID
+    last_error: str | None
+    frame: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many deliveries of a queue and consumer are in a state, since when, at the database's time `now`."""
+
+    queue: str
+    consumer: str
+    state: str
+    count: Tally
+    oldest_at: datetime | None
+    now: datetime
+
+
+@operation(reads=True)
+def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[list[Listed]]:
+    """A page of deliveries, newest first; pass the last id as `before` for the next."""
+    where, values = conditions(wanted)
+    if before is not None:
+        where, values = (*where, "where_before"), {**values, "before": before}
+    rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=page_size(limit))
+    return [read_listed(row) for row in rows]
+
+
+@operation(reads=True)
+def deliveries_of(message_id: UUID) -> Steps[list[Listed]]:
+    """All deliveries of one message, by consumer."""
+    low, high = delivery_range(message_id)
+    rows = yield Query("message_deliveries", {"message_id": message_id, "low": low, "high": high})
+    return [read_listed(row) for row in rows]
+
+
+@operation(reads=True)
+def messages(
+    *,
+    id: UUID | None = None,
+    type: str | None = None,
+    source: str | None = None,
+    key: str | None = None,
+    limit: int = 50,
+    before: UUID | None = None,
+) -> Steps[list[Message]]:
+    """A page of messages, newest first; pass the last id as `before` for the next. `type` may be a prefix (`a.*`)."""
+    given = {"message_id": id, "type": type, "source": source, "key": key, "before": before}
+    fragments = {"message_id": "id", "type": "type", "source": "source", "key": "key", "before": "before"}
+    values = {name: value for name, value in given.items() if value is not None}
+    where = tuple(f"where_message_{fragments[name]}" for name in values)
+    if type is not None and type.endswith(".*"):
+        values["type_prefix"] = type[:-1]
+        where = tuple("where_type_below" if name == "where_message_type" else name for name in where)
+    rows = yield Query("list_messages", values, slots=(("where", where),), limit=page_size(limit))
+    return [read_message(row) for row in rows]
+
+
+@operation(reads=True)
+def runs(delivery_id: UUID) -> Steps[list[Run]]:
+    """The recorded attempts of a delivery, in order."""
+    rows = yield Query("runs", {"delivery_id": delivery_id})
+    return [read_run(row) for row in rows]
+
+
+@operation(reads=True)
+def outlook(consumers: Sequence[str], queues: Sequence[str] | None = None) -> Steps[timedelta | None]:
+    """How long until something of these consumers may be claimed or taken over; none when nothing is left."""
+    values = {"consumers": list(consumers), "queues": None if queues is None else list(queues)}
+    ((next_at, now),) = yield Query("outlook", values)
+    return None if next_at is None else aware_time(next_at) - aware_time(now)
+
+
+@operation(reads=True)
+def clock() -> Steps[datetime]:
+    """The database's own time."""
+    rows = yield Query("clock")
+    return aware_time(rows[0][0])
+
+
+def read_run(row: Row) -> Run:
+    attempt, fence, outcome, error_type, error, trace, worker, started, completed, detail, generation = row
+    return Run(
+        attempt,
+        fence,
+        outcome,
+        error_type,
+        error,
+        trace,
+        worker,
+        optional_time(started),
+        aware_time(completed),
+        None if detail is None else orjson.loads(detail),
+        generation,
+    )
+
+
+def page_size(limit: int) -> int:
+    """The limit, if a page may be that long."""
+    if not 1 <= limit <= MAX_PAGE:
+        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+    return limit
+
+
+def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The fragments and values that make a statement's `{where}` slot hold exactly what was asked for."""
+    where: list[str] = []
+    values: dict[str, object] = {}
+
+    def add(fragment: str, **given: object) -> None:
+        where.append(fragment)
+        values.update(given)
+
+    if wanted.ids is not None:
+        add("where_ids", ids=list(wanted.ids))
+    if wanted.dead:
+        # A literal status, here and below, so that a partial index serves.
+        add("where_failed")
+        add("where_not_discarded")
+    if wanted.replayed:
+        add("where_replayed")
+    if len(wanted.statuses) == 1:
+        add(f"where_{wanted.statuses[0].value}")
+    elif wanted.statuses:
+        add("where_status", statuses=[status.value for status in wanted.statuses])
+    if wanted.discarded is not None:
+        add("where_discarded" if wanted.discarded else "where_not_discarded")
+    if wanted.dead and len(wanted.consumers) == 1:
+        # Equal to one: so that an index by consumer serves in the order of ids.
+        add("where_consumer", consumer=wanted.consumers[0])
+    elif wanted.consumers:
+        add("where_consumers", consumers=list(wanted.consumers))
+    if wanted.error_type is not None:
+        # A built-in error is stored without its module, any other with it.
+        add("where_error_type", error_type=wanted.error_type.removeprefix("builtins."))
+    for name in ("queue", "group", "since", "until"):
+        if (value := getattr(wanted, name)) is not None:
+            add(f"where_{name}", **{name: value})
+    if wanted.type is not None and wanted.type.endswith(".*"):
+        add("where_type_below", type_prefix=wanted.type[:-1])
+    elif wanted.type is not None:
+        add("where_type", type=wanted.type)
+    if wanted.message_id is not None:
+        low, high = delivery_range(wanted.message_id)
+        add("where_message", message_id=wanted.message_id, low=low, high=high)
+    return tuple(where), values
+
+
+def read_listed(row: Sequence[object]) -> Listed:
+    *columns, type, source, key = row
+    return Listed(_delivery(columns), str(type), str(source), None if key is None else str(key))
+
+
+def _delivery(row: Row) -> Delivery:
+    read = dict(zip(_DELIVERY, row, strict=True))
+    for name in ("id", "message_id"):
+        read[name] = as_uuid(read[name])
+    for name in _TIMES:
+        read[name] = optional_time(read[name])
+    history = read["failure_history"]
+    read["failure_history"] = () if history is None else read_history(orjson.loads(str(history)))
+    read["status"] = Status(str(read["status"]))
+    read["suspect"] = bool(read["suspect"])
+    return Delivery(**read)
+
+
+def read_message(row: Row) -> Message:
+    id, type, source, key, payload, headers, generation, occurred, position = row
+    return Message(
+        id=as_uuid(id),
+        type=str(type),
+        source=str(source),
+        key=None if key is None else str(key),
+        payload=str(payload),
+        headers=orjson.loads(str(headers)),
+        generation=generation,
+        occurred_at=aware_time(occurred),
+        position=position,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """A subscription as the store knows it; a retired one gets nothing new."""
+
+    pattern: str
+    consumer: str
+    active: bool
+
+
+@operation(reads=True)
+def paused_queues() -> Steps[dict[str, datetime]]:
+    """The queues that are paused, and since when."""
+    rows = yield Query("queues")
+    return {str(name): at for name, paused in rows if (at := optional_time(paused)) is not None}
+
+
+@operation(reads=True)
+def subscribed() -> Steps[list[Subscribed]]:
+    """Every subscription ever made, by consumer and pattern."""
+    rows = yield Query("subscriptions")
+    found = [Subscribed(str(row[0]), str(row[1]), bool(row[6])) for row in rows]
+    return sorted(found, key=lambda one: (one.consumer, one.pattern))
+
+
+@operation(reads=True)
+def messages_with(ids: Sequence[UUID]) -> Steps[dict[UUID, Message]]:
+    """The messages with these ids; what is absent was pruned or never was."""
+    found = [read_message(row) for row in (yield Query("find_messages", {"ids": list(ids)}))]
+    return {message.id: message for message in found}
+
+
+@operation(reads=True)
+def prunable_messages(ceiling: UUID, older_than: timedelta, *, discarded: bool = False) -> Steps[int]:
+    """How many messages a pruning would remove after it removed the deliveries."""
+    slots = (("unless", ("unless_set_aside",) if discarded else ()),)
+    rows = yield Query("prunable_messages", {"ceiling": ceiling, "older_than": older_than}, slots=slots)
+    return int(rows[0][0])
+
+
+@operation(reads=True)
+def first_trace(delivery_id: UUID) -> Steps[str | None]:
+    """The traceparent of the first recorded run of a delivery; none when it left none."""
+    rows = yield Query("first_trace", {"delivery_id": delivery_id})
+    return None if not rows or rows[0][0] is None else str(rows[0][0])

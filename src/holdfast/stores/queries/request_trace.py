@@ -1,0 +1,66 @@
+"""Trails: what one request left behind, found by its id alone and read in a fixed number of queries per page."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from holdfast.core.identity import delivery_range
+from holdfast.core.message import Message
+from holdfast.stores.admin.actions import AuditEntry, read_entry
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Columns, Query, Steps, operation
+from holdfast.stores.queries.query import Listed, Run, read_listed, read_message, read_run
+
+FIRST = UUID(int=0)
+_LAST = 2**63 - 1
+
+
+@operation(reads=True)
+def request_messages(request_id: str, limit: int, after: UUID = FIRST) -> Steps[list[Message]]:
+    """The messages that carry this request id, oldest first, after a message's id."""
+    rows = yield Query("request_messages", {"request_id": request_id, "after": after}, limit=limit)
+    return [read_message(row) for row in rows]
+
+
+@operation(reads=True)
+def request_audit(request_id: str, limit: int) -> Steps[list[AuditEntry]]:
+    """What operators did in this request, newest first."""
+    values = {"request_id": request_id, "before": _LAST}
+    rows = yield Query("audit", values, slots=(("where", ("where_audit_request",)),), limit=limit)
+    return [read_entry(row) for row in rows]
+
+
+@operation(reads=True)
+def trail_deliveries(messages: Sequence[UUID], most: int) -> Steps[dict[UUID, list[Listed]]]:
+    """The deliveries of these messages, by consumer; of each message at most so many."""
+    ranges = [delivery_range(id) for id in messages]
+    batch: Columns = {
+        "message_id": list(messages),
+        "low": [low for low, _ in ranges],
+        "high": [high for _, high in ranges],
+    }
+    found: dict[UUID, list[Listed]] = {}
+    for row in (yield Query("trail_deliveries", {"most": most}, {"messages": batch})):
+        listed = read_listed(row)
+        found.setdefault(listed.delivery.message_id, []).append(listed)
+    return {id: sorted(own, key=lambda one: one.delivery.consumer) for id, own in found.items()}
+
+
+@operation(reads=True)
+def trail_runs(deliveries: Sequence[UUID], most: int) -> Steps[dict[UUID, list[Run]]]:
+    """The last recorded attempts of these deliveries, in order; of each delivery at most so many."""
+    found: dict[UUID, list[Run]] = {}
+    batch: Columns = {"delivery_id": list(deliveries)}
+    for id, *row in (yield Query("trail_runs", {"most": most}, {"deliveries": batch})):
+        found.setdefault(as_uuid(id), []).insert(0, read_run(row))
+    return found
+
+
+@operation(reads=True)
+def trail_audit(deliveries: Sequence[UUID], most: int) -> Steps[dict[UUID, list[AuditEntry]]]:
+    """What operators did to these deliveries, newest first; of each delivery at most so many."""
+    found: dict[UUID, list[AuditEntry]] = {}
+    batch: Columns = {"delivery_id": list(deliveries)}
+    for row in (yield Query("trail_audit", {"most": most}, {"deliveries": batch})):
+        entry = read_entry(row)
+        found.setdefault(UUID(entry.target), []).append(entry)
+    return found

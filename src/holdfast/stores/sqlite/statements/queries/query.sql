@@ -1,0 +1,113 @@
+-- fragment: delivery
+d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.status, d.run_at, d.attempts,
+coalesce(d.max_attempts, c.max_attempts),
+d.fence, d.lease_until, d.locked_by, d.suspect, d.holds, d.expiries, d.last_error, d.error_type,
+d.fingerprint, d.first_failed_at, d.failure_history, d.created_at, d.claimed_at, d.completed_at, d.discarded_at
+
+-- fragment: message
+m.id, m.type, m.source, m.key, m.payload, m.headers, m.generation, m.occurred_at, m.position
+
+-- name: list_deliveries
+-- A page of deliveries, newest first, with what their message is.
+select {delivery}, m.type, m.source, m.key
+from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
+where true {where}
+order by d.id desc limit :limit
+
+-- name: message_deliveries
+-- All deliveries of one message; they are neighbours in the index.
+select {delivery}, m.type, m.source, m.key
+from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
+where d.id between :low and :high and d.message_id = :message_id
+order by d.consumer
+
+-- fragment: where_ids
+and d.id in (select value from json_each(:ids))
+-- fragment: where_before
+and d.id < :before
+-- fragment: where_status
+and d.status in (select value from json_each(:statuses))
+-- fragment: where_pending
+and d.status = 'pending'
+-- fragment: where_in_flight
+and d.status = 'in_flight'
+-- fragment: where_delivered
+and d.status = 'delivered'
+-- fragment: where_failed
+and d.status = 'failed'
+-- fragment: where_discarded
+and d.status = 'failed' and d.discarded_at is not null
+-- fragment: where_not_discarded
+and d.discarded_at is null
+-- fragment: where_replayed
+and d.failure_history <> '[]'
+-- fragment: where_consumers
+and d.consumer in (select value from json_each(:consumers))
+-- fragment: where_consumer
+and d.consumer = :consumer
+-- fragment: where_queue
+and d.queue = :queue
+-- fragment: where_error_type
+and (d.error_type = :error_type or substr(d.error_type, -length(:error_type) - 1) = '.' || :error_type)
+-- fragment: where_group
+and d.fingerprint = :group
+-- fragment: where_message
+and d.message_id = :message_id and d.id between :low and :high
+-- fragment: where_type
+and m.type = :type
+-- fragment: where_since
+and coalesce(d.completed_at, d.created_at) >= :since
+-- fragment: where_until
+and coalesce(d.completed_at, d.created_at) < :until
+
+-- name: list_messages
+-- A page of messages, newest first.
+select {message} from {hf}message m where true {where} order by m.id desc limit :limit
+
+-- fragment: where_message_before
+and m.id < :before
+-- fragment: where_message_type
+and m.type = :type
+-- fragment: where_message_source
+and m.source = :source
+-- fragment: where_message_key
+and m.key = :key and m.source in (
+  with recursive known (source) as (
+    select min(s.source) from {hf}message s where s.key is not null
+    union all
+    select (select min(n.source) from {hf}message n where n.key is not null and n.source > known.source)
+    from known where known.source is not null)
+  select known.source from known where known.source is not null)
+-- fragment: where_message_id
+and m.id = :message_id
+
+-- name: runs
+-- What happened in each recorded attempt of a delivery.
+select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, r.started_at, r.completed_at, r.detail,
+       r.generation
+from {hf}run r where r.delivery_id = :delivery_id order by r.fence
+
+-- name: clock
+-- The database's own time, the only clock that decides.
+select {now}
+
+-- name: outlook
+-- When the next delivery of these consumers and queues may be claimed or taken over, and the time now.
+select min(o.at), {now} from (
+  select max(d.run_at, coalesce(c.blocked_until, d.run_at)) as at from {hf}delivery d
+  left join {hf}queue q on q.name = d.queue
+  left join {hf}consumer c on c.name = d.consumer
+  where d.status = 'pending' and d.consumer in (select value from json_each(:consumers))
+    and q.paused_at is null and c.paused_at is null
+    and d.consumer not in (select p.name from {hf}projector p where p.held_until > {now})
+    and (:queues is null or d.queue in (select value from json_each(:queues)))
+  union all
+  select max(d.lease_until, coalesce(w.alive_until, d.lease_until)) from {hf}delivery d
+  left join {hf}worker w on w.id = d.locked_by
+  where d.status = 'in_flight' and d.consumer in (select value from json_each(:consumers))
+    and (:queues is null or d.queue in (select value from json_each(:queues)))) o
+
+-- name: first_trace
+-- The trace of the first recorded run of a delivery that has one.
+select json_extract(r.detail, '$.traceparent') from {hf}run r
+where r.delivery_id = :delivery_id and r.detail is not null order by r.fence limit 1

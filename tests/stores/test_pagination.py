@@ -1,0 +1,200 @@
+"""Pages that look back over a bounded stretch: together they hold everything once, and none reads more."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from holdfast.core.change import DeadLetter, Deliver
+from holdfast.core.delivery import Status
+from holdfast.core.message import Address
+from holdfast.stores.operation import Operation
+from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.protocol import Store
+from holdfast.stores.queries import pagination
+from holdfast.stores.queries.pagination import Slice, delivery_page, message_page
+from holdfast.stores.queries.query import Filter, Listed, deliveries
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.servers.postgres import PostgresServer
+from tests.stores.backlog import Heap, pile, pile_sqlite
+from tests.stores.build import claim_all, failure, finish, job, message, put, register_consumers, sql
+from tests.stores.explain import session, sqlite_plan
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of three rows."""
+    monkeypatch.setattr(pagination, "STRETCH", 3)
+
+
+async def in_pages(store: Store, page: Callable[..., Operation[Slice[T]]], *given: Any, **more: Any) -> list[list[T]]:
+    """What every page holds, from the first to the last."""
+    found: list[list[T]] = []
+    before: UUID | None = None
+    while True:
+        items, following = await store.run(page(*given, before=before, **more))
+        found.append(items)
+        if following is None:
+            return found
+        assert before is None or following < before, "each begins further down"
+        before = following
+
+
+async def mixed(store: Store) -> None:
+    """Forty deliveries of two consumers and three types, in every state."""
+    await register_consumers(store, {"mail": [], "export": []})
+    for n in range(20):
+        to = [Address(consumer="mail"), Address(consumer="export", queue="slow")]
+        await put(store, message(type=f"order.t{n % 3}", key=f"k{n}", source=f"s{n % 2}", addressed=to))
+    for n, claimed in enumerate(await claim_all(store, limit=32)):
+        if n % 4 != 3:
+            await finish(store, claimed, (Deliver(), DeadLetter())[n % 2], error=failure() if n % 2 else None)
+
+
+FILTERS = [
+    Filter(),
+    Filter(dead=True),
+    Filter(dead=True, consumers=("export",)),
+    Filter(dead=True, type="order.t1"),
+    Filter(dead=True, error_type="nothing"),
+    Filter(statuses=(Status.PENDING,)),
+    Filter(statuses=(Status.PENDING, Status.IN_FLIGHT), queue="slow"),
+    Filter(statuses=(Status.DELIVERED,)),
+    Filter(statuses=(Status.DELIVERED, Status.FAILED), type="order.*"),
+    Filter(consumers=("mail",), type="order.t2"),
+    Filter(consumers=("nobody",)),
+    Filter(discarded=True),
+]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("limit", [1, 4, 100])
+async def test_the_pages_together_hold_exactly_what_the_list_does(store: Store, limit: int) -> None:
+    await mixed(store)
+    for wanted in FILTERS:
+        pages = await in_pages(store, delivery_page, wanted, limit)
+        expected: list[Listed] = await store.run(deliveries(wanted, 1000))
+        assert [one for page in pages for one in page] == expected, wanted
+        assert max(map(len, pages)) <= limit
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_page_may_be_empty_and_not_the_last(store: Store) -> None:
+    await mixed(store)
+    pages = await in_pages(store, delivery_page, Filter(consumers=("nobody",)), 10)
+    assert pages == [[]] * len(pages)
+    assert len(pages) == 7, "forty rows in two stretches of three a page"
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Filter(dead=True, consumers=("rare",)),
+        Filter(dead=True, consumers=("rare",), queue="default"),
+        Filter(dead=True, queue="rare"),
+        Filter(dead=True, error_type="KeyError"),
+        Filter(statuses=(Status.PENDING,), consumers=("rare",)),
+        Filter(statuses=(Status.PENDING, Status.IN_FLIGHT), queue="rare"),
+    ],
+)
+async def test_a_list_with_a_count_never_begins_with_an_empty_page(store: Store, wanted: Filter) -> None:
+    """The three that match are the oldest, behind many stretches of others."""
+    await put(store, *(job("rare", queue=wanted.queue or "default") for _ in range(3)))
+    if wanted.dead:
+        for claimed in await claim_all(store):
+            await finish(store, claimed, DeadLetter(), error=failure("no", KeyError))
+    await put(store, *(job("mail") for _ in range(100)))
+    if wanted.dead:
+        for claimed in await claim_all(store):
+            await finish(store, claimed, DeadLetter(), error=failure())
+    found = await store.run(delivery_page(wanted, 2))
+    assert [one.delivery.consumer for one in found.items] == ["rare", "rare"]
+    rest = await store.run(delivery_page(wanted, 2, found.next))
+    assert len(rest.items) == 1
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_page_of_dead_letters_of_one_type_scans_a_bounded_stretch(store: Store) -> None:
+    """A type is looked up in each one's message: the three that match lie behind many stretches of others."""
+    await put(store, *(job("rare") for _ in range(3)), *(job("mail") for _ in range(100)))
+    for claimed in await claim_all(store):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    first = await store.run(delivery_page(Filter(dead=True, type="job.rare"), 2))
+    assert (first.items, first.next is None) == ([], False)
+    pages = await in_pages(store, delivery_page, Filter(dead=True, type="job.rare"), limit=2)
+    assert len(pages) > 2
+    assert sum(map(len, pages)) == 3
+
+
+@pytest.mark.usefixtures("short")
+async def test_messages_come_in_pages_likewise_and_a_key_is_looked_up(store: Store) -> None:
+    await mixed(store)
+    for given, count in (({"type": "order.t1"}, 7), ({"type": "order.*"}, 20), ({"source": "s1"}, 10), ({}, 20)):
+        pages = await in_pages(store, message_page, limit=5, **given)
+        assert len({one.id for page in pages for one in page}) == sum(map(len, pages)) == count
+    ((found,),) = await in_pages(store, message_page, key="k7")
+    assert (found.key, found.source) == ("k7", "s1")
+    assert await in_pages(store, message_page, key="k7", source="s0") == [[]]
+
+
+_HEAPS = (Heap("mail", 40_000, status="delivered"), Heap("export", 8_000, status="failed"))
+
+
+@pytest.fixture(scope="module")
+def full(postgres18: PostgresServer) -> PostgresStore:
+    store = PostgresStore(postgres18.create_database("lookback"))
+    store.migrate()
+    pile(store, *_HEAPS)
+    return store
+
+
+def test_the_dead_letters_of_one_consumer_are_read_in_order_by_an_index(full: PostgresStore) -> None:
+    with session(full) as asked:
+        asked.run(delivery_page(Filter(dead=True, consumers=("nobody",)), 50))
+        plan = asked.explain("list_deliveries")
+        assert plan.scans("delivery") == {"delivery_dead_consumer"}
+        assert plan.rows_removed("delivery") == 0
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (Filter(consumers=("nobody",)), "delivery_pkey"),
+        (Filter(queue="nowhere", statuses=(Status.DELIVERED,)), "delivery_pkey"),
+        (Filter(type="nothing.such"), "delivery_pkey"),
+        (Filter(dead=True, error_type="NoSuchError"), "delivery_failed"),
+        (Filter(dead=True, type="nothing.such"), "delivery_failed"),
+    ],
+    ids=["consumer", "queue", "type", "dead error", "dead type"],
+)
+def test_a_filter_that_matches_nothing_reads_one_stretch_after_the_other(
+    full: PostgresStore, wanted: Filter, index: str, mode: str
+) -> None:
+    with session(full) as asked:
+        asked.plan_mode(mode)
+        asked.run(delivery_page(wanted, 50))
+        plan = asked.explain("list_deliveries")
+        assert "Seq Scan" not in plan.scans("delivery") | plan.scans("message")
+        looked_at = plan.rows_read("delivery") + plan.rows_removed("delivery")
+        assert looked_at <= 2 * pagination.STRETCH, "a bounded stretch of 48,000"
+        far = asked.explain("far_delivery")
+        assert far.scans("delivery") == {index}
+        assert far.rows_read("delivery") <= pagination.STRETCH
+
+
+def test_sqlite_reads_by_index_too(tmp_path_factory: pytest.TempPathFactory) -> None:
+    store = SqliteStore(tmp_path_factory.mktemp("lookback") / "holdfast.db")
+    store.migrate()
+    pile_sqlite(store, *_HEAPS)
+    for wanted in (Filter(consumers=("nobody",)), Filter(type="no.such"), Filter(dead=True, error_type="None")):
+        (items, following), plan = sqlite_plan(store, delivery_page(wanted, 50))
+        assert items == []
+        assert (following is None) is wanted.dead, "two stretches hold all dead letters there are"
+        assert not [line for line in plan if line.startswith("SCAN d") and "INDEX" not in line]
+    sql(store, "delete from {hf}delivery")
+    store.close_sync()
