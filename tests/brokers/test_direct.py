@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, Holdfast, Outage, RetryPolicy, Snooze, TerminalError, WorkerOptions
-from holdfast.app.streams import ForgetDuty
+from holdfast.app.streams import HandledKeyPruner
 from holdfast.core.delivery import Status
 from holdfast.stores.event_log.projection import last_run
 from holdfast.stores.messages.intake import record_handled
@@ -162,7 +162,7 @@ async def test_what_completed_in_its_own_transaction_is_not_done_again(hf: Holdf
         stream.put({"n": n})
     await drain(hf, idle_limit=timedelta(0))
     (held,) = await all_of(hf)
-    assert held.error_type == "holdfast.engine.attempt.RolledBack"
+    assert held.error_type == "holdfast.engine.executor.RolledBack"
     # The group was deleted and everything is read once more: what failed is known, too.
     stream.client.xgroup_setid(stream.name, "shop", "0")
     await drain(hf, idle_limit=timedelta(0))
@@ -352,7 +352,7 @@ async def test_what_was_handled_long_ago_is_forgotten(hf: Holdfast, stream: Stre
         await hf.store.run(record_handled(consumer, "redis:payments", [key], UUID(int=1)))
     long_ago = {"sqlite": "handled_at - 60000", "postgres": "handled_at - interval '1 minute'"}[hf.store.dialect.name]
     await query(hf, f"update {{hf}}handled set handled_at = {long_ago} where key = 'old'")
-    await ForgetDuty(hf, timedelta(seconds=30)).perform("me")
+    await HandledKeyPruner(hf, timedelta(seconds=30)).perform("me")
     assert sorted(await query(hf, "select consumer, key from {hf}handled")) == [("another", "old"), ("straight", "new")]
 
 

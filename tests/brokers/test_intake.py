@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, TerminalError, event
-from holdfast.app import copies
+from holdfast.app import dead_letter_forwarder
 from holdfast.brokers import inbox, redis
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
@@ -311,7 +311,7 @@ async def test_a_copy_of_each_dead_letter_goes_to_a_stream_of_its_own(hf: Holdfa
 async def test_a_copy_that_cannot_be_sent_is_given_up_and_the_store_has_it(
     hf: Holdfast, stream: Stream, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "_SHORTEST_PAUSE", 0.01)
+    monkeypatch.setattr(dead_letter_forwarder, "_SHORTEST_PAUSE", 0.01)
     collect(hf, stream, dead_letters=redis.stream("dead", url="redis://127.0.0.1:1/0"))
     stream.put(b"{")
     await drain(hf)

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.app.opening import open_store
+from holdfast.app.store_factory import open_store
 from holdfast.core.delivery import Status
 from holdfast.interfaces.cli import main
 from holdfast.stores.messages.publish import Fanout, publish

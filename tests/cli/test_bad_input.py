@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.app.opening import open_store
+from holdfast.app.store_factory import open_store
 from holdfast.interfaces.cli import main
 from tests.cli.conftest import Shop
 from tests.servers.postgres import PostgresServer

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 
 from holdfast import Holdfast
-from holdfast.app.webhooks import Served
-from holdfast.app.working import surroundings
+from holdfast.app.webhooks import EndpointHandlers
+from holdfast.app.worker_runner import worker_deps
 from holdfast.core.delivery import Status
-from holdfast.engine.life import Life
-from holdfast.engine.signals import Signals
+from holdfast.engine.control import WorkerControl
+from holdfast.engine.session import WorkerSession
 from tests.engine.running import all_of, drain, happens, options, statuses, working
 
 
@@ -176,14 +176,14 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
         ran.set()
 
     await work.enqueue()
-    around = surroundings(hf, hf.store, options(), None, Served(hf))
-    life = Life(around, options(concurrency=1), Signals())
-    (pool,) = life._pools
+    deps = worker_deps(hf, hf.store, options(), None, EndpointHandlers(hf))
+    session = WorkerSession(deps, options(concurrency=1), WorkerControl())
+    (pool,) = session._pools
     ended = asyncio.create_task(asyncio.sleep(0))
     pool.running[ended] = None
     await ended
-    assert await life._claim(pool, 1, woken=False) == 1
+    assert await session._claim(pool, 1, woken=False) == 1
     await asyncio.sleep(0.01)
     assert not ran.is_set()
-    life._freed(pool, ended)
+    session._on_slot_done(pool, ended)
     await happens(ran)

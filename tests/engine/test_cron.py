@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from holdfast import Context, Holdfast
-from holdfast.app.working import occurrence
+from holdfast.app.worker_runner import occurrence
 from holdfast.core.delivery import Status
-from holdfast.engine.cron import CronDuty, Missed, occurrences, to_fire
+from holdfast.engine.cron import CronRunner, Missed, occurrences, to_fire
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.messages.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, schedules
@@ -98,9 +98,9 @@ async def set_last(hf: Holdfast, at: datetime) -> None:
     await query(hf, f"update {{hf}}schedule set last_at = {text}")
 
 
-def duty(hf: Holdfast) -> CronDuty:
+def duty(hf: Holdfast) -> CronRunner:
     """What a worker does for the schedules of an app."""
-    return CronDuty(hf.store, hf.schedules, partial(occurrence, hf))
+    return CronRunner(hf.store, hf.schedules, partial(occurrence, hf))
 
 
 async def scheduled(hf: Holdfast) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.engine.lanes import Lanes
 from holdfast.engine.options import claim_size
-from holdfast.engine.pool import Pool
+from holdfast.engine.slot_pool import SlotPool
 from holdfast.stores.deliveries.claim import Claimed, Lane
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -107,8 +107,8 @@ def test_a_floor_goes_with_its_lane(clock: Clock) -> None:
 
 def test_a_pool_claims_for_its_slots_and_ahead_only_when_work_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("holdfast.engine.pool.time", clock)
-    pool = Pool(None, 4)
+    monkeypatch.setattr("holdfast.engine.slot_pool.time", clock)
+    pool = SlotPool(None, 4)
     assert pool.room() == 4
     pool.accept([claimed("a", number=n) for n in range(4)])
     assert pool.room() == 0
@@ -123,7 +123,7 @@ def test_a_pool_claims_for_its_slots_and_ahead_only_when_work_is_short(monkeypat
 
 
 def test_a_pool_gives_back_all_or_one_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(None, 4)
+    pool = SlotPool(None, 4)
     pool.accept([claimed("a", number=1), claimed("b", number=2), claimed("a", number=3)])
     assert [found.id.int for found in pool.take_back("a")] == [1, 3]
     assert [found.id.int for found in pool.waiting] == [2]
@@ -132,7 +132,7 @@ def test_a_pool_gives_back_all_or_one_consumers(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_pool_starts_what_is_most_urgent_first() -> None:
-    pool = Pool(None, 4)
+    pool = SlotPool(None, 4)
     later = NOON + timedelta(seconds=1)
     pool.accept([claimed("low", priority=3), claimed("late", later), claimed("early"), claimed("urgent", priority=0)])
     assert [found.consumer for found in pool.waiting] == ["urgent", "early", "late", "low"]
@@ -148,12 +148,12 @@ def test_a_dear_look_at_everything_is_not_repeated_soon(clock: Clock) -> None:
     """Under an old snapshot it walks over all that was done since; the floors keep the next claims off that."""
     lanes = Lanes()
     for cost, put_off in ((0.001, 0.0), (0.011, 0.0), (0.03, 0.6), (0.5, 1.0), (9.0, 1.0), (0.001, 0.0)):
-        lanes.looked(clock.now - cost, clock.now)
-        assert lanes.anew_due - clock.now == pytest.approx(put_off), cost
+        lanes.scanned(clock.now - cost, clock.now)
+        assert lanes.full_scan_due - clock.now == pytest.approx(put_off), cost
 
 
 def test_what_a_far_away_store_takes_is_not_dear(clock: Clock) -> None:
     lanes = Lanes()
     for cost in (0.04, 0.05, 0.08):
-        lanes.looked(clock.now - cost, clock.now)
-        assert lanes.anew_due == clock.now
+        lanes.scanned(clock.now - cost, clock.now)
+        assert lanes.full_scan_due == clock.now

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.engine import life
+from holdfast.engine import session
 from holdfast.engine.lanes import Lanes
 from holdfast.stores.deliveries.claim import claim, claim_anew, lanes
 from holdfast.stores.queries.query import outlook
@@ -87,7 +87,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return asking
 
     for ask in (claim, claim_anew, lanes):
-        monkeypatch.setattr(life, ask.__name__, noted(ask))
+        monkeypatch.setattr(session, ask.__name__, noted(ask))
     return asked
 
 
@@ -113,10 +113,10 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Hold
     assert set(before[3]) == {"claim_anew"}, "its own hint may have come back to it meanwhile"
 
 
-async def test_where_looking_at_everything_is_dear_a_worker_looks_from_where_it_was(
+async def test_after_an_expensive_full_scan_a_worker_claims_from_the_known_lanes(
     app: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lanes, "looked", lambda lanes, started, ended: setattr(lanes, "anew_due", ended + 3600))
+    monkeypatch.setattr(Lanes, "scanned", lambda lanes, started, ended: setattr(lanes, "full_scan_due", ended + 3600))
     await app._prepare(None)
     async with working(app, poll=NEVER):
         for n in range(1, 4):
@@ -130,7 +130,7 @@ async def test_what_comes_while_a_dear_look_is_put_off_is_found_when_it_is_due(
     hf: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lanes that are known do not lead to it, and no hint comes twice."""
-    monkeypatch.setattr(Lanes, "looked", lambda lanes, started, ended: setattr(lanes, "anew_due", ended + 0.3))
+    monkeypatch.setattr(Lanes, "scanned", lambda lanes, started, ended: setattr(lanes, "full_scan_due", ended + 0.3))
     monkeypatch.setattr(Lanes, "refreshed", lambda lanes, found, *_: setattr(lanes, "refresh_due", NEVER_DUE))
     names = ("first", "second", "third")
     for name in names:
@@ -187,7 +187,7 @@ async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim
             app.sync.publish("order.placed", {}, conn=None)
         return outlook(*args)
 
-    monkeypatch.setattr(life, "outlook", asked_too_late)
+    monkeypatch.setattr(session, "outlook", asked_too_late)
     await app._prepare(None)
     await drain(app, idle_limit=timedelta(0))
     assert await _delivered(app, 1)

@@ -9,7 +9,7 @@ import pytest
 from holdfast.alerts import DeadLetterAlert
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.alert import Alerts
-from holdfast.engine.pruner import PruneDuty
+from holdfast.engine.pruner import Pruner
 from holdfast.stores.admin.alert import Turn, alert_turn
 from holdfast.stores.protocol import Store
 from tests.engine.conftest import MakeApp
@@ -124,7 +124,7 @@ async def test_groups_that_are_long_quiet_are_forgotten(make_app: MakeApp, dsn: 
     await hf._prepare(None)
     assert (await hf.store.run(alert_turn("billing", "abc", 1, timedelta(minutes=5)))).tell
     await pass_time(hf, timedelta(days=2), "alert")
-    await PruneDuty(hf.store, timedelta(days=30)).perform("w")
+    await Pruner(hf.store, timedelta(days=30)).perform("w")
     table = "holdfast.alert" if dsn.startswith("postgresql") else "holdfast_alert"
     assert await query(hf, f"select count(*) from {table}") == [(0,)]
 

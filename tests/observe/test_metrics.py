@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy, immediate
-from holdfast.app.telemetry import Figures
+from holdfast.app.telemetry import MetricsCollector
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample, exposition
 from holdfast.engine.meter import OTHERS, Meter
 from holdfast.interfaces.metrics.serve import serving
@@ -68,7 +68,7 @@ async def test_the_figures_agree_with_what_happened_and_pass_the_parser(make_app
     await hf.ops.pause_queue("payments", actor="ada")
     await hf.ops.trip_breaker("stripe", duration=60, actor="ada")
 
-    figures = read(exposition(await asyncio.to_thread(Figures(hf).families)))
+    figures = read(exposition(await asyncio.to_thread(MetricsCollector(hf).families)))
     billing = {"queue": "payments", "consumer": "billing"}
     mail = {"queue": "default", "consumer": "mail"}
     assert at(figures, "holdfast_claims_total", **billing) == 8

@@ -25,7 +25,7 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.core.outcome import Succeeded
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.telemetry.trace_context import read_traceparent
-from holdfast.engine.execute import Ended
+from holdfast.engine.invocation import RunResult
 from holdfast.engine.tracing import Tracing, traced
 from holdfast.stores.admin.redaction import declare
 from tests.engine.conftest import MakeApp
@@ -236,7 +236,7 @@ async def test_a_store_that_is_away_costs_a_link_and_not_the_attempt(spans: Span
         raise StoreUnavailable("shop")
 
     async def run() -> Any:
-        return Ended(Succeeded())
+        return RunResult(Succeeded())
 
     ended, trace = await traced(Tracing(provider=spans.provider), claimed("mail")._replace(fence=2), run, away)
     assert isinstance(ended.outcome, Succeeded)

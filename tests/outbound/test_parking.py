@@ -9,7 +9,7 @@ from holdfast import Context, Holdfast, RetryPolicy, WorkerOptions
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.stores.queries.query import Filter, deliveries
-from holdfast.testing.kit import Kit
+from holdfast.testing.harness import Harness
 from tests.servers.postgres import PostgresServer
 
 ORDERS = 20
@@ -54,7 +54,7 @@ def holdfast_dsn(request: pytest.FixtureRequest, tmp_path) -> Iterator[str]:
 
 
 async def test_deliveries_park_while_the_circuit_is_open_and_are_delivered_when_it_closes(
-    holdfast: Kit, mailer: Mailer
+    holdfast: Harness, mailer: Mailer
 ) -> None:
     hf = mailer.hf
     for number in range(ORDERS):

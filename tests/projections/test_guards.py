@@ -14,7 +14,7 @@ from holdfast import ConfigurationError, Context, Holdfast, RebuildStopped, Retr
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.message import DEFAULT_QUEUE
 from holdfast.projections import rebuild
-from holdfast.projections.rebuild import Progress
+from holdfast.projections.rebuild import RebuildProgress
 from holdfast.stores.deliveries.claim import Claimed, Lane, TakenOver, claim, take_over
 from holdfast.stores.deliveries.settle import Settlement, settle
 from holdfast.stores.deliveries.worker import start_worker
@@ -38,7 +38,7 @@ async def test_a_rebuild_waits_until_a_run_has_ended_and_applies_what_it_did(hf:
     (one,) = await claimed(hf)
     waiting = asyncio.Event()
 
-    def watch(now: Progress) -> None:
+    def watch(now: RebuildProgress) -> None:
         if now.waiting:
             waiting.set()
 
@@ -227,7 +227,7 @@ async def test_a_rebuild_in_place_waits_at_its_end_for_what_a_reaper_has_taken_o
     async def bereft(body: dict[str, Any]) -> None:
         taken.extend(await hf.store.run(take_over("w2", LEASE, 10)))
 
-    def watch(now: Progress) -> None:
+    def watch(now: RebuildProgress) -> None:
         if now.waiting:
             waiting.set()
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from holdfast import Holdfast
-from holdfast.projections.rebuild import Progress
+from holdfast.projections.rebuild import RebuildProgress
 from tests.engine.running import drain, working
 from tests.projections.ledger import expected, order, result
 
@@ -32,7 +32,7 @@ async def test_a_rebuild_under_traffic_equals_the_live_result_row_by_row(hf: Hol
                 at += 5
 
         publishing = asyncio.create_task(traffic())
-        seen: list[Progress] = []
+        seen: list[RebuildProgress] = []
         done = await hf.projectors.rebuild(*ONLINE, "counts", actor="ada", progress=seen.append)
         stop.set()
         await publishing

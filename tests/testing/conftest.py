@@ -1,4 +1,4 @@
-"""The kit is tested as a user would use it: by overriding its fixtures."""
+"""The test harness is tested as a user would use it: by overriding its fixtures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

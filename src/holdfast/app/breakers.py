@@ -16,7 +16,7 @@ class Breakers:
             self._made[name] = CircuitBreaker(name, self._circuits, **options)
         return self._made[name]
 
-    def look_anew(self) -> None:
+    def invalidate(self) -> None:
         """Makes them forget what they saw: the store is another, or time was moved."""
         for breaker in self._made.values():
             breaker.forget()

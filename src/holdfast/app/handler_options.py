@@ -39,7 +39,7 @@ _ELSEWHERE = {
 }
 
 
-class Options(TypedDict, total=False):
+class HandlerOptions(TypedDict, total=False):
     """The options of every durable handler. `name` must never change: it identifies the handler in the store."""
 
     name: str
@@ -59,10 +59,10 @@ class Options(TypedDict, total=False):
 def check_options(decorator: Callable[..., Any], options: Mapping[str, object]) -> None:
     """Refuses an option that a decorator of the router does not have, and names the one that was probably meant."""
     for name in options:
-        if name not in Options.__annotations__:
+        if name not in HandlerOptions.__annotations__:
             parameters = inspect.signature(decorator).parameters.values()
             own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-            refuse_option(f"@hf.{decorator.__name__}", name, (*own, *Options.__annotations__))
+            refuse_option(f"@hf.{decorator.__name__}", name, (*own, *HandlerOptions.__annotations__))
 
 
 def refuse_option(declaration: str, name: str, known: Iterable[str]) -> NoReturn:
@@ -93,7 +93,7 @@ def refuse_bare(example: str, given: object) -> None:
 
 
 def make_handler(
-    function: Callable[..., Any], kind: Kind, options: Options, default_retry: Callable[[str], RetryPolicy]
+    function: Callable[..., Any], kind: Kind, options: HandlerOptions, default_retry: Callable[[str], RetryPolicy]
 ) -> Handler:
     """The handler that a function and its options make; every option that cannot work is refused here."""
     name = _name(kind, function, options)
@@ -130,7 +130,7 @@ def check_flag(name: str, value: bool) -> bool:
     return value
 
 
-def _name(kind: Kind, function: Callable[..., Any], options: Options) -> str:
+def _name(kind: Kind, function: Callable[..., Any], options: HandlerOptions) -> str:
     given = options.get("name", getattr(function, "__name__", None))
     if given is None:
         raise ConfigurationError(f"{kind} {function!r} has no name of its own; give it one with name=")

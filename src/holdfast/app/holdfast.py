@@ -14,15 +14,15 @@ from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.handler_options import check_flag
 from holdfast.app.hints import CommitHints
-from holdfast.app.loop import run_loop, running_loop, say_if_failed, stopped_by_signals
-from holdfast.app.opening import generation_from_environment, migrate_async, migrate_blocking, open_store
+from holdfast.app.loop import log_if_failed, run_loop, running_loop, stopped_by_signals
 from holdfast.app.projectors import Projectors, projector_names
 from holdfast.app.reactions import Reactions
-from holdfast.app.redaction import Secrets
+from holdfast.app.redaction import DeclaredRedactions
 from holdfast.app.router import Router
+from holdfast.app.store_factory import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
-from holdfast.app.working import work
+from holdfast.app.worker_runner import run_worker
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES
@@ -31,10 +31,10 @@ from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
+from holdfast.engine.deps import Probe
 from holdfast.engine.meter import Meter
 from holdfast.engine.options import WorkerOptions
-from holdfast.engine.parent import given_parent, orphaned
-from holdfast.engine.surroundings import Probe
+from holdfast.engine.parent_watchdog import parent_pid, watch_parent
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing
 from holdfast.engine.worker import Worker
@@ -127,7 +127,7 @@ class Holdfast(Router):
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._binding: _Binding | None = None
         self._breakers = Breakers(StoreCircuits(lambda: self.store, self._make_tables))
-        self._secrets = Secrets(redact)
+        self._redactions = DeclaredRedactions(redact)
         self.meter = Meter()
         self._alerts = Alerts(tuple(alerts), ask=self._alert_turn, called=self.meter.alerted)
         self._tracing = tracing or Tracing()
@@ -165,12 +165,12 @@ class Holdfast(Router):
                 generation=self.generation,
                 max_payload=self._max_payload,
                 committed=self._wake,
-                secret=self._secrets.add,
+                secret=self._redactions.add,
                 validate=self.validate,
                 declared=self.event_types,
             )
             window = self._dedupe or StoreDedupe(store)
-            reactions = Reactions(self.reactions, self, store, self._secrets)
+            reactions = Reactions(self.reactions, self, store, self._redactions)
             self._binding = _Binding(store, producer, window, reactions)
         return self._binding
 
@@ -178,8 +178,8 @@ class Holdfast(Router):
         """Moves the app to another store; what is open on the old one is the caller's to close. For tests."""
         self._dsn, self.schema = dsn, schema
         self._binding = self._prepared = None
-        self._secrets.forget()
-        self._breakers.look_anew()
+        self._redactions.forget()
+        self._breakers.invalidate()
 
     async def publish(
         self,
@@ -247,7 +247,7 @@ class Holdfast(Router):
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         check_instance("options", options, WorkerOptions)
         check_instance("stop", stop, asyncio.Event)
-        await work(self, options, stop)
+        await run_worker(self, options, stop)
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
@@ -255,17 +255,17 @@ class Holdfast(Router):
         Waits through retry waits, ignores cron. Blocks; inside an event loop use `await hf.work(...)`.
         """
         check_instance("options", options, WorkerOptions)
-        chosen = options or WorkerOptions()
+        options = options or WorkerOptions()
         if until_idle:
-            chosen = replace(chosen, until_idle=True, cron=False)
+            options = replace(options, until_idle=True, cron=False)
         if running_loop() is not None:
             raise TypeError("hf.run() blocks and an event loop is running here; use `await hf.work(...)`")
-        run_loop(self._run(chosen))
+        run_loop(self._run(options))
 
     async def _run(self, options: WorkerOptions) -> None:
         stop = asyncio.Event()
-        parent = given_parent()
-        watching = None if parent is None else asyncio.create_task(orphaned(parent, stop))
+        parent = parent_pid()
+        watching = None if parent is None else asyncio.create_task(watch_parent(parent, stop))
         with stopped_by_signals(stop, self._stop_workers):
             try:
                 await self.work(options, stop=stop)
@@ -289,7 +289,7 @@ class Holdfast(Router):
         stop = asyncio.Event()
         working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))
         if working is not None:
-            working.add_done_callback(say_if_failed)
+            working.add_done_callback(log_if_failed)
         try:
             yield
         finally:
@@ -322,7 +322,7 @@ class Holdfast(Router):
     @property
     def _is_prepared(self) -> bool:
         """Whether everything declared is registered and committed; in a caller's transaction it may not stay."""
-        return self._secrets.stored and self._prepared == tuple(self.handlers)
+        return self._redactions.stored and self._prepared == tuple(self.handlers)
 
     async def _prepare(self, joined: AsyncConnection | None) -> None:
         if self._is_prepared:
@@ -354,19 +354,19 @@ class Holdfast(Router):
                     self.store.migrate()
                 else:
                     self.store.check_schema()
-                registration, secret = self._registration(), self._secrets.own
+                registration, secret = self._registration(), self._redactions.own
                 self.store.run_sync(registration)
                 self._prepared = declared
-                self._secrets.learn(secret)
+                self._redactions.learn(secret)
 
     def _registration(self) -> Operation[bool]:
         handlers = self.handlers.values()
-        self._secrets.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
+        self._redactions.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
         registration = register(
             [handler.declaration for handler in handlers],
             [subscription for handler in handlers for subscription in handler.subscriptions],
             self.generation,
-            self._secrets.own,
+            self._redactions.own,
         )
         return with_projectors(registration, projector_names(handlers))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.periodic import first
 
 log = get_logger("holdfast")
@@ -20,7 +20,7 @@ COLLECT_AFTER = (10_000, 20, 20)
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
     """`asyncio.run` for a program that does nothing else: with uvloop where it is installed, and fewer collections."""
-    with collecting_seldom(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with reduced_gc(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main)
 
 
@@ -45,7 +45,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 @contextlib.contextmanager
-def collecting_seldom() -> Iterator[None]:
+def reduced_gc() -> Iterator[None]:
     """Looks for garbage cycles less often, until the end of the block."""
     before = gc.get_threshold()
     if 0 < before[0] < COLLECT_AFTER[0]:
@@ -78,19 +78,19 @@ def stopped_by_signals(stop: asyncio.Event, again: Callable[[], object]) -> Iter
             loop.remove_signal_handler(number)
 
 
-async def then(event: asyncio.Event, call: Callable[[], None]) -> None:
+async def call_when_set(event: asyncio.Event, call: Callable[[], None]) -> None:
     """Calls `call` once `event` is set."""
     await event.wait()
     call()
 
 
-def say_if_failed(working: "asyncio.Task[None]") -> None:
+def log_if_failed(working: "asyncio.Task[None]") -> None:
     """An application goes on when its worker has failed; it is told at once, not when it ends."""
     if not working.cancelled() and (error := working.exception()):
-        log.error("worker failed", **raised(error))
+        log.error("worker failed", **error_fields(error))
 
 
-async def store_is_ready(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event | None, *, patient: bool) -> bool:
+async def wait_for_store(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event | None, *, patient: bool) -> bool:
     """Prepares the store, waiting for it if patient; false when told to stop meanwhile."""
     stop, pause = stop or asyncio.Event(), 0.1
     while not stop.is_set():

@@ -20,13 +20,13 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import Message
 from holdfast.core.outcome import Failed, Outcome, Succeeded, error_of
 from holdfast.core.redaction.redact import hidden, hiding
-from holdfast.engine.attempt import RolledBack
 from holdfast.engine.context import IDLE_TIMEOUT, Context
-from holdfast.engine.execute import Ended, execute
+from holdfast.engine.executor import RolledBack
 from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.invocation import RunResult, invoke
 from holdfast.engine.options import instance_id
 from holdfast.engine.threads import Threads
-from holdfast.projections.rebuild import LEASE, Progress, Rebuild, Rebuilt, Subject
+from holdfast.projections.rebuild import LEASE, Rebuild, RebuildProgress, Rebuilt, Subject
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.event_log.log import Wanted
 from holdfast.stores.event_log.projection import Place, checkpoint, reached
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _LONGEST_WAIT = timedelta(minutes=1)
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[RebuildProgress], None]
 
 
 class Projectors:
@@ -193,7 +193,7 @@ class _Applying:
 
     async def apply(self, message: Message, place: Place) -> bool:
         """Applies one event; true when its handler moved the rebuild on in its own transaction."""
-        hide = self._app._secrets.redactor.hide(message.type, message.payload)
+        hide = self._app._redactions.redactor.hide(message.type, message.payload)
         if hide is None:
             return await self._apply(message, place)
         with hiding(hide):
@@ -204,7 +204,7 @@ class _Applying:
         while True:
             claimed = _claimed(self._handler, message, place, attempt)
             context = _RebuildContext(claimed, self._app.store, budget(claimed, policy), place, self._lease)
-            run = await execute(
+            run = await invoke(
                 self._handler, claimed, context, self._app.rules, self._threads, self._app._bound_to.window
             )
             if run.thread is not None:
@@ -226,14 +226,14 @@ class _Applying:
             attempt += 1
 
 
-def _undone(run: Ended) -> Outcome:
+def _undone(run: RunResult) -> Outcome:
     if not isinstance(run.outcome, Succeeded):
         return run.outcome
     why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
     return Failed(report(why, hidden()), Verdict.retry())
 
 
-def _problem(outcome: Outcome, run: Ended) -> str:
+def _problem(outcome: Outcome, run: RunResult) -> str:
     error = error_of(outcome)
     if error is not None:
         return f"{error.type}: {error.message}"

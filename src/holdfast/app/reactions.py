@@ -14,7 +14,7 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.app.commit_watch import CommitWatch
 from holdfast.app.loop import running_loop
-from holdfast.app.redaction import Secrets
+from holdfast.app.redaction import DeclaredRedactions
 from holdfast.app.router import Reaction
 from holdfast.core.events import payload
 from holdfast.core.events.pattern import matches
@@ -23,7 +23,7 @@ from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
 from holdfast.core.redaction.redact import hiding
 from holdfast.core.telemetry.correlation import correlate
 from holdfast.engine.context import Context, Publisher
-from holdfast.engine.fields import loggable, raised
+from holdfast.engine.log_fields import error_fields, loggable
 from holdfast.engine.threads import Threads
 from holdfast.produce.commit import after_commit
 from holdfast.stores.deliveries.claim import Claimed
@@ -36,8 +36,10 @@ log = get_logger("holdfast.reaction")
 class Reactions:
     """Runs an app's reactions. One that raises is logged; the event is committed and stays so."""
 
-    def __init__(self, declared: Sequence[Reaction], publisher: Publisher, store: Store, secrets: Secrets) -> None:
-        self._declared, self._publisher, self._store, self._secrets = declared, publisher, store, secrets
+    def __init__(
+        self, declared: Sequence[Reaction], publisher: Publisher, store: Store, secrets: DeclaredRedactions
+    ) -> None:
+        self._declared, self._publisher, self._store, self._redactions = declared, publisher, store, secrets
         self._running: set[asyncio.Task[None]] = set()
         self._commits = CommitWatch(store)
 
@@ -109,7 +111,7 @@ class Reactions:
                 self._failed(reaction, message, error)
 
     def _hiding(self, message: NewMessage) -> AbstractContextManager[None]:
-        return hiding(self._secrets.redactor.hide(message.type, message.payload))
+        return hiding(self._redactions.redactor.hide(message.type, message.payload))
 
     def _failed(self, reaction: Reaction, message: NewMessage, error: Exception) -> None:
         known = loggable(message.headers) | {
@@ -117,7 +119,7 @@ class Reactions:
             "event_id": str(message.id),
             "event_type": message.type,
         }
-        log.error("reaction failed", **known | raised(error))
+        log.error("reaction failed", **known | error_fields(error))
 
     def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
         # Through JSON, as a consumer would get it: moving up to one changes nothing.

@@ -10,7 +10,7 @@ from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.protocol import Store
 
 
-class Secrets:
+class DeclaredRedactions:
     """Knows what is secret: what the app declares as a whole, its events as they turn up, other apps' by the store."""
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
@@ -42,13 +42,13 @@ class Secrets:
         self._stored = frozenset()
 
 
-class SecretsDuty:
+class RedactionRefresher:
     """A worker's duty: other apps declare, too, and their events come here."""
 
     interval = timedelta(seconds=30)
 
-    def __init__(self, store: Store, secrets: Secrets) -> None:
-        self._store, self._secrets = store, secrets
+    def __init__(self, store: Store, secrets: DeclaredRedactions) -> None:
+        self._store, self._redactions = store, secrets
 
     async def perform(self, worker: str) -> None:
-        self._secrets.learn(await self._store.run(redactions()))
+        self._redactions.learn(await self._store.run(redactions()))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
-from holdfast.app.handler_options import Options, check_options, make_handler, refuse_bare
+from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
 from holdfast.app.relays import declare, handler_of
-from holdfast.app.streams import Feed, feed, reread
+from holdfast.app.streams import BrokerSource, broker_source, reprocess_raw
 from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
@@ -54,7 +54,7 @@ class Router:
         self.schedules: dict[str, Schedule] = {}
         self.reactions: list[Reaction] = []
         self.relays: dict[str, Relay] = {}
-        self.feeds: dict[str, Feed] = {}
+        self.broker_sources: dict[str, BrokerSource] = {}
         self.event_types = EventTypes()
         self._app: Holdfast | None = None
         self._parent: Router | None = None
@@ -79,15 +79,15 @@ class Router:
         if name in router._defaulted:
             self._defaulted.add(name)
             handler = replace(handler, retry=self._default_retry(handler.queue))
-        if name not in router.feeds:
+        if name not in router.broker_sources:
             self._declare_event(handler.event)
         self._add(handler)
         if name in router.schedules:
             self.schedules[name] = router.schedules[name]
         if name in router.relays:
             self.relays[name] = router.relays[name]
-        if name in router.feeds:
-            self.feeds[name] = router.feeds[name]
+        if name in router.broker_sources:
+            self.broker_sources[name] = router.broker_sources[name]
         self._declared(name)
 
     def _take_reaction(self, reaction: Reaction) -> None:
@@ -112,7 +112,7 @@ class Router:
         origin: str | None = None,
         dead_letters: Target | None = None,
         trust_identity: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """Runs the function for every event of these types, durably. It stays an ordinary function.
 
@@ -150,7 +150,7 @@ class Router:
                 raise ConfigurationError(
                     f"consumer {handler.name}: where to start is the source's; give it start='now'"
                 )
-            fed = feed(
+            fed = broker_source(
                 handler.name,
                 source,
                 patterns,
@@ -160,8 +160,10 @@ class Router:
                 dead_letters=dead_letters,
                 trust_identity=trust_identity,
             )
-            self._add(replace(handler, event=known, by_key=direct, reread=partial(reread, self, handler.name)))
-            self.feeds[handler.name] = fed
+            self._add(
+                replace(handler, event=known, by_key=direct, reprocess_raw=partial(reprocess_raw, self, handler.name))
+            )
+            self.broker_sources[handler.name] = fed
             self._declared(handler.name)
             return function
 
@@ -172,7 +174,7 @@ class Router:
         *events: str | type,
         reset: Callable[[Any], object] | None = None,
         swap: Callable[[Any], object] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
         """A consumer whose result can be built anew from the event store: `holdfast projectors rebuild NAME`.
 
@@ -244,7 +246,7 @@ class Router:
         self.relays[name] = relay
         self._declared(name)
 
-    def job(self, bare: None = None, /, **options: Unpack[Options]) -> MakesJob:
+    def job(self, bare: None = None, /, **options: Unpack[HandlerOptions]) -> MakesJob:
         """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
         _refuse_positional("@hf.job()", bare)
         check_options(Router.job, options)
@@ -254,7 +256,7 @@ class Router:
 
         return decorate
 
-    def command(self, bare: None = None, /, *, key: str, **options: Unpack[Options]) -> MakesJob:
+    def command(self, bare: None = None, /, *, key: str, **options: Unpack[HandlerOptions]) -> MakesJob:
         """A job whose key is built from its arguments (`"order:{user_id}:{order_id}:cancel:v1"`): the same
         command twice runs once, whoever sent it."""
         _refuse_positional("@hf.command(key='pay:{order_id}:v1')", bare)
@@ -271,7 +273,7 @@ class Router:
         *,
         tz: str = "UTC",
         missed: str = "last",
-        **options: Unpack[Options],
+        **options: Unpack[HandlerOptions],
     ) -> MakesJob:
         """Runs a function without parameters at every occurrence: once each, however many schedulers run.
 
@@ -291,7 +293,7 @@ class Router:
         return decorate
 
     def _job(
-        self, function: Callable[P, R], kind: Kind, key: str | None, options: Options, *, scheduled: bool = False
+        self, function: Callable[P, R], kind: Kind, key: str | None, options: HandlerOptions, *, scheduled: bool = False
     ) -> Job[P, R]:
         handler = self._handler(function, kind, options)
         parameters = job_parameters(handler.name, function)
@@ -304,7 +306,7 @@ class Router:
         self._declared(handler.name)
         return Job(self, handler, function, key)
 
-    def _handler(self, function: Callable[..., Any], kind: Kind, options: Options) -> Handler:
+    def _handler(self, function: Callable[..., Any], kind: Kind, options: HandlerOptions) -> Handler:
         handler = make_handler(function, kind, options, self._default_retry)
         if "retry" not in options:
             self._defaulted.add(handler.name)

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.app.copies import Copies
-from holdfast.app.direct import Direct
+from holdfast.app.dead_letter_forwarder import DeadLetterForwarder
+from holdfast.app.direct_consumer import DirectConsumer
 from holdfast.brokers.decode import Reading, record_of
 from holdfast.brokers.inbox import Inbox, RawLetters, conflict
 from holdfast.brokers.intake import Intake
@@ -41,7 +41,7 @@ _CUT_OFF_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class BrokerSource:
     """Where a consumer's records come from. `direct` runs its handler straight from there, `concurrency` at a time.
 
     `trust_identity` carries the user and the tenant that a record names.
@@ -56,7 +56,7 @@ class Feed:
     trust_identity: bool = False
 
 
-def feed(
+def broker_source(
     name: str,
     source: Source,
     patterns: tuple[str, ...],
@@ -66,7 +66,7 @@ def feed(
     origin: str | None,
     dead_letters: Target | None,
     trust_identity: bool,
-) -> Feed:
+) -> BrokerSource:
     """A consumer's source as it was asked for, checked."""
     for word, place in {"source": source, "dead_letters": dead_letters}.items():
         if place is not None and not callable(getattr(place, "open", None)):
@@ -81,7 +81,7 @@ def feed(
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_AT_ONCE:
         raise ConfigurationError(f"consumer {name}: concurrency is {concurrency!r}; give 1 to {_MOST_AT_ONCE:,}")
     known = origin if origin is not None else source.name.partition(":")[0]
-    return Feed(
+    return BrokerSource(
         source=source,
         patterns=patterns,
         origin=check_name("source", known),
@@ -92,10 +92,13 @@ def feed(
     )
 
 
-async def reread(router: "Router", name: str, context: Context, claimed: Claimed) -> None:
+async def reprocess_raw(router: "Router", name: str, context: Context, claimed: Claimed) -> None:
     """Reads a record anew that was kept raw: stored as a message, if it is absent, as the raw one is done."""
     app = router._bound()
-    reading, record = _reading(app, app.handlers[name], app.feeds[name]), record_of(payload.decode(claimed.payload))
+    reading, record = (
+        _reading(app, app.handlers[name], app.broker_sources[name]),
+        record_of(payload.decode(claimed.payload)),
+    )
     message = reading.message(record)
     if message is None:
         return
@@ -113,14 +116,14 @@ class Streams:
     def __init__(self, app: "Holdfast", options: WorkerOptions) -> None:
         self._limit = options.idle_limit.total_seconds()
         self._grace = options.grace.total_seconds()
-        self._direct: list[Direct] = []
-        self._copies = Copies(
-            app, {name: feed.dead_letters for name, feed in app.feeds.items() if feed.dead_letters is not None}
+        self._direct: list[DirectConsumer] = []
+        self._forwarder = DeadLetterForwarder(
+            app, {name: feed.dead_letters for name, feed in app.broker_sources.items() if feed.dead_letters is not None}
         )
         self._intakes = [
-            self._intake(app, handler, app.feeds[name], options)
+            self._intake(app, handler, app.broker_sources[name], options)
             for name, handler in app.handlers.items()
-            if name in app.feeds
+            if name in app.broker_sources
             and not options.suspects
             and (options.queues is None or handler.queue in options.queues)
         ]
@@ -133,7 +136,7 @@ class Streams:
             if not stop.is_set():
                 failed()
 
-        self._copies.start()
+        self._forwarder.start()
         for intake in self._intakes:
             task = asyncio.create_task(intake.run(stop), name="holdfast-intake")
             task.add_done_callback(ended)
@@ -143,21 +146,21 @@ class Streams:
         """Whether records may still come."""
         return bool(self._running) and not all(intake.idle(self._limit) for intake in self._intakes)
 
-    async def end(self, hurry: asyncio.Event) -> None:
-        """Waits for what is under way, and cuts off what takes longer than the grace, or is told to hurry."""
+    async def end(self, force_stop: asyncio.Event) -> None:
+        """Waits for what is under way, and cuts off what takes longer than the grace, or `force_stop` is set."""
         if self._running:
-            hurried = asyncio.create_task(hurry.wait())
+            forced = asyncio.create_task(force_stop.wait())
             ended = asyncio.create_task(asyncio.wait(self._running))
-            await asyncio.wait({hurried, ended}, timeout=self._grace + 5.0, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({forced, ended}, timeout=self._grace + 5.0, return_when=asyncio.FIRST_COMPLETED)
             for intake in self._intakes:
                 intake.cut_off()
             _, late = await asyncio.wait(self._running, timeout=_CUT_OFF_SECONDS)
-            for task in (hurried, ended, *late):
+            for task in (forced, ended, *late):
                 task.cancel()
             await asyncio.wait(self._running, timeout=5.0)
         for direct in self._direct:
             direct.close()
-        await self._copies.end()
+        await self._forwarder.end()
 
     def check(self) -> None:
         """Raises what ended an intake, if something did."""
@@ -165,13 +168,13 @@ class Streams:
             if task.done() and not task.cancelled():
                 task.result()
 
-    def _intake(self, app: "Holdfast", handler: Handler, feed: Feed, options: WorkerOptions) -> Intake:
+    def _intake(self, app: "Holdfast", handler: Handler, feed: BrokerSource, options: WorkerOptions) -> Intake:
         worker, reading = instance_id(), _reading(app, handler, feed)
         store = Persisting(app.store, handler.name)
         letters = RawLetters(store, reading, worker, partial(_alert, app, handler))
-        taker: Direct | Inbox
+        taker: DirectConsumer | Inbox
         if feed.direct:
-            taker = Direct(app, handler, reading, store, letters, worker, feed.concurrency)
+            taker = DirectConsumer(app, handler, reading, store, letters, worker, feed.concurrency)
             self._direct.append(taker)
         else:
             taker = Inbox(store, reading, letters, app._wake)
@@ -193,14 +196,14 @@ class Streams:
         )
 
 
-class ForgetDuty:
+class HandledKeyPruner:
     """Forgets what handlers that run straight from a stream have handled, as long ago as deliveries are pruned."""
 
     interval = timedelta(minutes=10)
 
     def __init__(self, app: "Holdfast", keep: timedelta) -> None:
         self._store, self._keep = app.store, keep
-        self._consumers = [name for name, feed in app.feeds.items() if feed.direct]
+        self._consumers = [name for name, feed in app.broker_sources.items() if feed.direct]
 
     async def perform(self, worker: str) -> None:
         if self._consumers:
@@ -208,7 +211,7 @@ class ForgetDuty:
                 pass
 
 
-def _reading(app: "Holdfast", handler: Handler, feed: Feed) -> Reading:
+def _reading(app: "Holdfast", handler: Handler, feed: BrokerSource) -> Reading:
     return Reading(
         origin=feed.origin,
         patterns=feed.patterns,

@@ -32,7 +32,7 @@ _NOTHING = Stats(
 _IDLE = ("_ProxyMeterProvider", "NoOpMeterProvider")
 
 
-class Figures:
+class MetricsCollector:
     """An app's metrics.
 
     The store is asked at most every ten seconds, and less often where asking takes long. When it cannot be reached the
@@ -77,9 +77,9 @@ def export(app: "Holdfast", provider: Any = None) -> bool:
         provider = None if api is None else api.get_meter_provider()
         if provider is None or type(provider).__name__ in _IDLE:
             return False
-    meter, figures = provider.get_meter("holdfast", __version__), Figures(app)
+    meter, collector = provider.get_meter("holdfast", __version__), MetricsCollector(app)
     sizes: dict[str, Any] = {}
-    for read, known in ((figures.stored, families(_NOTHING, ())), (app.meter.families, app.meter.families())):
+    for read, known in ((collector.stored, families(_NOTHING, ())), (app.meter.families, app.meter.families())):
         for family in known:
             name, unit = _named(family)
             match family.kind:

@@ -40,7 +40,7 @@ log = get_logger("holdfast.webhooks")
 _COST_FACTOR = 20.0
 
 
-class Wanted(TypedDict, total=False):
+class EndpointOptions(TypedDict, total=False):
     """What an endpoint can say of itself beside its address and events.
 
     `tenant` limits it to events published with the header `tenant`. `rate` is requests per second by all workers
@@ -73,14 +73,20 @@ class Webhooks:
         return SyncWebhooks(self._app, self)
 
     async def add(
-        self, url: str, *, events: Sequence[str], conn: Any, actor: str | None = None, **wanted: Unpack[Wanted]
+        self,
+        url: str,
+        *,
+        events: Sequence[str],
+        conn: Any,
+        actor: str | None = None,
+        **options: Unpack[EndpointOptions],
     ) -> Added:
         """Stores an endpoint that gets every event of these types or patterns from now on, in `conn`'s transaction.
 
         `conn=None` commits on its own. Running workers serve it within about a second. The secret in what is returned
         is shown this once: hand it to whoever receives.
         """
-        endpoint = new_endpoint(url, events=events, options=self.options, **wanted)
+        endpoint = new_endpoint(url, events=events, options=self.options, **options)
         operation, app = add_endpoint(endpoint, actor or f"app:{self._app.source}"), self._app
         if conn is None:
             await app._prepare(None)
@@ -100,10 +106,16 @@ class SyncWebhooks:
         self._app, self._webhooks = app, webhooks
 
     def add(
-        self, url: str, *, events: Sequence[str], conn: Any, actor: str | None = None, **wanted: Unpack[Wanted]
+        self,
+        url: str,
+        *,
+        events: Sequence[str],
+        conn: Any,
+        actor: str | None = None,
+        **options: Unpack[EndpointOptions],
     ) -> Added:
         """`Webhooks.add`, blocking."""
-        endpoint = new_endpoint(url, events=events, options=self._webhooks.options, **wanted)
+        endpoint = new_endpoint(url, events=events, options=self._webhooks.options, **options)
         operation, app = add_endpoint(endpoint, actor or f"app:{self._app.source}"), self._app
         if conn is None:
             app._prepare_sync(None)
@@ -116,7 +128,7 @@ class SyncWebhooks:
         return Added(endpoint.id, endpoint.secrets[0])
 
 
-class Served:
+class EndpointHandlers:
     """A worker's handlers with one for each endpoint; a duty that looks for new endpoints and changed ones."""
 
     interval = timedelta(seconds=1)

@@ -16,7 +16,7 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.repeats import Repeats
 from holdfast.engine.threads import Threads
 from holdfast.stores.admin.alert import Turn
@@ -153,7 +153,7 @@ class Alerts:
             try:
                 turn = await self._ask(alert.target, alert.fingerprint, alike, self._quiet)
             except Exception as error:  # noqa: BLE001
-                log.warning("alert coordination failed", **raised(error))
+                log.warning("alert coordination failed", **error_fields(error))
         quiet = turn.quiet.total_seconds()
         group.asking, group.quiet_until = False, time.monotonic() + quiet
         # What comes meanwhile, or was counted for the next to tell, must not wait for yet another failure.
@@ -183,7 +183,7 @@ class Alerts:
             if inspect.isawaitable(answer):
                 await answer
         except Exception as error:  # noqa: BLE001
-            log.warning("alert hook failed", hook=getattr(hook, "__qualname__", repr(hook)), **raised(error))
+            log.warning("alert hook failed", hook=getattr(hook, "__qualname__", repr(hook)), **error_fields(error))
 
 
 def sentry_hook(alert: DeadLetterAlert) -> None:

@@ -12,7 +12,7 @@ from cronsim import CronSim, CronSimError
 from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import NewMessage
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.messages.schedule import StoredSchedule, fire, save_schedules, schedules
 from holdfast.stores.protocol import Store
@@ -110,7 +110,7 @@ def to_fire(schedule: StoredSchedule) -> tuple[list[datetime], datetime | None]:
     return due, due[-1]
 
 
-class CronDuty:
+class CronRunner:
     """Fires this app's schedules. Every worker may do so at once: an occurrence is a key, and a key is stored once."""
 
     interval = timedelta(seconds=1)
@@ -136,7 +136,7 @@ class CronDuty:
                 raise
             except Exception as error:  # noqa: BLE001
                 # One schedule that cannot fire must not stop the others.
-                log.error("schedule failed", schedule=stored.name, worker=worker, **raised(error))
+                log.error("schedule failed", schedule=stored.name, worker=worker, **error_fields(error))
 
     async def _fire(self, stored: StoredSchedule, schedule: Schedule, worker: str) -> None:
         due, reached = to_fire(stored)

@@ -49,7 +49,7 @@ class Handler:
     takes_context: bool = False
     dedupe: timedelta | None = None
     parameters: Parameters | None = None
-    reread: Callable[[Context, Claimed], Awaitable[None]] | None = None
+    reprocess_raw: Callable[[Context, Claimed], Awaitable[None]] | None = None
     """Reads a broker's record anew that was kept raw, and completes its delivery."""
     by_key: bool = False
     """Whether `ctx.complete` records the message's own key: it may be run without a delivery as well."""

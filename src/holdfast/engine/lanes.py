@@ -48,7 +48,7 @@ class Lanes:
         self._turn = 0
         self._outdated_at = float("-inf")
         self._quickest = float("inf")
-        self.refresh_due = self.anew_due = 0.0
+        self.refresh_due = self.full_scan_due = 0.0
         self.trials: dict[str, list[Lane]] = {}
         """Of each blocked consumer whose pause is over its lanes, from which one delivery may be tried."""
         self.idle = False
@@ -105,12 +105,12 @@ class Lanes:
                 lowest[name] = Lane(*name, claim.run_at, claim.id)
         self._floors |= lowest
 
-    def looked(self, started: float, ended: float) -> None:
+    def scanned(self, started: float, ended: float) -> None:
         """Learns what a look at all there is has cost: a dear one, over many dead rows, is not repeated soon."""
         cost = ended - started
         self._quickest = min(self._quickest, cost)
-        dear = cost > _CHEAP + 2 * self._quickest
-        self.anew_due = ended + (min(_LONGEST, _COST_FACTOR * cost) if dear else 0.0)
+        expensive = cost > _CHEAP + 2 * self._quickest
+        self.full_scan_due = ended + (min(_LONGEST, _COST_FACTOR * cost) if expensive else 0.0)
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast._log import get_logger
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.stores.deliveries.claim import Claimed
 
 log = get_logger("holdfast.metrics")
@@ -93,7 +93,7 @@ class Meter:
             except Exception as error:  # noqa: BLE001
                 # It is told of nothing more: what settles deliveries must not stumble over who counts them.
                 self._observers = [one for one in self._observers if one is not observer]
-                log.warning("metrics observer removed", **raised(error))
+                log.warning("metrics observer removed", **error_fields(error))
 
     def lost(self, claimed: Claimed) -> None:
         """What became of a run was refused: somebody else owns it by now."""

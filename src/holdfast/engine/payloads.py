@@ -4,7 +4,7 @@ import asyncio
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.fields import fields
+from holdfast.engine.log_fields import delivery_fields
 from holdfast.stores.deliveries.claim import Claimed, load_payload
 from holdfast.stores.protocol import Store
 
@@ -46,6 +46,8 @@ class LargePayloads:
             try:
                 return await self._store.run(load_payload(claimed.message_id))
             except StoreUnavailable as error:
-                log.warning("store unavailable", **fields(claimed) | {"task": "load payload", "error": str(error)})
+                log.warning(
+                    "store unavailable", **delivery_fields(claimed) | {"task": "load payload", "error": str(error)}
+                )
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 
 log = get_logger("holdfast.worker")
 
@@ -22,7 +22,7 @@ async def every(seconds: float, perform: Callable[[], Awaitable[None]], *, first
         except StoreUnavailable as error:
             log.debug("store unavailable", task=_name(perform), error=str(error))
         except Exception as error:  # noqa: BLE001
-            log.error("periodic task failed", task=_name(perform), **raised(error))
+            log.error("periodic task failed", task=_name(perform), **error_fields(error))
         await asyncio.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311
 
 

@@ -1,4 +1,4 @@
-"""The pruner: a worker's duty to remove what is done and old."""
+"""The pruner: a worker's task to remove what is done and old."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ log = get_logger("holdfast.prune")
 _FORGET_AFTER = timedelta(days=1)
 
 
-class PruneDuty:
+class Pruner:
     """Removes delivered rows and ended plans older than `keep`, rows of workers long gone, and keys that have expired.
 
     Messages and failures stay.

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.fields import raised
 from holdfast.engine.lease import Lease
-from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.log_fields import error_fields
+from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.stores.deliveries.claim import next_expiry, take_over
 from holdfast.stores.protocol import Store
@@ -27,10 +27,16 @@ class Reaper:
     """
 
     def __init__(
-        self, store: Store, worker: str, lease: timedelta, held: Lease, outcomes: Outcomes, settler: Settler
+        self,
+        store: Store,
+        worker: str,
+        lease: timedelta,
+        own_lease: Lease,
+        settlements: SettlementBuilder,
+        settler: Settler,
     ) -> None:
-        self._store, self._worker, self._lease, self._held = store, worker, lease, held
-        self._outcomes, self._settler = outcomes, settler
+        self._store, self._worker, self._lease, self._own_lease = store, worker, lease, own_lease
+        self._settlements, self._settler = settlements, settler
         # Another worker may start at any time, and its lease may be shorter than what is known now.
         self._longest_wait = lease.total_seconds() / 4
 
@@ -43,12 +49,12 @@ class Reaper:
             except StoreUnavailable as error:
                 log.debug("store unavailable", task="takeover", error=str(error))
             except Exception as error:  # noqa: BLE001
-                log.error("takeover failed", worker=self._worker, **raised(error))
+                log.error("takeover failed", worker=self._worker, **error_fields(error))
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT), self._longest_wait))
 
     async def _reap(self) -> float:
         """Takes over all that has expired; returns the seconds until the next lease may."""
-        while self._held.trusted_in <= 0:
+        while self._own_lease.trusted_in <= 0:
             expires_in = await self._store.run(next_expiry(self._worker))
             if expires_in is None:
                 return self._longest_wait
@@ -56,16 +62,16 @@ class Reaper:
                 return expires_in + _MOMENT
             if not await self._take_over():
                 return _SHORTEST_WAIT
-        return self._held.trusted_in
+        return self._own_lease.trusted_in
 
     async def _take_over(self) -> bool:
         """Takes over a batch and settles it; false when there was nothing that could be taken."""
         # Asked again: a process that was stopped just here has lost contact, and must not act on what it knew before.
-        if self._held.trusted_in > 0:
+        if self._own_lease.trusted_in > 0:
             return False
         taken = await self._store.run(take_over(self._worker, self._lease, _TAKE_OVER))
         for claimed, policy in taken:
-            _, ack = self._outcomes.take_over(claimed, policy)
+            _, ack = self._settlements.take_over(claimed, policy)
             self._settler.add(ack)
         # One after the other: what is taken over and not yet settled is this worker's to lose.
         while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110

@@ -11,7 +11,7 @@ from holdfast._log import get_logger
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.failures.report import ErrorReport
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.stores.deliveries.settle import Hold, Settlement, ownership, settle
 from holdfast.stores.protocol import Store
 
@@ -125,7 +125,7 @@ class Settler:
     def _set_aside(self, ack: Ack, error: Exception) -> None:
         """Tries an outcome again later that the store refused, from the second time on with a plainer error text."""
         id = str(ack.settlement.delivery_id)
-        log.error("settlement failed", delivery_id=id, refusals=ack.refusals + 1, **raised(error))
+        log.error("settlement failed", delivery_id=id, refusals=ack.refusals + 1, **error_fields(error))
         settlement = ack.settlement
         if ack.refusals and settlement.error is not None:
             settlement = settlement._replace(error=_UNSTORABLE)
@@ -144,4 +144,4 @@ def _follow(then: Callable[[], None]) -> None:
     try:
         then()
     except Exception as error:  # noqa: BLE001
-        log.error("settlement callback failed", **raised(error))
+        log.error("settlement callback failed", **error_fields(error))

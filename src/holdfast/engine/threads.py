@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar, cast
 T = TypeVar("T")
 
 
-class Returned(NamedTuple):
+class ThreadResult(NamedTuple):
     """How a function in a thread ended: apart from the future's own exception, which can be no StopIteration."""
 
     value: object
@@ -34,10 +34,10 @@ class Threads:
         self._numbers = count(1)
         self._started = 0
 
-    def start(self, function: Callable[[], object]) -> "asyncio.Future[Returned]":
-        """Runs the function now; the future always ends in a `Returned`. Nothing can stop the function."""
+    def start(self, function: Callable[[], object]) -> "asyncio.Future[ThreadResult]":
+        """Runs the function now; the future always ends in a `ThreadResult`. Nothing can stop the function."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Returned] = loop.create_future()
+        future: asyncio.Future[ThreadResult] = loop.create_future()
 
         def call() -> None:
             returned = _call(function)
@@ -80,13 +80,13 @@ class Threads:
             del call  # or what it refers to would live until the next one
 
 
-def _call(function: Callable[[], object]) -> Returned:
+def _call(function: Callable[[], object]) -> ThreadResult:
     try:
-        return Returned(function(), None)
+        return ThreadResult(function(), None)
     except BaseException as error:  # noqa: BLE001
-        return Returned(None, error)
+        return ThreadResult(None, error)
 
 
-def _tell(future: "asyncio.Future[Returned]", returned: Returned) -> None:
+def _tell(future: "asyncio.Future[ThreadResult]", returned: ThreadResult) -> None:
     if not future.done():
         future.set_result(returned)

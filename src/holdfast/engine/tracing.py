@@ -16,8 +16,8 @@ from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.core.outcome import Failed, Outcome
 from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
-from holdfast.engine.execute import Ended
-from holdfast.engine.fields import raised
+from holdfast.engine.invocation import RunResult
+from holdfast.engine.log_fields import error_fields
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.messages.publish import Messages, Unmade
 
@@ -132,9 +132,9 @@ class Consumed:
 async def traced(
     tracing: Tracing,
     claimed: Claimed,
-    run: Callable[[], Awaitable[Ended]],
+    run: Callable[[], Awaitable[RunResult]],
     first: Callable[[], Awaitable[str | None]] | None = None,
-) -> tuple[Ended, str | None]:
+) -> tuple[RunResult, str | None]:
     """Runs a delivery within its span, if there are spans; returns the span's traceparent with how it ended.
 
     `first` finds the first attempt's; it is asked only where there may have been one.
@@ -160,7 +160,7 @@ async def _asked(first: Callable[[], Awaitable[str | None]]) -> str | None:
         return await first()
     except HoldfastError as error:
         # A link is not worth an attempt.
-        log.warning("trace link failed", **raised(error))
+        log.warning("trace link failed", **error_fields(error))
         return None
 
 
@@ -191,7 +191,7 @@ def _end(span: AbstractContextManager[object], kind: Any, inside: BaseException 
 
 
 def _broken(error: Exception) -> None:
-    log.warning("tracing failed", **raised(error))
+    log.warning("tracing failed", **error_fields(error))
 
 
 def _named(messages: Messages) -> str:

@@ -1,7 +1,7 @@
 """The worker: claims what is due, runs it, settles it, and takes over what dead workers left.
 
 A worker lives one or more lives. In each it has an instance id and a lease of its own; when the lease cannot be
-known to hold, that life ends, its handlers are stopped, and a new one begins.
+known to hold, that session ends, its handlers are stopped, and a new one begins.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ import contextlib
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.engine.fields import raised
-from holdfast.engine.life import Life
+from holdfast.engine.control import WorkerControl
+from holdfast.engine.deps import WorkerDeps
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.periodic import first
-from holdfast.engine.signals import Signals
-from holdfast.engine.surroundings import Surroundings
+from holdfast.engine.session import WorkerSession
 
 log = get_logger("holdfast.worker")
 
@@ -24,26 +24,26 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 class Worker:
     """Runs handlers until told to stop; never holds a transaction open while one runs."""
 
-    def __init__(self, around: Surroundings, options: WorkerOptions) -> None:
-        self._around, self._options = around, options
-        self._signals = Signals()
+    def __init__(self, deps: WorkerDeps, options: WorkerOptions) -> None:
+        self._deps, self._options = deps, options
+        self._control = WorkerControl()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def stopping(self) -> asyncio.Event:
         """Set once it takes no more work."""
-        return self._signals.stop
+        return self._control.stop
 
     @property
-    def hurry(self) -> asyncio.Event:
+    def force_stop(self) -> asyncio.Event:
         """Set once it was told not to wait for handlers."""
-        return self._signals.hurry
+        return self._control.force_stop
 
     def stop(self) -> None:
         """Takes no more work and drains; called twice, it stops waiting for handlers. Safe in a signal handler."""
-        if self._signals.stop.is_set():
-            self._signals.hurry.set()
-        self._signals.end()
+        if self._control.stop.is_set():
+            self._control.force_stop.set()
+        self._control.end()
 
     def wake(self) -> None:
         """There may be work. Safe from any thread."""
@@ -53,42 +53,42 @@ class Worker:
                 self._loop.call_soon_threadsafe(self._woken)
 
     def _woken(self) -> None:
-        self._signals.wake.set()
-        self._around.woken()
+        self._control.wake.set()
+        self._deps.woken()
 
     async def run(self) -> None:
         """Works until stopped, or until idle if so asked. Outages of the store are waited out."""
         self._loop = asyncio.get_running_loop()
-        changes = asyncio.create_task(self._around.store.changes(self._woken), name="holdfast-changes")
+        changes = asyncio.create_task(self._deps.store.changes(self._woken), name="holdfast-changes")
         try:
-            await self._live()
+            await self._run_sessions()
         finally:
             changes.cancel()
             (error,) = await asyncio.gather(changes, return_exceptions=True)
             if isinstance(error, Exception):
-                log.error("notification listener failed", **raised(error))
-            await self._around.alerts.sent()
+                log.error("notification listener failed", **error_fields(error))
+            await self._deps.alerts.sent()
 
-    async def _live(self) -> None:
+    async def _run_sessions(self) -> None:
         pause = _SHORTEST_PAUSE
-        while not self._signals.stop.is_set():
-            life = Life(self._around, self._options, self._signals)
-            announcing = asyncio.create_task(life.announce())
+        while not self._control.stop.is_set():
+            session = WorkerSession(self._deps, self._options, self._control)
+            registering = asyncio.create_task(session.register())
             try:
-                await first(announcing, self._signals.stop.wait())
+                await first(registering, self._control.stop.wait())
             finally:
                 # A row that is made all the same holds nothing, and its lease runs out.
-                announcing.cancel()
-            if not announcing.done():
+                registering.cancel()
+            if not registering.done():
                 return
             try:
-                announcing.result()
+                registering.result()
             except StoreUnavailable as error:
-                # Whether this instance was announced is not known; the next life has another id.
-                log.warning("store unavailable", worker=life.id, task="register", error=str(error))
-                self._signals.wake.clear()
-                await self._signals.woken(pause)
+                # Whether this instance was announced is not known; the next session has another id.
+                log.warning("store unavailable", worker=session.id, task="register", error=str(error))
+                self._control.wake.clear()
+                await self._control.woken(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE, self._options.lease.total_seconds() / 4)
                 continue
             pause = _SHORTEST_PAUSE
-            await life.run()
+            await session.run()

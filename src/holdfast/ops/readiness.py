@@ -2,7 +2,7 @@
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 
 log = get_logger("holdfast.health")
 
@@ -32,5 +32,5 @@ class Readiness:
             reason = "the store cannot be reached"
         if self._logged != reason:
             self._logged = reason
-            log.warning("not ready", reason=reason, **raised(error))
+            log.warning("not ready", reason=reason, **error_fields(error))
         return reason

@@ -30,7 +30,7 @@ _COLLECTOR = "_holdfast_collector"
 _turns = count()
 
 
-class Blocking(Protocol):
+class BlockingPublisher(Protocol):
     """The blocking half of an app, as far as collecting needs it."""
 
     def publish(
@@ -49,11 +49,11 @@ class Blocking(Protocol):
     ) -> object: ...
 
 
-class App(Protocol):
+class EventPublisher(Protocol):
     """What can publish: a `Holdfast`."""
 
     @property
-    def sync(self) -> Blocking: ...
+    def sync(self) -> BlockingPublisher: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class RaisesEvents:
         return [raised.event for raised in vars(self).get(_RAISED, ())]
 
 
-def collect_events(hf: App, sessions: "Sessions") -> None:
+def collect_events(hf: EventPublisher, sessions: "Sessions") -> None:
     """From now on, sessions of this maker publish what their aggregates raise, before they commit.
 
     Takes a `sessionmaker`, an `async_sessionmaker` or a `scoped_session` around one.
@@ -145,7 +145,7 @@ class _Collected:
 
 
 class _Collector:
-    def __init__(self, hf: App) -> None:
+    def __init__(self, hf: EventPublisher) -> None:
         self.hf = hf
 
     def take(self, session: "Session", _: object) -> None:

@@ -62,7 +62,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 Prepare = Callable[[Any], object]
 
 
-class Progress(NamedTuple):
+class RebuildProgress(NamedTuple):
     """How far a rebuild has come. `total` is an estimate; `waiting` counts what still runs while it is held."""
 
     projector: str
@@ -107,7 +107,7 @@ class Rebuild:
         actor: str,
         reason: str | None = None,
         skip: frozenset[UUID] = frozenset(),
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[RebuildProgress], None] | None = None,
         lease: timedelta = LEASE,
     ) -> None:
         self._store, self._subject, self._owner, self._lease = store, subject, owner, lease
@@ -317,7 +317,7 @@ class Rebuild:
 
     def _tell(self, waiting: int = 0) -> None:
         if self._progress is not None:
-            self._progress(Progress(self._subject.name, self._applied, max(self._total, self._applied), waiting))
+            self._progress(RebuildProgress(self._subject.name, self._applied, max(self._total, self._applied), waiting))
 
 
 def _chunks(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

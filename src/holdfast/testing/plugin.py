@@ -19,7 +19,7 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
-    from holdfast.testing.kit import Kit
+    from holdfast.testing.harness import Harness
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def holdfast_dsn(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def holdfast(holdfast_app: "Holdfast", holdfast_dsn: str) -> "Iterator[Kit]":
+def holdfast(holdfast_app: "Holdfast", holdfast_dsn: str) -> "Iterator[Harness]":
     """The app on a store of its own, with assertions, injected failures and a clock that can be moved."""
-    from holdfast.testing.kit import bound
+    from holdfast.testing.harness import bind_app
 
-    with bound(holdfast_app, holdfast_dsn) as kit:
-        yield kit
+    with bind_app(holdfast_app, holdfast_dsn) as harness:
+        yield harness
 
 
 @pytest.fixture

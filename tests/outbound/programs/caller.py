@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from holdfast import CircuitBreaker, CircuitOpen, RedisCircuits, StoreCircuits
-from holdfast.app.opening import open_store
+from holdfast.app.store_factory import open_store
 from holdfast.core.circuit import Result
 
 COOLDOWN, PROBE = 0.15, 1.5

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
 from holdfast.core.text import storable
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.periodic import every
 from holdfast.idempotency.asgi import IdempotencyMiddleware
 from holdfast.interfaces.api import commands, plans, queries
@@ -213,7 +213,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
 
 async def _on_unexpected_error(request: Request, error: Exception) -> Response:
     # Without the traceback: its variables could contain the token or a payload.
-    log.error("api request failed", operation=f"{request.method} {request.scope['path']}", **raised(error))
+    log.error("api request failed", operation=f"{request.method} {request.scope['path']}", **error_fields(error))
     return respond(Problem(500, "internal_error", "internal error in Holdfast; see its log"))
 
 

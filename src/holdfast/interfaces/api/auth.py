@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
 from holdfast.interfaces.refusals import UNAUTHENTICATED, RateLimit, Refusals
@@ -70,7 +70,7 @@ class AuthMiddleware:
         except HoldfastError as error:
             # The caller is not authenticated yet, so the response names neither the store nor its host.
             if self._error_logs.take() is not None:
-                log.warning("caller identification failed", **raised(error))
+                log.warning("caller identification failed", **error_fields(error))
             found = problem_of(error)
             shown = Problem(found.status, found.code, "the store cannot be reached; try again", headers=found.headers)
             await respond(shown)(scope, receive, send)

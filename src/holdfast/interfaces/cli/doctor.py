@@ -24,7 +24,7 @@ def cli(strict: bool) -> ExitCode:
 
     With --app it also checks the app's brokers: whether they are reachable, and which of their settings can lose records.
     """
-    found = settings().operations(check=False).doctor(places=_places())
+    found = settings().operations(check=False).doctor(places=_broker_endpoints())
     if settings().tabular:
         _show(found)
     else:
@@ -33,12 +33,12 @@ def cli(strict: bool) -> ExitCode:
     return ExitCode.PARTIAL if any(finding.level in bad for finding in found) else ExitCode.DONE
 
 
-def _places() -> "list[Place]":
+def _broker_endpoints() -> "list[Place]":
     if settings().app is None:
         return []
-    from holdfast.app.places import places
+    from holdfast.app.broker_endpoints import broker_endpoints
 
-    return places(settings().load_app())
+    return broker_endpoints(settings().load_app())
 
 
 def _wrapped(text: str, width: int) -> list[str]:

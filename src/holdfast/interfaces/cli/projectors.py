@@ -18,7 +18,7 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.ops.projectors import ProjectorState
 
 if TYPE_CHECKING:
-    from holdfast.projections.rebuild import Progress, Rebuilt
+    from holdfast.projections.rebuild import RebuildProgress, Rebuilt
 
 
 @group("projectors")
@@ -81,7 +81,7 @@ class _RebuildProgress:
         self._name, self._first, self._started, self._printed_at = "", 0, 0.0, 0.0
         self._open = False
 
-    def __call__(self, progress: "Progress") -> None:
+    def __call__(self, progress: "RebuildProgress") -> None:
         now = time.monotonic()
         if progress.projector != self._name:
             self._name, self._first, self._started, self._printed_at = progress.projector, progress.applied, now, 0.0
@@ -95,7 +95,7 @@ class _RebuildProgress:
         else:
             note(text)
 
-    def _line(self, progress: "Progress", elapsed: float) -> str:
+    def _line(self, progress: "RebuildProgress", elapsed: float) -> str:
         text = f"{progress.projector}: applied {progress.applied:,} of about {progress.total:,}"
         rate = (progress.applied - self._first) / elapsed if elapsed > 0 else 0.0
         if rate:

@@ -65,7 +65,7 @@ class Settings:
 
     def load_app(self) -> "Holdfast":
         """Imports the app. This runs user code."""
-        from holdfast.app.locate import load_app
+        from holdfast.app.app_loader import load_app
 
         spec = self.app_spec()
         if spec is None:
@@ -93,7 +93,7 @@ class Settings:
         return self.opened
 
     def _open(self) -> "Store":
-        from holdfast.app.opening import open_store
+        from holdfast.app.store_factory import open_store
 
         dsn = self.dsn or os.environ.get("HOLDFAST_DSN")
         if dsn:

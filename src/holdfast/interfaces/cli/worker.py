@@ -110,13 +110,13 @@ def cli(
         )
     spec = chosen.app_spec()
     assert spec is not None
-    from holdfast.app.family import run_family
+    from holdfast.app.supervisor import run_workers
 
     try:
         with _metrics_server(app, options, processes):
-            return run_family(spec, options, processes)
+            return run_workers(spec, options, processes)
     except HoldfastError as error:
-        from holdfast.app.locate import AppNotFound
+        from holdfast.app.app_loader import AppNotFound
 
         if isinstance(error, AppNotFound):
             raise AppFailed(str(error)) from error

@@ -19,7 +19,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, PermissionDenied, Refused, StoreError
 from holdfast.core.redaction.mask import mask
 from holdfast.core.text import storable
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.interfaces.console import delivery_pages, overview, plan_pages, system_pages, template_env
 from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
 from holdfast.interfaces.console.form import read_form
@@ -203,7 +203,7 @@ class Console:
         except Exception as error:  # noqa: BLE001
             number = secrets.token_hex(4)
             # Without traceback: its variables could contain a payload.
-            log.error("console page failed", operation=request.scope["path"], error_id=number, **raised(error))
+            log.error("console page failed", operation=request.scope["path"], error_id=number, **error_fields(error))
             return self._error_page(
                 request, 500, "Internal error", f"The log contains the cause under error_id {number}.", user
             )
@@ -298,7 +298,7 @@ class Console:
             await self._ops.follow_plans()
         except Exception as error:  # noqa: BLE001
             # The loop must survive any error, or later plans would not run.
-            log.warning("plan run failed", **raised(error))
+            log.warning("plan run failed", **error_fields(error))
 
     async def _run_plans_forever(self) -> None:
         while True:

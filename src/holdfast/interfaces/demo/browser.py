@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from contextlib import ExitStack
 
-from holdfast.app.opening import open_store
+from holdfast.app.store_factory import open_store
 from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.ops.service import Operations
 

@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 
 from holdfast import WorkerOptions
-from holdfast.app.family import run_family
+from holdfast.app.supervisor import run_workers
 
 APP = "holdfast.interfaces.demo.app:hf"
 LEASE = timedelta(seconds=2)
@@ -21,7 +21,7 @@ LEASE = timedelta(seconds=2)
 def main() -> int:
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    return run_family(APP, WorkerOptions(concurrency=16, lease=LEASE, grace=timedelta(seconds=3)))
+    return run_workers(APP, WorkerOptions(concurrency=16, lease=LEASE, grace=timedelta(seconds=3)))
 
 
 def _end_with(parent: int) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.app.telemetry import Figures
+from holdfast.app.telemetry import MetricsCollector
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.telemetry.metric import exposition
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.ops.readiness import Readiness
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def metrics_app(
 
     It does not authenticate requests. Make it reachable only by your monitoring system.
     """
-    figures = Figures(hf)
+    figures = MetricsCollector(hf)
 
     async def answer(
         scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
@@ -64,7 +64,7 @@ def metrics_app(
 @contextlib.contextmanager
 def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
     """Serves `/metrics`, `/healthz` and `/readyz` of an app from separate threads. Yields the bound port."""
-    figures = Figures(hf)
+    figures = MetricsCollector(hf)
     pages: dict[str, Page] = {
         "/metrics": lambda: (200, CONTENT_TYPE, exposition(figures.families()).encode()),
         "/healthz": lambda: _health(200, {"status": "ok"}),
@@ -137,7 +137,7 @@ class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         error = sys.exception()
         if not isinstance(error, OSError):  # the client disconnected
-            log.error("metrics request failed", **({} if error is None else raised(error)))
+            log.error("metrics request failed", **({} if error is None else error_fields(error)))
 
 
 class _RequestHandler(BaseHTTPRequestHandler):

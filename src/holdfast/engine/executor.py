@@ -1,4 +1,4 @@
-"""One attempt: running a claimed delivery, finding out how it ended, and handing its settlement over."""
+"""One attempt: running a claimed delivery, finding out how it ended, and handing its settlement lease_lost."""
 
 import asyncio
 import time
@@ -20,16 +20,16 @@ from holdfast.core.outcome import Failed, Outcome, Released, Succeeded
 from holdfast.core.redaction.redact import hidden, hide_from_here, scrub
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.trace_context import TRACEPARENT
-from holdfast.engine.blocking import Blocking
+from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.context import Context
-from holdfast.engine.execute import Ended, execute
-from holdfast.engine.fields import fields, raised
+from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.handler import Handler
+from holdfast.engine.invocation import RunResult, invoke
+from holdfast.engine.log_fields import delivery_fields, error_fields
 from holdfast.engine.options import WorkerOptions
-from holdfast.engine.outcomes import Outcomes
 from holdfast.engine.payloads import LargePayloads
+from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
-from holdfast.engine.surroundings import Surroundings
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
@@ -38,34 +38,34 @@ from holdfast.stores.queries.query import first_trace
 
 log = get_logger("holdfast.worker")
 
-_FIRST_LOOK, _LONGEST_LOOK = 0.02, 1.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class RolledBack(HoldfastError):
     """A handler called `ctx.complete` and returned, but its transaction did not commit."""
 
 
-class Attempts:
+class DeliveryExecutor:
     """Runs deliveries. Each attempt ends in one settlement, or in none where the store knows the end already.
 
-    `over` is set when the worker's lease is lost. `hold_back` makes the worker start nothing more of a consumer until
+    `lease_lost` is set when the worker's lease is lost. `hold_back` makes the worker start nothing more of a consumer until
     the function that it returns is called.
     """
 
     def __init__(
         self,
-        around: Surroundings,
+        deps: WorkerDeps,
         worker: str,
         settler: Settler,
-        outcomes: Outcomes,
-        over: asyncio.Event,
+        settlements: SettlementBuilder,
+        lease_lost: asyncio.Event,
         hold_back: Callable[[str], Callable[[], None]],
         lease: timedelta,
     ) -> None:
-        self._around, self._store, self._worker, self._lease = around, around.store, worker, lease
-        self._settler, self._outcomes, self._over = settler, outcomes, over
+        self._deps, self._store, self._worker, self._lease = deps, deps.store, worker, lease
+        self._settler, self._settlements, self._lease_lost = settler, settlements, lease_lost
         self._threads = Threads("holdfast-handler")
-        self._blocking = Blocking(self._store, worker, around.probes, self._threads, hold_back)
+        self._blocker = ConsumerBlocker(self._store, worker, deps.probes, self._threads, hold_back)
         self._payloads = LargePayloads(self._store)
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
@@ -81,7 +81,7 @@ class Attempts:
             self.settle(claimed, Released(started=False))
             return
         except Exception as error:  # noqa: BLE001
-            log.error("payload load failed", **fields(claimed) | raised(error))
+            log.error("payload load failed", **delivery_fields(claimed) | error_fields(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
             return
         try:
@@ -91,28 +91,28 @@ class Attempts:
 
     async def _attempt(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs a delivery. `loaded` has its payload; `claimed` may not, so that a settlement does not keep it in memory."""
-        if (redactor := self._around.redactor()).declared:
+        if (redactor := self._deps.redactor()).declared:
             hide_from_here(redactor.hide(claimed.type, loaded.payload))
         try:
             await self._run(claimed, loaded, task)
         except Exception as error:  # noqa: BLE001
             # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
-            log.error("attempt failed outside handler", **fields(claimed) | raised(error))
+            log.error("attempt failed outside handler", **delivery_fields(claimed) | error_fields(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
 
     async def trials(self, lanes: Mapping[str, Sequence[Lane]], options: WorkerOptions) -> list[Claimed]:
         """Claims one delivery of each of these blocked consumers, unless another worker tries one already."""
         claims: list[Claimed] = []
         for consumer, found in lanes.items():
-            longest = max(options.lease, self._around.handlers[consumer].timeout or options.lease)
+            longest = max(options.lease, self._deps.handlers[consumer].timeout or options.lease)
             trial = claim_trial(found, self._worker, options.lease, longest, suspects=options.suspects)
             claims += await self._store.run(trial)
-        self._blocking.started(claims)
+        self._blocker.started(claims)
         return claims
 
     def settle(self, claimed: Claimed, outcome: Outcome) -> None:
         """Settles a delivery without running it."""
-        _, ack = self._outcomes.settle(claimed, outcome, self._policy(claimed))
+        _, ack = self._settlements.build(claimed, outcome, self._policy(claimed))
         self._settler.add(ack)
 
     def close(self) -> None:
@@ -120,13 +120,13 @@ class Attempts:
         self._threads.close()
 
     async def _run(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
-        handler = self._around.handlers[claimed.consumer]
+        handler = self._deps.handlers[claimed.consumer]
         policy = handler.retry if claimed.retry is None else self._policy(claimed)
         context = Context(
             loaded,
             self._worker,
             self._store,
-            self._around.publisher,
+            self._deps.publisher,
             budget(claimed, policy),
             keep_run=handler.keep_runs,
             by_key=handler.by_key,
@@ -134,31 +134,33 @@ class Attempts:
         )
         started = time.monotonic()
         trace = None
-        if self._around.tracing.on:
-            run, first = partial(self._execute, handler, loaded, context, task), first_trace(claimed.id)
-            ended, trace = await traced(self._around.tracing, claimed, run, partial(self._store.run, first))
+        if self._deps.tracing.on:
+            run, first = partial(self._invoke, handler, loaded, context, task), first_trace(claimed.id)
+            ended, trace = await traced(self._deps.tracing, claimed, run, partial(self._store.run, first))
         else:
-            ended = await self._execute(handler, loaded, context, task)
+            ended = await self._invoke(handler, loaded, context, task)
         elapsed = time.monotonic() - started
-        outcome = await self._found(claimed, ended, elapsed) if context.completing else ended.outcome
+        outcome = await self._stored_outcome(claimed, ended, elapsed) if context.completing else ended.outcome
         if outcome is not None and context.already_handled:
-            log.info("already handled", **fields(claimed))
+            log.info("already handled", **delivery_fields(claimed))
             outcome = Succeeded()
         if outcome is not None:
             detail = context.detail if trace is None else {**(context.detail or {}), TRACEPARENT: trace}
             await self._settle(claimed, handler, policy, outcome, elapsed, detail)
         else:
-            await self._blocking.ended(claimed, None)
+            await self._blocker.ended(claimed, None)
         if ended.thread is not None:
             # Nothing can stop it, so its slot is not free: what runs at once stays bounded.
             await asyncio.wait({ended.thread})
 
-    async def _execute(self, handler: Handler, claimed: Claimed, context: Context, task: "asyncio.Task[None]") -> Ended:
+    async def _invoke(
+        self, handler: Handler, claimed: Claimed, context: Context, task: "asyncio.Task[None]"
+    ) -> RunResult:
         try:
-            ended = await execute(handler, claimed, context, self._around.rules, self._threads, self._around.window)
+            ended = await invoke(handler, claimed, context, self._deps.rules, self._threads, self._deps.window)
         except asyncio.CancelledError as cancelled:
             # Unless the worker did it, the handler let a cancellation of its own escape.
-            ended = Ended(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
+            ended = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
         if task.cancelling():
             while task.cancelling():
                 task.uncancel()
@@ -176,23 +178,27 @@ class Attempts:
         elapsed: float,
         detail: Mapping[str, object] | None,
     ) -> None:
-        outcome = await self._blocking.found(claimed.consumer, outcome)
+        outcome = await self._blocker.found(claimed.consumer, outcome)
         noted = None if detail is None else orjson.dumps(scrub(dict(detail), hidden())).decode()
-        change, ack = self._outcomes.settle(claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted)
+        change, ack = self._settlements.build(
+            claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted
+        )
         self._settler.add(ack)
-        await self._blocking.ended(claimed, change)
+        await self._blocker.ended(claimed, change)
 
-    async def _found(self, claimed: Claimed, ended: Ended, elapsed: float) -> Outcome | None:
+    async def _stored_outcome(self, claimed: Claimed, ended: RunResult, elapsed: float) -> Outcome | None:
         """How a delivery stands that its handler completed by itself; none when there is nothing left to settle."""
-        match await self._hold(claimed):
+        match await self._claim_state(claimed):
             case Hold.SETTLED:
-                self._around.meter.settled(claimed, Deliver.name, elapsed)
+                self._deps.meter.settled(claimed, Deliver.name, elapsed)
                 if ended.error is not None:
-                    log.warning("handler raised after completion", **fields(claimed) | raised(ended.error))
+                    log.warning(
+                        "handler raised after completion", **delivery_fields(claimed) | error_fields(ended.error)
+                    )
                 return None
             case Hold.LOST:
-                self._around.meter.lost(claimed)
-                known = fields(claimed) | {"worker": self._worker}
+                self._deps.meter.lost(claimed)
+                known = delivery_fields(claimed) | {"worker": self._worker}
                 log.warning("lease lost", **known)
                 return None
             case Hold.MINE if isinstance(ended.outcome, Succeeded):
@@ -201,9 +207,9 @@ class Attempts:
             case _:
                 return ended.outcome
 
-    async def _hold(self, claimed: Claimed) -> Hold:
-        claim, pause = Claim(claimed.id, self._worker, claimed.fence), _FIRST_LOOK
-        while not self._over.is_set():
+    async def _claim_state(self, claimed: Claimed) -> Hold:
+        claim, pause = Claim(claimed.id, self._worker, claimed.fence), _SHORTEST_PAUSE
+        while not self._lease_lost.is_set():
             try:
                 hold = (await self._store.run(ownership([claim])))[claimed.id]
                 if hold is not Hold.MINE:
@@ -213,9 +219,9 @@ class Attempts:
                 if claimed.id in await self._store.run(unlocked([claimed.id])):
                     return (await self._store.run(ownership([claim])))[claimed.id]
             except StoreUnavailable as error:
-                log.warning("store unavailable", **fields(claimed) | {"task": "confirm", "error": str(error)})
+                log.warning("store unavailable", **delivery_fields(claimed) | {"task": "confirm", "error": str(error)})
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_LOOK)
+            pause = min(pause * 2, _LONGEST_PAUSE)
         return Hold.LOST
 
     def _policy(self, claimed: Claimed) -> RetryPolicy:
@@ -224,5 +230,5 @@ class Attempts:
             own = claimed.own_policy
         except ConfigurationError as error:
             # Written by another release.
-            log.warning("retry policy invalid", **fields(claimed) | {"error": str(error)})
-        return own or self._around.handlers[claimed.consumer].retry
+            log.warning("retry policy invalid", **delivery_fields(claimed) | {"error": str(error)})
+        return own or self._deps.handlers[claimed.consumer].retry

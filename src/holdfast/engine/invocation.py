@@ -23,9 +23,9 @@ from holdfast.core.outcome import Outcome, Snoozed, Succeeded, outcome_of
 from holdfast.core.redaction.redact import hidden
 from holdfast.core.telemetry.correlation import leave, resume
 from holdfast.engine.context import Context
-from holdfast.engine.fields import fields, loggable
 from holdfast.engine.handler import Handler
-from holdfast.engine.threads import Returned, Threads
+from holdfast.engine.log_fields import delivery_fields, loggable
+from holdfast.engine.threads import ThreadResult, Threads
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.deliveries.dedupe import window_key
 
@@ -33,7 +33,7 @@ log = get_logger("holdfast.worker")
 
 NEWER_VERSION_DELAY = timedelta(seconds=30)
 
-Thread = asyncio.Future[Returned]
+Thread = asyncio.Future[ThreadResult]
 
 
 class HandlerTimeout(TimeoutError):
@@ -46,7 +46,7 @@ class HandlerTimeout(TimeoutError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunResult:
     """How a run ended: its outcome, what it raised or gave as a signal, and the thread that is still at it."""
 
     outcome: Outcome
@@ -54,11 +54,11 @@ class Ended:
     thread: Thread | None = None
 
 
-_SUCCEEDED = Ended(Succeeded())
+_SUCCEEDED = RunResult(Succeeded())
 _FIELDS = ("event_id", "event_type", "source", "consumer", "queue", "attempt")
 
 
-class Window(Protocol):
+class DedupeWindow(Protocol):
     """What was done a short while ago; the app gives it."""
 
     async def seen(self, consumer: str, key: str) -> bool: ...
@@ -66,9 +66,9 @@ class Window(Protocol):
     async def record(self, consumer: str, key: str, window: timedelta) -> None: ...
 
 
-async def execute(
-    handler: Handler, claimed: Claimed, context: Context, app_rules: Rules, threads: Threads, window: Window
-) -> Ended:
+async def invoke(
+    handler: Handler, claimed: Claimed, context: Context, app_rules: Rules, threads: Threads, window: DedupeWindow
+) -> RunResult:
     """Runs the handler and says how it ended. Cancellation is passed on: it is no outcome.
 
     A plain function runs in a thread. When it times out the thread goes on, because nothing can stop it: its fence
@@ -88,19 +88,19 @@ async def execute(
                 "the function, and every decorator around it, async, and await inside it"
             )
     except NewerVersion as newer:
-        return Ended(Snoozed(NEWER_VERSION_DELAY), newer)
+        return RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001
         # SystemExit too: what means to end a program of its own must not end the worker.
         _cut_context(error, surrounding)
         thread = error.thread if isinstance(error, HandlerTimeout) else None
-        return Ended(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
+        return RunResult(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
     finally:
         if carried is not None:
             carried.undo()
     if isinstance(result, Signal):
-        return Ended(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
+        return RunResult(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
     return _SUCCEEDED
 
 
@@ -156,7 +156,7 @@ def _log_variables() -> tuple[ContextVar[Any], ...]:
     return contextvars.copy_context().run(bound)
 
 
-async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Threads, window: Window) -> object:
+async def _once(handler: Handler, claimed: Claimed, context: Context, threads: Threads, window: DedupeWindow) -> object:
     """Calls the handler, unless it dealt with this key within its window. Recorded after success alone."""
     if handler.dedupe is None:
         return await _call(handler, claimed, context, threads)
@@ -176,8 +176,8 @@ async def _once(handler: Handler, claimed: Claimed, context: Context, threads: T
 
 
 async def _call(handler: Handler, claimed: Claimed, context: Context, threads: Threads) -> object:
-    if claimed.type == RAW_TYPE and handler.reread is not None:
-        await handler.reread(context, claimed)
+    if claimed.type == RAW_TYPE and handler.reprocess_raw is not None:
+        await handler.reprocess_raw(context, claimed)
         return None
     positional, named = handler.arguments(claimed)
     if handler.takes_context:
@@ -215,7 +215,7 @@ async def _in_thread(handler: Handler, claimed: Claimed, thread: Thread) -> obje
 
 def _let_run(claimed: Claimed, thread: Thread) -> None:
     """Says aloud that a thread runs on beside whatever becomes of its delivery, and when it has ended."""
-    known, hide = fields(claimed), hidden()
+    known, hide = delivery_fields(claimed), hidden()
     log.warning("handler thread still running", **known)
 
     def ended(late: Thread) -> None:

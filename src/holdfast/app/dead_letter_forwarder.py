@@ -13,7 +13,7 @@ from holdfast.brokers.protocol import Outgoing, Target
 from holdfast.core.events import payload
 from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Message
 from holdfast.engine.alert import DeadLetterAlert
-from holdfast.engine.fields import raised
+from holdfast.engine.log_fields import error_fields
 from holdfast.stores.queries.query import messages
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _END_SECONDS = 5.0
 _ERROR_LIMIT = 1_000
 
 
-class Copies:
+class DeadLetterForwarder:
     """Sends a copy of each dead letter of these consumers to their targets; what cannot be sent is logged, and left."""
 
     def __init__(self, app: "Holdfast", targets: Mapping[str, Target]) -> None:
@@ -77,7 +77,7 @@ class Copies:
                 async with target.open() as sender:
                     (refused,) = await sender.send([_copy(found[0], alert)])
             except Exception as error:  # noqa: BLE001
-                log.warning("dead letter copy retried", tries=tries, **known | raised(error))
+                log.warning("dead letter copy retried", tries=tries, **known | error_fields(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:

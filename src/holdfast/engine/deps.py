@@ -9,8 +9,8 @@ from holdfast.core.failures.classify import Rules
 from holdfast.core.redaction.redact import Redactor
 from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Publisher
-from holdfast.engine.execute import Window
 from holdfast.engine.handler import Handler
+from holdfast.engine.invocation import DedupeWindow
 from holdfast.engine.meter import Meter
 from holdfast.engine.tracing import Tracing
 from holdfast.stores.protocol import Store
@@ -19,7 +19,7 @@ Probe = Callable[[], Awaitable[bool] | bool]
 """Says whether a resource is well; plain (it runs in a thread) or async. Raising means that it is not."""
 
 
-class Duty(Protocol):
+class PeriodicTask(Protocol):
     """Something a worker does from time to time beside its deliveries: cron, pruning, watching suspects."""
 
     @property
@@ -29,7 +29,7 @@ class Duty(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class WorkerDeps:
     """The store and the handlers, and what goes with them."""
 
     store: Store
@@ -37,10 +37,10 @@ class Surroundings:
     handlers: Mapping[str, Handler]
     rules: Rules
     alerts: Alerts
-    window: Window
+    window: DedupeWindow
     publisher: Publisher | None = None
     probes: Mapping[str, Probe] = field(default_factory=dict)
-    duties: tuple[Duty, ...] = ()
+    periodic_tasks: tuple[PeriodicTask, ...] = ()
     meter: Meter = field(default_factory=Meter)
     tracing: Tracing = field(default_factory=Tracing)
     redactor: Callable[[], Redactor] = Redactor

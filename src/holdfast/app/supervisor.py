@@ -11,16 +11,16 @@ from datetime import timedelta
 from types import FrameType
 
 from holdfast._log import get_logger
-from holdfast.app.locate import load_app
+from holdfast.app.app_loader import load_app
 from holdfast.engine.options import WorkerOptions
-from holdfast.engine.parent import child_environment
+from holdfast.engine.parent_watchdog import child_environment
 
 log = get_logger("holdfast.supervisor")
 
 _LONGEST_PAUSE = 30.0
 
 
-def run_family(spec: str, options: WorkerOptions, processes: int = 1) -> int:
+def run_workers(spec: str, options: WorkerOptions, processes: int = 1) -> int:
     """Runs a worker for the app `spec` names, in this process or in several; returns the exit code."""
     app = load_app(spec)
     if processes == 1:

@@ -17,14 +17,14 @@ def child_environment() -> Mapping[str, str]:
     return {**os.environ, _PARENT: str(os.getpid())}
 
 
-def given_parent() -> int | None:
+def parent_pid() -> int | None:
     """The process this one is to end with, if there is one. Only the first caller learns it: what this process starts
     for other reasons must not take it for its own."""
     given = os.environ.pop(_PARENT, "")
     return int(given) if given.isdecimal() else None
 
 
-async def orphaned(parent: int, stop: asyncio.Event) -> None:
+async def watch_parent(parent: int, stop: asyncio.Event) -> None:
     """Sets `stop` once the parent is gone."""
     while os.getppid() == parent:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_EVERY)

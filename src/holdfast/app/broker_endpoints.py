@@ -1,4 +1,4 @@
-"""The places at brokers that an app reads from and sends to."""
+"""The brokers' topics, streams and queues that an app reads from and sends to."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 
-def places(app: "Holdfast") -> list[Place]:
+def broker_endpoints(app: "Holdfast") -> list[Place]:
     """Every declared source and relay's target, nothing connected."""
-    sources: list[Place] = [feed.source for feed in app.feeds.values()]
+    sources: list[Place] = [feed.source for feed in app.broker_sources.values()]
     return sources + [relay.target for relay in app.relays.values()]

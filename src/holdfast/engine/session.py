@@ -12,18 +12,18 @@ from holdfast._log import get_logger
 from holdfast.core.delivery import Status
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outcome import Released
-from holdfast.engine.attempt import Attempts
-from holdfast.engine.fields import fields, raised
+from holdfast.engine.control import WorkerControl, call_threadsafe
+from holdfast.engine.deps import WorkerDeps
+from holdfast.engine.executor import DeliveryExecutor
 from holdfast.engine.lease import Lease
+from holdfast.engine.log_fields import delivery_fields, error_fields
 from holdfast.engine.options import WorkerOptions, claim_size, instance_id
-from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.orphaned_claims import OrphanedClaims
 from holdfast.engine.periodic import every, first
-from holdfast.engine.pool import Pool, pools
 from holdfast.engine.reaper import Reaper
+from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Ack, Settler
-from holdfast.engine.signals import Signals, call_threadsafe
-from holdfast.engine.strays import Strays
-from holdfast.engine.surroundings import Surroundings
+from holdfast.engine.slot_pool import SlotPool, pools
 from holdfast.engine.threads import Threads
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim, claim_anew, lanes
 from holdfast.stores.deliveries.worker import start_worker, stop_worker
@@ -44,45 +44,45 @@ _PARTING = 1.0
 _NOT_CLAIMABLE = "the remaining deliveries are suspect or belong to another generation"
 
 
-class Life:
+class WorkerSession:
     """An instance of a worker: it claims, runs and settles under one lease, and ends with it."""
 
-    def __init__(self, around: Surroundings, options: WorkerOptions, signals: Signals) -> None:
+    def __init__(self, deps: WorkerDeps, options: WorkerOptions, control: WorkerControl) -> None:
         # A claim or a settlement whose connection went silent is given up in time to try again within a lease.
-        around = replace(around, store=around.store.within(max(options.lease / 2, _LEAST_PATIENCE)))
-        self._around, self._options, self._signals = around, options, signals
-        self._store = around.store
+        deps = replace(deps, store=deps.store.within(max(options.lease / 2, _LEAST_PATIENCE)))
+        self._deps, self._options, self._control = deps, options, control
+        self._store = deps.store
         self.id = instance_id()
-        self._over = asyncio.Event()
+        self._lease_lost = asyncio.Event()
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
-        self._settler = Settler(self._store, self.id, self._wrote, self._longest_pause)
-        self._crowded = False
-        self._outcomes = Outcomes(self.id, around.alerts, around.meter)
-        self._attempts = Attempts(
-            around, self.id, self._settler, self._outcomes, self._over, self._hold_back, options.lease
+        self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause)
+        self._backlogged = False
+        self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter)
+        self._executor = DeliveryExecutor(
+            deps, self.id, self._settler, self._settlements, self._lease_lost, self._hold_back, options.lease
         )
         self._pools = pools(options)
         self._claimed_at = time.monotonic()
         self._held_back: Counter[str] = Counter()
-        self._strays = Strays(self._store, self.id, self._settler, self._pools)
+        self._orphaned_claims = OrphanedClaims(self._store, self.id, self._settler, self._pools)
         self._lease: Lease | None = None
 
-    async def announce(self) -> None:
+    async def register(self) -> None:
         """Makes the worker's row and begins to renew it.
 
         Through the lease's own connections: a worker that cannot renew its lease must not claim anything either, or it
         would start handlers only to stop them, again and again. In a thread that does not keep the process from ending.
         """
-        queues, consumers = list(self._options.queues or ()), sorted(self._around.handlers)
+        queues, consumers = list(self._options.queues or ()), sorted(self._deps.handlers)
         started_at = time.monotonic()
         row = start_worker(self.id, self._options.generation, queues, consumers, self._options.lease)
-        await Threads.run_once("holdfast-announce", self._around.lease_store.run_sync, row)
+        await Threads.run_once("holdfast-register", self._deps.lease_store.run_sync, row)
         loop = asyncio.get_running_loop()
         self._lease = Lease(
-            self._around.lease_store,
+            self._deps.lease_store,
             self.id,
             self._options.lease,
-            lambda: call_threadsafe(loop, self._lose, "its row is gone"),
+            lambda: call_threadsafe(loop, self._on_lease_lost, "its row is gone"),
             started_at,
         )
         self._lease.start()
@@ -91,48 +91,48 @@ class Life:
     async def run(self) -> None:
         """Works until told to stop or until the lease is lost; then gives back what it has."""
         settling = asyncio.create_task(self._settler.run(), name="holdfast-settle")
-        feeding = asyncio.create_task(self._feed(), name="holdfast-feed")
+        claiming = asyncio.create_task(self._claim_loop(), name="holdfast-claim")
         background = self._background()
         try:
-            await first(settling, feeding, self._over.wait(), self._signals.stop.wait())
+            await first(settling, claiming, self._lease_lost.wait(), self._control.stop.wait())
         except asyncio.CancelledError:
             # Whoever cancels does not want to wait.
-            self._signals.end()
-            self._signals.hurry.set()
+            self._control.end()
+            self._control.force_stop.set()
             raise
         finally:
             for task in background:
                 task.cancel()
-            await self._wind_down(feeding, settling)
-            feeding.cancel()
+            await self._wind_down(claiming, settling)
+            claiming.cancel()
             settling.cancel()
-            await asyncio.gather(feeding, settling, *background, return_exceptions=True)
-        for task in (feeding, settling):
+            await asyncio.gather(claiming, settling, *background, return_exceptions=True)
+        for task in (claiming, settling):
             if not task.cancelled() and (error := task.exception()):
                 raise error
 
     def _background(self) -> "list[asyncio.Task[None]]":
         assert self._lease is not None
-        reaper = Reaper(self._store, self.id, self._options.lease, self._lease, self._outcomes, self._settler)
+        reaper = Reaper(self._store, self.id, self._options.lease, self._lease, self._settlements, self._settler)
         lease = self._options.lease.total_seconds()
-        duties = () if self._options.suspects else self._around.duties
+        periodic_tasks = () if self._options.suspects else self._deps.periodic_tasks
         return [
-            asyncio.create_task(self._watch(), name="holdfast-watch"),
+            asyncio.create_task(self._watch_lease(), name="holdfast-lease-watch"),
             asyncio.create_task(reaper.run(), name="holdfast-reap"),
-            asyncio.create_task(every(lease / 4, self._strays.look), name="holdfast-strays"),
+            asyncio.create_task(every(lease / 4, self._orphaned_claims.scan), name="holdfast-orphaned-claims"),
             asyncio.create_task(every(1.0, self._catch_up, first=0.0), name="holdfast-catch-up"),
             *(
-                asyncio.create_task(every(duty.interval.total_seconds(), partial(duty.perform, self.id), first=0.0))
-                for duty in duties
+                asyncio.create_task(every(task.interval.total_seconds(), partial(task.perform, self.id), first=0.0))
+                for task in periodic_tasks
             ),
         ]
 
-    async def _feed(self) -> None:
+    async def _claim_loop(self) -> None:
         """Claims for as long as there are slots and work; otherwise waits for a hint or the next poll."""
         pause = _SHORTEST_PAUSE
         while not self._ending:
-            woken = self._signals.wake.is_set()
-            self._signals.wake.clear()
+            woken = self._control.wake.is_set()
+            self._control.wake.clear()
             try:
                 wait = await self._round(woken)
                 pause = _SHORTEST_PAUSE
@@ -143,18 +143,18 @@ class Life:
                 if isinstance(error, HoldfastError) or self._options.until_idle:
                     raise
                 # A driver's error that nobody foresaw may pass, as an outage does.
-                log.error("claim failed", worker=self.id, **raised(error))
+                log.error("claim failed", worker=self.id, **error_fields(error))
                 wait, pause = pause, min(pause * 2, self._longest_pause)
             if wait:
-                await self._signals.woken(wait)
+                await self._control.woken(wait)
 
     async def _round(self, woken: bool) -> float:
         """Claims for every pool that has room; returns how many seconds to wait before the next round."""
         if self._options.suspects:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
-        self._crowded = self._settler.behind
-        if not self._crowded and any(
+        self._backlogged = self._settler.behind
+        if not self._backlogged and any(
             [await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())]
         ):
             return 0.0
@@ -163,20 +163,20 @@ class Life:
             return poll
         return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
 
-    async def _claim(self, pool: Pool, room: int, woken: bool) -> bool:
+    async def _claim(self, pool: SlotPool, room: int, woken: bool) -> bool:
         """Takes what there is and starts it; returns whether there may be more."""
         started, size = time.monotonic(), claim_size(room)
-        if (anew := woken and pool.lanes.idle) and started < pool.lanes.anew_due:
+        if (full_scan := woken and pool.lanes.idle) and started < pool.lanes.full_scan_due:
             # What woke it may be where the lanes that are known do not lead.
-            self._look_at_all_in(pool, pool.lanes.anew_due - started)
-            anew = False
-        if anew:
-            claims = await self._store.run(self._claim_anew(pool, size))
-            pool.lanes.looked(started, time.monotonic())
+            self._schedule_full_scan(pool, pool.lanes.full_scan_due - started)
+            full_scan = False
+        if full_scan:
+            claims = await self._store.run(self._discover_and_claim(pool, size))
+            pool.lanes.scanned(started, time.monotonic())
         else:
             if started >= pool.lanes.refresh_due:
                 pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
-                self._take_in(pool, await self._attempts.trials(pool.lanes.trials, self._options))
+                self._accept(pool, await self._executor.trials(pool.lanes.trials, self._options))
             if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
                 pool.lanes.refresh_due, pool.lanes.idle = 0.0, True
                 return False
@@ -185,43 +185,43 @@ class Life:
                 claim(order, self.id, self._options.lease, size, suspects=self._options.suspects)
             )
             pool.lanes.claimed(claims, started, time.monotonic())
-        self._take_in(pool, claims)
+        self._accept(pool, claims)
         if not claims:
             pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
         # One that looked at every lane, and all of it, has seen what there is.
-        pool.lanes.idle = len(claims) < size if anew else not claims
+        pool.lanes.idle = len(claims) < size if full_scan else not claims
         return not pool.lanes.idle
 
-    def _take_in(self, pool: Pool, claims: list[Claimed]) -> None:
+    def _accept(self, pool: SlotPool, claims: list[Claimed]) -> None:
         pool.accept(claims)
         if claims:
-            self._look(pool)
+            self._spawn_slot(pool)
             self._claimed_at = time.monotonic()
-        self._around.meter.claimed(claims)
+        self._deps.meter.claimed(claims)
 
-    def _look_at_all_in(self, pool: Pool, seconds: float) -> None:
+    def _schedule_full_scan(self, pool: SlotPool, seconds: float) -> None:
         """Wakes the claiming when a look at everything is due again, once however often it is asked for."""
-        if pool.put_off is None:
+        if pool.full_scan_timer is None:
 
             def due() -> None:
-                pool.put_off = None
-                self._signals.wake.set()
+                pool.full_scan_timer = None
+                self._control.wake.set()
 
-            pool.put_off = asyncio.get_running_loop().call_later(seconds + _SLICE, due)
+            pool.full_scan_timer = asyncio.get_running_loop().call_later(seconds + _SLICE, due)
 
-    def _wrote(self, batch: Sequence[Ack]) -> None:
+    def _on_settled(self, batch: Sequence[Ack]) -> None:
         """Claims again if that had to wait for settlements, or if one of them may have made something due at once."""
         if (
-            self._crowded
+            self._backlogged
             or self._options.until_idle
             or any(ack.settlement.change.status is Status.PENDING for ack in batch)
         ):
-            self._signals.wake.set()
+            self._control.wake.set()
 
-    def _claim_anew(self, pool: Pool, size: int) -> Operation[list[Claimed]]:
+    def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:
         """What finds the lanes and claims from them at once: a worker that was idle knows none."""
         return claim_anew(
-            [name for name in sorted(self._around.handlers) if not self._held_back[name]],
+            [name for name in sorted(self._deps.handlers) if not self._held_back[name]],
             self._options.generation,
             self.id,
             self._options.lease,
@@ -231,47 +231,47 @@ class Life:
         )
 
     async def _lanes(self, queues: tuple[str, ...] | None) -> list[Lane]:
-        consumers, generation = sorted(self._around.handlers), self._options.generation
+        consumers, generation = sorted(self._deps.handlers), self._options.generation
         return await self._store.run(lanes(consumers, generation, queues=queues, suspects=self._options.suspects))
 
-    def _start(self, pool: Pool) -> None:
+    def _spawn_slot_soon(self, pool: SlotPool) -> None:
         """Looks, once in this turn of the loop, whether what waits needs one more slot."""
-        if not pool.looking:
-            pool.looking = True
-            asyncio.get_running_loop().call_soon(self._look, pool)
+        if not pool.spawn_scheduled:
+            pool.spawn_scheduled = True
+            asyncio.get_running_loop().call_soon(self._spawn_slot, pool)
 
-    def _look(self, pool: Pool) -> None:
+    def _spawn_slot(self, pool: SlotPool) -> None:
         """Opens a slot when all that are open are busy waiting. Handlers that never wait need only one."""
-        pool.looking = False
-        pool.turn = time.monotonic()
+        pool.spawn_scheduled = False
+        pool.turn_started_at = time.monotonic()
         if pool.waiting and not pool.resting and len(pool.running) < pool.slots and not self._ending:
             task = asyncio.create_task(self._work(pool), name="holdfast-slot")
             pool.running[task] = None
-            task.add_done_callback(lambda task: self._freed(pool, task))
-            self._start(pool)
+            task.add_done_callback(lambda task: self._on_slot_done(pool, task))
+            self._spawn_slot_soon(pool)
 
-    def _freed(self, pool: Pool, task: "asyncio.Task[None]") -> None:
+    def _on_slot_done(self, pool: SlotPool, task: "asyncio.Task[None]") -> None:
         del pool.running[task]
         if not task.cancelled() and (error := task.exception()):
-            log.error("slot failed", worker=self.id, **raised(error))
+            log.error("slot failed", worker=self.id, **error_fields(error))
         # What was claimed while this slot was ending found no slot free, and nobody else would start it.
-        self._start(pool)
-        self._signals.wake.set()
+        self._spawn_slot_soon(pool)
+        self._control.wake.set()
 
-    async def _work(self, pool: Pool) -> None:
+    async def _work(self, pool: SlotPool) -> None:
         """One slot: runs what waits, one after another, and ends when nothing does."""
         task = asyncio.current_task()
         assert task is not None
         while pool.waiting and not self._ending:
-            self._start(pool)
+            self._spawn_slot_soon(pool)
             claimed = pool.waiting.popleft()
             pool.running[task] = claimed
-            await self._attempts.run(claimed, task)
+            await self._executor.run(claimed, task)
             pool.finished()
             if pool.low:
-                self._signals.wake.set()
+                self._control.wake.set()
             # A handler that never waits would keep the loop from claiming and settling.
-            if time.monotonic() - pool.turn > _SLICE:
+            if time.monotonic() - pool.turn_started_at > _SLICE:
                 await pool.rest()
 
     def _hold_back(self, consumer: str) -> Callable[[], None]:
@@ -281,92 +281,92 @@ class Life:
 
         def resume() -> None:
             self._held_back[consumer] -= 1
-            self._give_back(waiting)
+            self._release(waiting)
             for pool in self._pools:
                 pool.lanes.outdate()
-            self._signals.wake.set()
+            self._control.wake.set()
 
         return resume
 
-    def _give_back(self, claims: list[Claimed]) -> None:
+    def _release(self, claims: list[Claimed]) -> None:
         for claimed in claims:
-            self._attempts.settle(claimed, Released(started=False))
+            self._executor.settle(claimed, Released(started=False))
 
     async def _catch_up(self) -> None:
         more = True
         while more and not self._ending:
             added, more = await self._store.run(catch_up())
             if added:
-                self._signals.wake.set()
+                self._control.wake.set()
 
     async def _rest(self, poll: float) -> float:
         """Ends the worker when nothing is left that is due within the limit; else says how long to wait for it."""
         queues = None if self._options.queues is None else tuple(self._options.queues)
         if self._options.suspects:
             if not await self._lanes(queues):
-                self._signals.end()
+                self._control.end()
             return poll
         await self._catch_up()
         limit = self._options.idle_limit.total_seconds()
-        next_in = await self._store.run(outlook(sorted(self._around.handlers), queues))
+        next_in = await self._store.run(outlook(sorted(self._deps.handlers), queues))
         if next_in is None or next_in.total_seconds() > limit:
-            if self._around.bringing():
+            if self._deps.bringing():
                 return poll
-            self._signals.end()
+            self._control.end()
             return 0.0
         wait = next_in.total_seconds()
-        if self._signals.wake.is_set():
+        if self._control.wake.is_set():
             # Something was settled after the claim had looked.
             return 0.0
         if wait <= 0 and time.monotonic() - self._claimed_at > limit:
             log.warning("stopped before idle", worker=self.id, reason=_NOT_CLAIMABLE)
-            self._signals.end()
+            self._control.end()
         return min(max(wait, _MOMENT), poll)
 
-    async def _watch(self) -> None:
+    async def _watch_lease(self) -> None:
         """Ends this life before another worker may take its deliveries over, however the renewal fails."""
         assert self._lease is not None
         while (left := self._lease.left) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
-        self._lose("it was not renewed in time")
+        self._on_lease_lost("it was not renewed in time")
 
-    def _lose(self, why: str) -> None:
-        if not self._over.is_set():
+    def _on_lease_lost(self, why: str) -> None:
+        if not self._lease_lost.is_set():
             log.error("worker lease lost", worker=self.id, reason=why)
-            self._over.set()
-            self._signals.wake.set()
+            self._lease_lost.set()
+            self._control.wake.set()
 
-    async def _wind_down(self, feeding: "asyncio.Task[None]", settling: "asyncio.Task[None]") -> None:
+    async def _wind_down(self, claiming: "asyncio.Task[None]", settling: "asyncio.Task[None]") -> None:
         """Gives back what has not started, waits for the rest, cuts off what is too long, writes what is known."""
         grace = self._options.grace.total_seconds()
         reserve = min(_RESERVE, grace / 3)
-        if self._over.is_set():
+        if self._lease_lost.is_set():
             # Others may run them soon: nothing is as urgent as stopping them here.
-            feeding.cancel()
-            await self._cut_off(reserve)
+            claiming.cancel()
+            await self._cancel_running(reserve)
             grace = reserve
         ends = time.monotonic() + grace
         # A claim under way is waited for: what it brings is given back below.
-        await asyncio.wait({feeding}, timeout=reserve)
-        feeding.cancel()
+        await asyncio.wait({claiming}, timeout=reserve)
+        claiming.cancel()
         for pool in self._pools:
-            self._give_back(pool.take_back())
+            self._release(pool.take_back())
         if running := self._running():
             done = asyncio.wait(running)
-            await first(done, self._over.wait(), self._signals.hurry.wait(), until=ends - reserve)
-            await self._cut_off(reserve)
-        await self._leave(ends, settled=settling.done())
-        self._attempts.close()
-        released, unwritten = self._outcomes.released, len(self._settler)
+            await first(done, self._lease_lost.wait(), self._control.force_stop.wait(), until=ends - reserve)
+            await self._cancel_running(reserve)
+        await self._deregister(ends, settled=settling.done())
+        self._executor.close()
+        released, unwritten = self._settlements.released, len(self._settler)
         log.info("worker stopped", worker=self.id, released=released, unwritten=unwritten)
 
-    async def _leave(self, ends: float, *, settled: bool) -> None:
+    async def _deregister(self, ends: float, *, settled: bool) -> None:
         """Writes what is known and takes the worker's row away. What there is no time for is left to the lease."""
         try:
             async with asyncio.timeout(max(_PARTING / 2, ends - _PARTING - time.monotonic())):
                 if not settled:
                     await self._settler.drained()
-                    await self._strays.give_back()
+                    await self._orphaned_claims.release_all()
                     await self._settler.drained()
                 await self._end_lease(1.0)
                 await self._store.run(stop_worker(self.id))
@@ -379,7 +379,7 @@ class Life:
             self._lease.stop()
             await asyncio.to_thread(self._lease.join, patience)
 
-    async def _cut_off(self, patience: float) -> None:
+    async def _cancel_running(self, patience: float) -> None:
         """Stops what still runs. A second cancellation is for those that wait for the store meanwhile."""
         for seconds in (patience, patience / 4):
             for task in (running := self._running()):
@@ -388,11 +388,11 @@ class Life:
                 await asyncio.wait(running, timeout=seconds)
         for pool in self._pools:
             for claimed in filter(None, pool.running.values()):
-                log.error("handler ignored cancellation", **fields(claimed) | {"worker": self.id})
+                log.error("handler ignored cancellation", **delivery_fields(claimed) | {"worker": self.id})
 
     def _running(self) -> "list[asyncio.Task[None]]":
         return [task for pool in self._pools for task in pool.running]
 
     @property
     def _ending(self) -> bool:
-        return self._over.is_set() or self._signals.stop.is_set()
+        return self._lease_lost.is_set() or self._control.stop.is_set()

@@ -1,4 +1,4 @@
-"""The kit itself. Nothing is faked: payloads pass through JSON, the database decides, a real worker runs handlers."""
+"""The harness itself. Nothing is faked: payloads pass through JSON, the database decides, a real worker runs handlers."""
 
 import contextlib
 import inspect
@@ -23,14 +23,14 @@ from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
-from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.settlement import SettlementBuilder
 from holdfast.stores.deliveries.claim import take_over
 from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.queries.query import Filter, deliveries, messages, outlook
 from holdfast.stores.queries.time_travel import abandon, drop_schema, orphan, travel
 
 _LEASE = timedelta(seconds=30)
-_REAPER = "holdfast-test-kit"
+_REAPER = "holdfast-test-harness"
 
 
 class Crash(BaseException):
@@ -47,10 +47,10 @@ class Clock:
         """Everything stored looks `by` older: retries fall due, leases run out, schedules have missed occurrences,
         open circuits may be probed."""
         self._store.run_sync(travel(to_timedelta(by, name="by")))
-        self._app._breakers.look_anew()
+        self._app._breakers.invalidate()
 
 
-class Kit:
+class Harness:
     """An app on a store of its own."""
 
     def __init__(self, app: Holdfast) -> None:
@@ -142,10 +142,10 @@ class Kit:
             self.app.handlers[consumer] = original
 
     async def _reap(self) -> None:
-        """What a crash left is taken over at once: the kit knows who died, it need not wait for a lease."""
-        outcomes = Outcomes(_REAPER, Alerts(), self.app.meter)
+        """What a crash left is taken over at once: the harness knows who died, it need not wait for a lease."""
+        settlements = SettlementBuilder(_REAPER, Alerts(), self.app.meter)
         taken = await self.app.store.run(take_over(_REAPER, _LEASE, 500))
-        acks = [outcomes.settle(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
+        acks = [settlements.build(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
         if acks:
             await self.app.store.run(settle(_REAPER, [ack.settlement for ack in acks]))
             for ack in acks:
@@ -154,14 +154,14 @@ class Kit:
 
 
 @contextlib.contextmanager
-def bound(app: Holdfast, dsn: str) -> Iterator[Kit]:
+def bind_app(app: Holdfast, dsn: str) -> Iterator[Harness]:
     """The app on a store of its own for a while: a file, or on PostgreSQL a schema that is dropped at the end."""
     before = app._dsn, app.schema
     schema = "holdfast" if dsn.startswith("sqlite") else f"holdfast_test_{secrets.token_hex(6)}"
     app.rebind(dsn, schema)
     try:
         app.store.migrate()
-        yield Kit(app)
+        yield Harness(app)
     finally:
         if not dsn.startswith("sqlite"):
             app.store.run_sync(drop_schema())

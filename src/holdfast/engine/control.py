@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable
 
 
-class Signals:
+class WorkerControl:
     """What a worker is told from outside: there may be work, take no more, wait for nothing."""
 
     def __init__(self) -> None:
-        self.wake, self.stop, self.hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.wake, self.stop, self.force_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def end(self) -> None:
         """Take no more work."""

@@ -9,24 +9,24 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast._log import background, get_logger
-from holdfast.app.family import worker_command
-from holdfast.app.locate import spec_of
-from holdfast.app.loop import store_is_ready, then
-from holdfast.app.opening import open_store
-from holdfast.app.redaction import SecretsDuty
+from holdfast.app.app_loader import app_spec
+from holdfast.app.loop import call_when_set, wait_for_store
+from holdfast.app.redaction import RedactionRefresher
 from holdfast.app.relays import Relays
-from holdfast.app.streams import ForgetDuty, Streams
+from holdfast.app.store_factory import open_store
+from holdfast.app.streams import HandledKeyPruner, Streams
+from holdfast.app.supervisor import worker_command
 from holdfast.app.telemetry import export_once
-from holdfast.app.webhooks import Served
+from holdfast.app.webhooks import EndpointHandlers
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.message import Address, NewMessage
-from holdfast.engine.cron import CronDuty, Schedule
+from holdfast.engine.cron import CronRunner, Schedule
+from holdfast.engine.deps import PeriodicTask, WorkerDeps
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.periodic import first
-from holdfast.engine.pruner import PruneDuty
-from holdfast.engine.surroundings import Duty, Surroundings
-from holdfast.engine.suspects import SuspectDuty
+from holdfast.engine.pruner import Pruner
+from holdfast.engine.quarantine import QuarantineRunner
 from holdfast.engine.worker import Worker
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.stores.protocol import Store
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.worker")
 
 
-async def work(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Event | None) -> None:
+async def run_worker(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Event | None) -> None:
     """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
     # Held to the very end: the last lines are written when all the rest is done.
     with background.running():
         await _work(app, options or WorkerOptions(), stop)
 
 
-async def _work(app: "Holdfast", chosen: WorkerOptions, stop: asyncio.Event | None) -> None:
-    if not chosen.generation:
-        chosen = replace(chosen, generation=app.generation)
+async def _work(app: "Holdfast", options: WorkerOptions, stop: asyncio.Event | None) -> None:
+    if not options.generation:
+        options = replace(options, generation=app.generation)
     with app.store.engine_lock():
-        if not await store_is_ready(lambda: app._prepare(None), stop, patient=not chosen.until_idle):
+        if not await wait_for_store(lambda: app._prepare(None), stop, patient=not options.until_idle):
             return
         # A renewal that hangs is given up in time for another; the second connection is for the next life of the worker,
         # which must not wait for a renewal of the last one.
-        lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=2, patience=chosen.lease / 4)
-        served = Served(app)
-        suspects = None if chosen.suspects else _suspects(app, chosen, served.handlers)
-        relays = Relays(app, chosen)
-        streams = Streams(app, chosen)
-        around = replace(
-            surroundings(app, lease_store, chosen, suspects, served), woken=relays.wake, bringing=streams.bringing
+        lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=2, patience=options.lease / 4)
+        endpoints = EndpointHandlers(app)
+        quarantine = None if options.suspects else _quarantine(app, options, endpoints.handlers)
+        relays = Relays(app, options)
+        streams = Streams(app, options)
+        deps = replace(
+            worker_deps(app, lease_store, options, quarantine, endpoints), woken=relays.wake, bringing=streams.bringing
         )
-        worker = Worker(around, chosen)
+        worker = Worker(deps, options)
         app._workers.add(worker)
-        stopper = None if stop is None else asyncio.create_task(then(stop, worker.stop))
+        stopper = None if stop is None else asyncio.create_task(call_when_set(stop, worker.stop))
         try:
-            loading = asyncio.create_task(_load(app, served))
+            loading = asyncio.create_task(_load(app, endpoints))
             try:
                 await first(loading, worker.stopping.wait())
             finally:
@@ -73,26 +73,26 @@ async def _work(app: "Holdfast", chosen: WorkerOptions, stop: asyncio.Event | No
             if not loading.done():
                 return
             loading.result()
-            _warn_if_idle(app, chosen, served.handlers)
+            _warn_if_idle(app, options, endpoints.handlers)
             export_once(app)
             relays.start()
             streams.start(worker.stopping, worker.stop)
-            if chosen.until_idle:
+            if options.until_idle:
                 # What a broker refuses is work for this worker.
                 await relays.caught_up(stop, patient=False)
             await worker.run()
-            if chosen.until_idle:
+            if options.until_idle:
                 await relays.caught_up(stop)
         finally:
             worker.stopping.set()
-            await streams.end(worker.hurry)
+            await streams.end(worker.force_stop)
             await relays.stop()
             app._workers.discard(worker)
             if stopper is not None:
                 stopper.cancel()
-            if suspects is not None:
-                await asyncio.to_thread(suspects.stop)
-            await served.close()
+            if quarantine is not None:
+                await asyncio.to_thread(quarantine.stop)
+            await endpoints.close()
             await lease_store.close()
         streams.check()
 
@@ -117,20 +117,20 @@ def _warn_if_idle(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str
             )
 
 
-async def _load(app: "Holdfast", served: Served) -> None:
+async def _load(app: "Holdfast", endpoints: EndpointHandlers) -> None:
     """Loads what a worker needs to know before its first delivery."""
-    await served.load()
+    await endpoints.load()
     with contextlib.suppress(StoreUnavailable):
-        await SecretsDuty(app.store, app._secrets).perform("")
+        await RedactionRefresher(app.store, app._redactions).perform("")
 
 
-def _suspects(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> SuspectDuty:
+def _quarantine(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> QuarantineRunner:
     def command() -> list[str] | None:
-        spec = spec_of(app)
+        spec = app_spec(app)
         return None if spec is None else worker_command(spec, options, suspects=True)
 
     queues = None if options.queues is None else list(options.queues)
-    return SuspectDuty(app.store, handlers, options.generation, queues, command)
+    return QuarantineRunner(app.store, handlers, options.generation, queues, command)
 
 
 def occurrence(app: "Holdfast", schedule: Schedule, at: datetime) -> NewMessage:
@@ -146,30 +146,34 @@ def occurrence(app: "Holdfast", schedule: Schedule, at: datetime) -> NewMessage:
     )
 
 
-def surroundings(
-    app: "Holdfast", lease_store: Store, options: WorkerOptions, suspects: SuspectDuty | None, served: Served
-) -> Surroundings:
-    """What a worker of this app has around it."""
-    duties: list[Duty] = [served, SecretsDuty(app.store, app._secrets)]
-    if suspects is not None:
-        duties.append(suspects)
+def worker_deps(
+    app: "Holdfast",
+    lease_store: Store,
+    options: WorkerOptions,
+    quarantine: QuarantineRunner | None,
+    endpoints: EndpointHandlers,
+) -> WorkerDeps:
+    """What a worker of this app has deps it."""
+    periodic_tasks: list[PeriodicTask] = [endpoints, RedactionRefresher(app.store, app._redactions)]
+    if quarantine is not None:
+        periodic_tasks.append(quarantine)
     if app.schedules and options.cron:
-        duties.append(CronDuty(app.store, app.schedules, partial(occurrence, app)))
+        periodic_tasks.append(CronRunner(app.store, app.schedules, partial(occurrence, app)))
     if app._keep is not None:
-        duties.append(PruneDuty(app.store, app._keep))
-        duties.append(ForgetDuty(app, app._keep))
-    duties.append(PlanRunner(app.store))
-    return Surroundings(
+        periodic_tasks.append(Pruner(app.store, app._keep))
+        periodic_tasks.append(HandledKeyPruner(app, app._keep))
+    periodic_tasks.append(PlanRunner(app.store))
+    return WorkerDeps(
         store=app.store,
         lease_store=lease_store,
-        handlers=served.handlers,
+        handlers=endpoints.handlers,
         rules=app.rules,
         alerts=app._alerts,
         window=app._bound_to.window,
         publisher=app,
         probes=app._probes,
-        duties=tuple(duties),
+        periodic_tasks=tuple(periodic_tasks),
         meter=app.meter,
         tracing=app._tracing,
-        redactor=lambda: app._secrets.redactor,
+        redactor=lambda: app._redactions.redactor,
     )

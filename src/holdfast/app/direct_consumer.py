@@ -29,13 +29,13 @@ from holdfast.core.key import check_key
 from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed, Outcome, Succeeded
 from holdfast.core.redaction.redact import hiding
-from holdfast.engine.attempt import RolledBack
-from holdfast.engine.blocking import Blocking
+from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.context import Context
-from holdfast.engine.execute import Ended, execute
-from holdfast.engine.fields import fields
+from holdfast.engine.executor import RolledBack
 from holdfast.engine.handler import Handler
-from holdfast.engine.outcomes import Outcomes
+from holdfast.engine.invocation import RunResult, invoke
+from holdfast.engine.log_fields import delivery_fields
+from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import traced
 from holdfast.stores.deliveries.claim import Claimed
@@ -61,7 +61,7 @@ class DirectContext(Context):
         return record_handled(self.consumer, self.source, [check_key(found) for found in keys], self.delivery_id)
 
 
-class Direct:
+class DirectConsumer:
     """Runs a consumer's handler on each record, `bound` at the same time."""
 
     batch = 1
@@ -78,10 +78,10 @@ class Direct:
     ) -> None:
         self._app, self._handler, self._reading, self._store = app, handler, reading, store
         self._letters, self._worker, self.bound = letters, worker, bound
-        self._outcomes = Outcomes(worker, app._alerts, app.meter)
+        self._settlements = SettlementBuilder(worker, app._alerts, app.meter)
         self._gate = Gate(store, handler.name, handler.queue)
         self._threads = Threads("holdfast-direct")
-        self._blocking = Blocking(store, worker, app._probes, self._threads)
+        self._blocker = ConsumerBlocker(store, worker, app._probes, self._threads)
         self._fanout = Fanout()
         self._nameless = Nameless(handler.name)
 
@@ -129,7 +129,7 @@ class Direct:
             return
         # One message, whoever takes it in: another consumer may have stored it.
         message = message._replace(id=known.message_id or _stable_id(message, record))
-        with hiding(self._app._secrets.redactor.hide(message.type, message.payload)):
+        with hiding(self._app._redactions.redactor.hide(message.type, message.payload)):
             await self._run(record, message)
         self._gate.passed(1)
 
@@ -149,46 +149,46 @@ class Direct:
         handler, claimed = self._handler, _as_claimed(message, self._handler)
         context = DirectContext(claimed, self._worker, self._app.store, self._app, budget(claimed, handler.retry))
         started = time.monotonic()
-        ended, _ = await traced(self._app._tracing, claimed, lambda: self._execute(claimed, context))
-        outcome = await self._found(message, context, ended)
+        result, _ = await traced(self._app._tracing, claimed, lambda: self._invoke(claimed, context))
+        outcome = await self._stored_outcome(message, context, result)
         elapsed = time.monotonic() - started
         if isinstance(outcome, Succeeded):
             self._app.meter.settled(claimed, Deliver.name, elapsed)
         else:
             await self._keep(record, message, claimed, outcome, elapsed)
-        if ended.thread is not None:
+        if result.thread is not None:
             # Nothing can stop it, so its slot is not free.
-            await asyncio.wait({ended.thread})
+            await asyncio.wait({result.thread})
 
-    async def _execute(self, claimed: Claimed, context: Context) -> Ended:
+    async def _invoke(self, claimed: Claimed, context: Context) -> RunResult:
         task = asyncio.current_task()
         assert task is not None
         try:
             window = self._app._bound_to.window
-            return await execute(self._handler, claimed, context, self._app.rules, self._threads, window)
+            return await invoke(self._handler, claimed, context, self._app.rules, self._threads, window)
         except asyncio.CancelledError as cancelled:
             if task.cancelling():
                 raise
             # The handler let a cancellation of its own escape.
-            return Ended(Failed(report(cancelled), Verdict.retry()), cancelled)
+            return RunResult(Failed(report(cancelled), Verdict.retry()), cancelled)
 
-    async def _found(self, message: NewMessage, context: Context, ended: Ended) -> Outcome:
-        """How it ended; for a handler that completed by itself the store says that."""
+    async def _stored_outcome(self, message: NewMessage, context: Context, result: RunResult) -> Outcome:
+        """How it result; for a handler that completed by itself the store says that."""
         if not context.completing:
-            return ended.outcome
+            return result.outcome
         if context.already_handled or (await self._known(message)).taken:
             return Succeeded()
-        if isinstance(ended.outcome, Succeeded):
+        if isinstance(result.outcome, Succeeded):
             why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
             return Failed(report(why), Verdict.retry())
-        return ended.outcome
+        return result.outcome
 
     async def _keep(
         self, record: Record, message: NewMessage, claimed: Claimed, outcome: Outcome, elapsed: float
     ) -> None:
         """Makes a failure durable, as the one decision about it says."""
-        outcome = await self._blocking.found(claimed.consumer, outcome)
-        _, ack = self._outcomes.settle(claimed, outcome, self._handler.retry, elapsed)
+        outcome = await self._blocker.found(claimed.consumer, outcome)
+        _, ack = self._settlements.build(claimed, outcome, self._handler.retry, elapsed)
         try:
             kept = await self._store.run(take_in_settled(message, ack.settlement, self._worker, self._fanout))
         except StoreError:
@@ -198,7 +198,7 @@ class Direct:
             await self._letters.keep(record, why)
             return
         if kept is None:
-            log.info("failure already stored", **fields(claimed))
+            log.info("failure already stored", **delivery_fields(claimed))
         elif ack.written is not None:
             ack.written()
         self._app._wake()

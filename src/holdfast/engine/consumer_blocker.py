@@ -25,8 +25,8 @@ from holdfast.core.change import Block, Change, Release
 from holdfast.core.errors import HoldfastError
 from holdfast.core.failures.verdict import VerdictKind
 from holdfast.core.outcome import Failed, Outcome
-from holdfast.engine.fields import raised
-from holdfast.engine.surroundings import Probe
+from holdfast.engine.deps import Probe
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.threads import Threads
 from holdfast.stores.admin.actions import Blocked, block_consumer, unblock_consumer
 from holdfast.stores.deliveries.claim import Claimed
@@ -46,7 +46,7 @@ class _Runs(Protocol):
     def run(self, operation: Operation[T]) -> Awaitable[T]: ...
 
 
-class Blocking:
+class ConsumerBlocker:
     """Blocks and unblocks consumers for every worker. `hold_back` makes this worker start nothing more of a consumer
     until the function that it returns is called."""
 
@@ -130,5 +130,5 @@ async def _probed(resource: str, probe: Probe, threads: Threads) -> bool:
             answer = probe() if inspect.iscoroutinefunction(probe) else await threads.run(probe)
             return bool(await answer if inspect.isawaitable(answer) else answer)
     except Exception as error:  # noqa: BLE001
-        log.warning("resource unavailable", resource=resource, **raised(error))
+        log.warning("resource unavailable", resource=resource, **error_fields(error))
         return False

@@ -14,7 +14,7 @@ _AHEAD = 0.1
 _MOST_AHEAD = 4 * MAX_CLAIM
 
 
-class Pool:
+class SlotPool:
     """Slots that serve some queues. Claims ahead only what it will start within a tenth of a second:
     short work is fetched in large batches, long work is left for others."""
 
@@ -23,13 +23,13 @@ class Pool:
         self.waiting: deque[Claimed] = deque()
         self.running: dict[asyncio.Task[None], Claimed | None] = {}
         self.lanes = Lanes()
-        self.looking = False
-        """Whether somebody will look, in this turn of the loop, if one more slot is needed."""
+        self.spawn_scheduled = False
+        """Whether somebody will look, in this turn_started_at of the loop, if one more slot is needed."""
         self.resting = 0
         """Slots that have only made way for others."""
-        self.turn = 0.0
-        """When this turn of the loop began."""
-        self.put_off: asyncio.TimerHandle | None = None
+        self.turn_started_at = 0.0
+        """When this turn_started_at of the loop began."""
+        self.full_scan_timer: asyncio.TimerHandle | None = None
         """What wakes the claiming for a look at everything that was too dear to be repeated at once."""
         self._rate = 0.0
         self._most = self._enough = 0
@@ -66,7 +66,7 @@ class Pool:
                 self._enough = self._most // 2
 
     async def rest(self) -> None:
-        """Makes way for everything else in the loop, for one turn."""
+        """Makes way for everything else in the loop, for one turn_started_at."""
         self.resting += 1
         try:
             await asyncio.sleep(0)
@@ -86,11 +86,11 @@ class Pool:
         return taken
 
 
-def pools(options: WorkerOptions) -> list[Pool]:
+def pools(options: WorkerOptions) -> list[SlotPool]:
     """The pools that a worker's options ask for."""
     if options.suspects:
         # One claimed ahead would be burnt by the guilty one before it.
-        return [Pool(None if options.queues is None else tuple(options.queues), 1, ahead=False)]
+        return [SlotPool(None if options.queues is None else tuple(options.queues), 1, ahead=False)]
     if options.queues is None:
-        return [Pool(None, options.concurrency)]
-    return [Pool((name,), slots) for name, slots in options.queues.items()]
+        return [SlotPool(None, options.concurrency)]
+    return [SlotPool((name,), slots) for name, slots in options.queues.items()]

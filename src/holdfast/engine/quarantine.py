@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 
 from holdfast._log import get_logger
-from holdfast.engine.parent import child_environment
+from holdfast.engine.parent_watchdog import child_environment
 from holdfast.stores.deliveries.claim import lanes
 from holdfast.stores.protocol import Store
 
@@ -15,7 +15,7 @@ log = get_logger("holdfast.quarantine")
 _LONGEST_PAUSE = 30.0
 
 
-class SuspectDuty:
+class QuarantineRunner:
     """Keeps a child worker running while there are suspects; it is respawned only when it dies.
 
     The child is an ordinary worker: its own start-up, pools, claims and lease. What kills it is taken over like the
@@ -44,7 +44,7 @@ class SuspectDuty:
                 return
             self._child = None
             if code != 0:
-                # It died on its delivery; the lease decides when that is tried again, so there is no hurry.
+                # It died on its delivery; the lease decides when that is tried again, so there is no need to hurry.
                 self._pause = min(self._pause * 2 or 0.5, _LONGEST_PAUSE)
                 self._not_before = time.monotonic() + self._pause
                 log.error("quarantine process died", exit_code=code, worker=worker)

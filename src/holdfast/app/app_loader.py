@@ -47,7 +47,7 @@ def load_app(spec: str) -> "Holdfast":
     return found
 
 
-def spec_of(app: "Holdfast") -> str | None:
+def app_spec(app: "Holdfast") -> str | None:
     """A spec that a child process can load this app by; none when it is bound to no module's name."""
     for name, module in list(sys.modules.items()):
         for attribute, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():

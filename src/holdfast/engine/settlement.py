@@ -13,7 +13,7 @@ from holdfast.core.failures.report import ErrorReport
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
-from holdfast.engine.fields import fields
+from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.meter import Meter
 from holdfast.engine.repeats import Write
 from holdfast.engine.settler import Ack
@@ -23,7 +23,7 @@ from holdfast.stores.deliveries.settle import Settlement
 log = get_logger("holdfast.worker")
 
 
-class Outcomes:
+class SettlementBuilder:
     """Decides, and says so: each line is written only after what it tells of is durable."""
 
     def __init__(self, worker: str, alerts: Alerts, meter: Meter, chance: Callable[[], float] = random.random) -> None:
@@ -31,7 +31,7 @@ class Outcomes:
         self.released = 0
         """Deliveries that were given back before they had started."""
 
-    def settle(
+    def build(
         self,
         claimed: Claimed,
         outcome: Outcome,
@@ -65,9 +65,9 @@ class Outcomes:
 
     def take_over(self, claimed: Claimed, policy: RetryPolicy) -> tuple[Change, Ack]:
         """What becomes of a delivery whose worker died."""
-        known = fields(claimed) | {"worker": self._worker}
+        known = delivery_fields(claimed) | {"worker": self._worker}
         self._log(log.warning, "lease expired", None, known)
-        return self.settle(claimed, LeaseExpired(), policy)
+        return self.build(claimed, LeaseExpired(), policy)
 
     def _written(
         self,
@@ -78,7 +78,7 @@ class Outcomes:
         elapsed: float | None,
     ) -> None:
         self._meter.settled(claimed, change.name, elapsed)
-        known = fields(claimed) | {
+        known = delivery_fields(claimed) | {
             "max_attempts": budget(claimed, policy),
             "operation": claimed.consumer,
             "change": change.name,
@@ -126,11 +126,11 @@ class Outcomes:
 
     def _lost(self, claimed: Claimed, outcome: Outcome) -> None:
         self._meter.lost(claimed)
-        known = fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
+        known = delivery_fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
         self._log(log.warning, "lease lost", None, known)
 
 
-def stray(delivery_id: UUID, fence: int) -> Settlement:
+def release_unstarted(delivery_id: UUID, fence: int) -> Settlement:
     """Gives back a claim that was never started and whose row is not known: its attempt is returned."""
     released = Released(started=False)
     return Settlement(

@@ -5,10 +5,10 @@ from holdfast.core.redaction.redact import hidden
 from holdfast.core.telemetry.log_fields import loggable
 from holdfast.stores.deliveries.claim import Claimed
 
-__all__ = ["fields", "loggable", "raised"]
+__all__ = ["delivery_fields", "error_fields", "loggable"]
 
 
-def fields(claimed: Claimed) -> dict[str, object]:
+def delivery_fields(claimed: Claimed) -> dict[str, object]:
     """The correlation ids of a delivery's message and what it is itself; no header can hide what is ours."""
     known = loggable(claimed.correlation) | {
         "event_id": str(claimed.message_id),
@@ -24,7 +24,7 @@ def fields(claimed: Claimed) -> dict[str, object]:
     return known
 
 
-def raised(error: BaseException) -> dict[str, object]:
+def error_fields(error: BaseException) -> dict[str, object]:
     """An error as fields of a log line: bounded text, and no local variables, which may hold payloads and secrets."""
-    told = report(error, hidden())
-    return {"error": told.message, "error_type": told.type, "stack_trace": told.trace}
+    reported = report(error, hidden())
+    return {"error": reported.message, "error_type": reported.type, "stack_trace": reported.trace}
