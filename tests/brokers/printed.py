@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from holdfast import Holdfast
-from holdfast.brokers.protocol import Outgoing, Record, Source, Target
+from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Target
 from tests.engine.running import eventually, working
 
 _PAGES = Path(__file__).parents[2] / "docs" / "how-to"
@@ -20,7 +20,7 @@ async def run_printed(page: str, payments: Target, orders: Source, capsys: pytes
     [code] = re.findall(r"```python\n(.*?)```", (_PAGES / page).read_text(), re.DOTALL)
     exec(code, example)  # noqa: S102
     hf: Holdfast = example["hf"]
-    payment = Outgoing(id="p1", type="payment.settled", key=None, body=orjson.dumps({"order_id": 7}), headers={})
+    payment = OutgoingRecord(id="p1", type="payment.settled", key=None, body=orjson.dumps({"order_id": 7}), headers={})
     async with payments.open() as sender:
         assert await sender.send([payment]) == [None]
     printed = ""

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from holdfast.brokers import kafka
 from holdfast.brokers.kafka import Topic
-from holdfast.brokers.protocol import Outgoing, Record, Subscription
+from holdfast.brokers.protocol import OutgoingRecord, Record, Subscription
 from holdfast.core.errors import BrokerUnavailable
 from tests.engine.running import eventually
 from tests.servers.apache_kafka import PASSWORD, USER, ApacheKafka
@@ -36,7 +36,7 @@ def make(
 
 async def send(topic: Topic, amount: int, *, size: int = 0) -> None:
     batch = [
-        Outgoing(id=str(n), type="payment.settled", key=f"k{n}", body=b"%d" % n + b" " * size, headers={})
+        OutgoingRecord(id=str(n), type="payment.settled", key=f"k{n}", body=b"%d" % n + b" " * size, headers={})
         for n in range(amount)
     ]
     async with topic.open() as sender:
@@ -164,7 +164,8 @@ async def test_a_record_over_the_topics_limit_is_refused_alone_and_a_large_one_i
 ) -> None:
     small = make(apache_kafka, settings={"max.message.bytes": "2000"})
     batch = [
-        Outgoing(id=str(n), type="t", key=None, body=b"x" * size, headers={}) for n, size in enumerate([10, 5000, 10])
+        OutgoingRecord(id=str(n), type="t", key=None, body=b"x" * size, headers={})
+        for n, size in enumerate([10, 5000, 10])
     ]
     async with small.open() as sender:
         refused = await sender.send(batch)
@@ -188,7 +189,7 @@ async def test_listeners_with_tls_and_passwords_are_used(apache_kafka: ApacheKaf
     await send(secured, 3)
     async with secured.open("w1") as subscription:
         await subscription.ack(await take(subscription, 3))
-    assert (await secured.doubts())[0].startswith(f"{secured.name} keeps one copy")
+    assert (await secured.durability_warnings())[0].startswith(f"{secured.name} keeps one copy")
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ async def test_a_record_whose_workers_die_again_and_again_becomes_a_delivery(
     assert stream.pending() == 0
     assert (await only(hf)).status is Status.DELIVERED
     (line,) = said(log, "redelivery limit reached")
-    assert line["handed_over"] == 10
+    assert line["delivery_count"] == 10
 
 
 @SQLITE

@@ -172,7 +172,7 @@ async def test_an_id_that_names_another_content_is_kept_raw_not_taken_for_the_sa
     assert sorted(got) == [1, 10, 20, 30]
     dead = await hf.ops.deliveries(Filter(dead=True))
     assert [one.type for one in dead] == [RAW_TYPE] * 2
-    assert "another content" in (dead[0].delivery.last_error or "")
+    assert "other content" in (dead[0].delivery.last_error or "")
 
 
 @SQLITE
@@ -257,8 +257,8 @@ async def test_a_deleted_group_and_a_deleted_stream_are_made_again(hf: Holdfast,
 async def test_no_more_is_fetched_while_too_much_waits(
     hf: Holdfast, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox, "MOST_WAITING", 20)
-    monkeypatch.setattr(inbox, "_LOOK_RECORDS", 5)
+    monkeypatch.setattr(inbox, "MAX_BACKLOG", 20)
+    monkeypatch.setattr(inbox, "_CHECK_RECORDS", 5)
     monkeypatch.setattr(inbox.Inbox, "bound", 10)
     got = collect(hf, stream)
     await hf._prepare(None)
@@ -333,7 +333,7 @@ async def test_a_record_without_a_type_needs_a_consumer_of_one_type(hf: Holdfast
     await drain(hf)
     assert types == ["payment.refused"]
     (dead,) = await hf.ops.deliveries(Filter(dead=True))
-    assert "does not say its type" in (dead.delivery.last_error or "")
+    assert "it has no type" in (dead.delivery.last_error or "")
 
 
 @SQLITE

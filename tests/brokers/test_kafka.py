@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from holdfast.brokers import cloudevents, kafka
 from holdfast.brokers.kafka import Topic
-from holdfast.brokers.kafka.place import doubts
+from holdfast.brokers.kafka.place import durability_warnings
 from holdfast.brokers.kafka.record import time_of
-from holdfast.brokers.protocol import Outgoing, Record, Source, Subscription, Target
+from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from tests.brokers.printed import run_printed
 from tests.engine.running import eventually
@@ -61,10 +61,10 @@ def make(
     )
 
 
-def outgoing(number: int, *, key: str | None = None, body: bytes | None = None) -> Outgoing:
+def outgoing(number: int, *, key: str | None = None, body: bytes | None = None) -> OutgoingRecord:
     headers = {"content-type": "application/json", "ce_id": f"é-{number}"}
     content = b"%d" % number if body is None else body
-    return Outgoing(id=str(number), type="payment.settled", key=key, body=content, headers=headers)
+    return OutgoingRecord(id=str(number), type="payment.settled", key=key, body=content, headers=headers)
 
 
 async def send(topic: Topic, amount: int, *, keyed: bool = False) -> None:
@@ -427,7 +427,9 @@ async def test_the_address_comes_from_the_environment(
         async with kafka.topic(topic.topic).open():
             pass
     monkeypatch.setenv("HOLDFAST_KAFKA", cluster.servers)
-    assert await kafka.topic(topic.topic, timeout=1).doubts() == []  # this cluster tells of its copies only
+    assert (
+        await kafka.topic(topic.topic, timeout=1).durability_warnings() == []
+    )  # this cluster tells of its copies only
     with pytest.raises(ConfigurationError, match=r"no\.such"):
         async with kafka.topic(topic.topic, options={"no.such": 1}).open():
             pass
@@ -461,7 +463,7 @@ async def test_the_how_to_runs_as_printed(
     ],
 )
 def test_settings_that_lose_records_are_named(copies: int, settings: dict[str, str], said: list[str]) -> None:
-    found = doubts("kafka:payments", copies, settings)
+    found = durability_warnings("kafka:payments", copies, settings)
     assert len(found) == len(said)
     for doubt, words in zip(found, said, strict=True):
         assert words in doubt

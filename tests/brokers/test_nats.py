@@ -18,7 +18,7 @@ from holdfast.brokers import nats
 from holdfast.brokers.nats.line import Line
 from holdfast.brokers.nats.place import NatsPlace
 from holdfast.brokers.nats.taking import NatsSubscription
-from holdfast.brokers.protocol import Lag, Outgoing, Record, Source, Target
+from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, Source, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, InvalidName
 from tests.servers.nats import NatsServer
 
@@ -67,8 +67,10 @@ async def filled(jetstream: JetStreamContext, count: int, **settings: Any) -> No
         await jetstream.publish("pay.in", str(number).encode())
 
 
-def outgoing(id: str, *, key: str | None = None, body: bytes = b"{}", **headers: str) -> Outgoing:
-    return Outgoing(id=id, type="order.placed", key=key, body=body, headers={"content-type": "text/plain", **headers})
+def outgoing(id: str, *, key: str | None = None, body: bytes = b"{}", **headers: str) -> OutgoingRecord:
+    return OutgoingRecord(
+        id=id, type="order.placed", key=key, body=body, headers={"content-type": "text/plain", **headers}
+    )
 
 
 async def until_waiting(jetstream: JetStreamContext) -> None:
@@ -119,7 +121,7 @@ async def test_a_batch_is_handed_over_in_order_and_gone_once_acknowledged(
         rest = await subscription.fetch(100, 5)
         assert [record.body for record in rest] == [b"4", b""]
         assert dict(rest[1].headers) == {"colour": "grün", "Status": "503", "nats-subject": "pay.in"}
-        assert (rest[1].stream, rest[1].handed_over) == ("PAY", 1)
+        assert (rest[1].stream, rest[1].delivery_count) == ("PAY", 1)
         assert rest[1].at is not None
         await subscription.ack(rest)
         await subscription.ack(first)  # nothing to say against acknowledging twice
@@ -138,7 +140,7 @@ async def test_what_a_dead_consumer_held_is_handed_to_another_under_the_same_id(
         dead = await subscription.fetch(10, 5)
     again = await until_fetched(source, "b")
     assert [record.id for record in again] == [record.id for record in dead]
-    assert [record.handed_over for record in again] == [2, 2]
+    assert [record.delivery_count for record in again] == [2, 2]
 
 
 async def test_what_is_extended_stays_ours_and_what_is_released_comes_at_once(
@@ -155,7 +157,7 @@ async def test_what_is_extended_stays_ours_and_what_is_released_comes_at_once(
         assert [record.id for record in expired] == [given.id]
         await theirs.release(expired)
         (back,) = await ours.fetch(10, 5)
-        assert (back.id, back.handed_over) == (given.id, 3)
+        assert (back.id, back.delivery_count) == (given.id, 3)
         await ours.ack([kept, back])
         assert await ours.lag() == Lag(waiting=0, unacknowledged=0)
 
@@ -178,7 +180,7 @@ async def test_what_came_too_late_to_be_fetched_is_given_back(server: NatsServer
         await cancelled_fetch(subscription, jetstream)
     async with pay(server).open("b") as subscription:
         (record,) = await subscription.fetch(10, 5)
-        assert record.handed_over == 2
+        assert record.delivery_count == 2
 
 
 async def test_a_full_window_waits_instead_of_asking_without_pause(
@@ -324,7 +326,7 @@ async def test_a_server_that_stalls_is_noticed(
             with pytest.raises(BrokerUnavailable):
                 await sender.send([outgoing("1")])
             with pytest.raises(BrokerUnavailable):
-                await pay(server).doubts()
+                await pay(server).durability_warnings()
         finally:
             server.resume()
 
@@ -377,7 +379,7 @@ async def test_a_subject_finds_its_stream_and_takes_only_its_own(
     (record,) = await until_fetched(source)
     assert (record.body, record.headers["nats-subject"]) == (b"mine", "pay.out")
     with pytest.raises(BrokerUnavailable, match="no stream that holds nowhere"):
-        await nats.subject("nowhere", group="shop", servers=server.url).doubts()
+        await nats.subject("nowhere", group="shop", servers=server.url).durability_warnings()
 
 
 async def test_a_group_may_start_with_what_comes_next(server: NatsServer, jetstream: JetStreamContext) -> None:
@@ -447,7 +449,7 @@ async def test_a_message_that_cannot_be_sent_is_refused_and_the_others_are_sent(
                 outgoing("2", body=b"x" * 600_000),
                 # Allowed by its body alone; with such headers the server would end the connection.
                 outgoing("3", body=b"x" * (1024 * 1024 - 100), long="y" * 100),
-                Outgoing(id="4", type="t", key=None, body=b"", headers={"not a name": "x"}),
+                OutgoingRecord(id="4", type="t", key=None, body=b"", headers={"not a name": "x"}),
                 outgoing("5", lines="a\r\nb"),
                 outgoing("6"),
             ]
@@ -503,7 +505,7 @@ async def test_settings_that_lose_records_are_told(
     server: NatsServer, jetstream: JetStreamContext, settings: dict[str, Any], doubt: str | None
 ) -> None:
     await make(jetstream, "PAY", "pay.>", **settings)
-    found = await pay(server).doubts()
+    found = await pay(server).durability_warnings()
     assert len(found) == (doubt is not None)
     assert doubt is None or doubt in found[0]
 
@@ -511,7 +513,7 @@ async def test_settings_that_lose_records_are_told(
 async def test_without_its_client_the_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nats.aio.client", None)
     with pytest.raises(ConfigurationError, match=r"pip install holdfast\[nats\]"):
-        await nats.stream("PAY", servers="nats://127.0.0.1:1").doubts()
+        await nats.stream("PAY", servers="nats://127.0.0.1:1").durability_warnings()
 
 
 def test_naming_a_place_does_not_load_the_client() -> None:
@@ -522,11 +524,11 @@ def test_naming_a_place_does_not_load_the_client() -> None:
 async def test_a_place_names_no_secret_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_NATS", raising=False)
     with pytest.raises(ConfigurationError, match="HOLDFAST_NATS"):
-        await nats.stream("PAY", group="shop").doubts()
+        await nats.stream("PAY", group="shop").durability_warnings()
     monkeypatch.setenv("HOLDFAST_NATS", "nats://me:hunter2@127.0.0.1:1, nats://me:hunter2@127.0.0.1:2")
     place = nats.stream("PAY", group="shop", options={"password": "hunter2"})
     with pytest.raises(BrokerUnavailable) as caught:
-        await place.doubts()
+        await place.durability_warnings()
     assert "hunter2" not in f"{caught.value} {place!r} {place.name} {nats.stream('P', servers='nats://hunter2@h')!r}"
     with pytest.raises(InvalidName):
         nats.stream("a.b")

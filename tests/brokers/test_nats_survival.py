@@ -7,7 +7,7 @@ import nats
 import pytest
 
 from holdfast.brokers.nats import stream
-from holdfast.brokers.protocol import Outgoing
+from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
 from tests.brokers.kit import each_step, survives
 from tests.brokers.nats_broker import NatsBroker
@@ -38,7 +38,8 @@ async def test_what_is_sent_while_the_leader_dies_is_stored_once_and_in_order_fo
     await asyncio.to_thread(cluster.prepare, "orders", ())
     target = stream("orders", servers=cluster.environment["HOLDFAST_NATS"])
     messages = [
-        Outgoing(id=str(n), type="order.placed", key=f"k{n % 5}", body=str(n).encode(), headers={}) for n in range(400)
+        OutgoingRecord(id=str(n), type="order.placed", key=f"k{n % 5}", body=str(n).encode(), headers={})
+        for n in range(400)
     ]
     batches = [messages[at : at + 20] for at in range(0, len(messages), 20)]
     killed = None
@@ -69,7 +70,7 @@ async def test_one_copy_in_a_cluster_is_told(cluster: NatsBroker) -> None:
     connection = await nats.connect(cluster.nodes[0].url)
     await connection.jetstream().add_stream(name="single", subjects=["single"])
     await connection.close()
-    (doubt,) = await stream("single", servers=cluster.nodes[1].url).doubts()
+    (doubt,) = await stream("single", servers=cluster.nodes[1].url).durability_warnings()
     assert "set replicas=3" in doubt
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.brokers.offsets import Handed, Offsets
+from holdfast.brokers.offsets import Offsets, TrackedOffset
 
 _STEPS = st.lists(
     st.one_of(
@@ -20,13 +20,13 @@ _STEPS = st.lists(
 @given(_STEPS)
 def test_nothing_that_is_not_done_lies_before_the_offset_to_commit(steps: list[tuple[str, int]]) -> None:
     offsets, next_offset = Offsets(0), 0
-    ever: list[Handed] = []
-    current: dict[int, Handed] = {}
+    ever: list[TrackedOffset] = []
+    current: dict[int, TrackedOffset] = {}
     for step, number in steps:
         match step:
             case "hand":
                 next_offset += number
-                handed = offsets.hand(next_offset - 1)
+                handed = offsets.track(next_offset - 1)
                 ever.append(handed)
                 current[handed.offset] = handed
             case "reach":
@@ -52,7 +52,7 @@ def test_nothing_that_is_not_done_lies_before_the_offset_to_commit(steps: list[t
 
 def test_the_offset_moves_past_what_was_done_early_once_the_first_is_done() -> None:
     offsets = Offsets(0)
-    first, second, third = offsets.hand(5), offsets.hand(7), offsets.hand(8)
+    first, second, third = offsets.track(5), offsets.track(7), offsets.track(8)
     offsets.settle(second)
     offsets.settle(third)
     assert offsets.due() is None
@@ -62,8 +62,8 @@ def test_the_offset_moves_past_what_was_done_early_once_the_first_is_done() -> N
 
 def test_what_was_handed_over_before_reading_again_settles_nothing() -> None:
     offsets = Offsets(0)
-    before = [offsets.hand(offset) for offset in range(3)]
-    again = offsets.hand(0)  # the topic was made anew
+    before = [offsets.track(offset) for offset in range(3)]
+    again = offsets.track(0)  # the topic was made anew
     for handed in before:
         offsets.settle(handed)
     assert offsets.due() is None
@@ -73,15 +73,15 @@ def test_what_was_handed_over_before_reading_again_settles_nothing() -> None:
 
 def test_a_commit_may_go_back() -> None:
     offsets = Offsets(0)
-    offsets.settle(offsets.hand(9))
+    offsets.settle(offsets.track(9))
     offsets.committed(10)
-    offsets.settle(offsets.hand(0))
+    offsets.settle(offsets.track(0))
     assert offsets.due() == 1
 
 
 def test_the_end_of_a_partition_is_committed_after_the_last_record_is_done() -> None:
     offsets = Offsets(0)
-    last = offsets.hand(4)
+    last = offsets.track(4)
     offsets.reach(7)  # two records of an aborted transaction
     assert offsets.due() is None
     offsets.settle(last)

@@ -11,7 +11,7 @@ import aiormq
 import pytest
 
 from holdfast.brokers import cloudevents, rabbitmq
-from holdfast.brokers.protocol import Lag, Outgoing, Record, Source, Subscription, Target
+from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.brokers.rabbitmq import Queue
 from holdfast.brokers.rabbitmq.doubts import described
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
@@ -45,10 +45,10 @@ async def bare(server: RabbitMQ) -> AsyncIterator[aiormq.abc.AbstractChannel]:
         await connection.close()
 
 
-def outgoing(number: int, *, key: str | None = None, body: bytes | None = None) -> Outgoing:
+def outgoing(number: int, *, key: str | None = None, body: bytes | None = None) -> OutgoingRecord:
     headers = {"content-type": "application/json", "cloudEvents:id": f"é-{number}"}
     content = b"%d" % number if body is None else body
-    return Outgoing(id=f"m{number}", type="payment.settled", key=key, body=content, headers=headers)
+    return OutgoingRecord(id=f"m{number}", type="payment.settled", key=key, body=content, headers=headers)
 
 
 async def send(target: Target, numbers: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ async def test_what_was_sent_arrives_whole_in_order_and_once_acknowledged_is_gon
         await subscription.ack(records[200:])
         assert [record.body for record in records] == [b"%d" % n for n in range(300)]
         first = records[0]
-        assert (first.stream, first.id, first.key, first.handed_over) == (queue.queue, "m0", "k", 1)
+        assert (first.stream, first.id, first.key, first.delivery_count) == (queue.queue, "m0", "k", 1)
         assert first.headers["content-type"] == "application/json"
         assert first.headers["cloudEvents:id"] == "é-0"
     # The tool reads numbers that a quorum queue notes down now and then.
@@ -96,7 +96,7 @@ async def test_what_is_released_or_left_comes_again_and_receipts_of_a_lost_chann
         await subscription.ack([records[0], records[0]])  # told twice, which would end the channel
         await subscription.release([records[1]])
         [again] = await take(subscription, 1)
-        assert (again.id, again.handed_over) == ("m1", 2)
+        assert (again.id, again.delivery_count) == ("m1", 2)
     async with queue.open("w2") as subscription:
         left = await take(subscription, 3)
         assert {record.id for record in left} == {"m1", "m2", "m3"}
@@ -153,7 +153,7 @@ async def test_a_queue_that_is_deleted_is_reported_and_made_anew(server: RabbitM
     await send(queue, [1])
     async with queue.open("w1") as subscription:
         assert len(await take(subscription, 1)) == 1
-    assert await queue.doubts() == []
+    assert await queue.durability_warnings() == []
 
 
 @pytest.mark.soak
@@ -170,7 +170,7 @@ async def test_a_handler_longer_than_the_servers_patience_gets_its_record_again(
         async with queue.open("w1") as subscription:
             again = await take(subscription, 2)
             assert {record.id for record in again} == {"m0", "m1"}
-            assert again[0].handed_over == 2
+            assert again[0].delivery_count == 2
 
 
 async def test_an_unroutable_message_is_not_confirmed(server: RabbitMQ, queue: Queue) -> None:
@@ -231,17 +231,17 @@ async def test_a_server_that_stalls_is_reported_and_work_goes_on_once_it_is_back
 
 
 async def test_settings_that_lose_records_are_found_out(server: RabbitMQ) -> None:
-    assert await rabbitmq.queue("not-there", url=server.url).doubts() == []
+    assert await rabbitmq.queue("not-there", url=server.url).durability_warnings() == []
     async with bare(server) as channel:
         loose: dict[str, Any] = {"x-max-length": 10, "x-message-ttl": 60_000}
         await channel.queue_declare("loose", durable=False, arguments=loose)
         await channel.queue_declare("tight", durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 3})
-    found = await rabbitmq.queue("loose", url=server.url).doubts()
+    found = await rabbitmq.queue("loose", url=server.url).durability_warnings()
     assert len(found) == 4
     said = "\n".join(found)
     for words in ("not durable", "not a quorum queue", "after 60000 ms", "x-max-length; set x-overflow"):
         assert words in said
-    [limit] = await rabbitmq.queue("tight", url=server.url).doubts()
+    [limit] = await rabbitmq.queue("tight", url=server.url).durability_warnings()
     assert "handed over 3 times" in limit
 
 

@@ -10,7 +10,7 @@ import pytest
 import redis as client
 
 from holdfast.brokers import cloudevents, redis
-from holdfast.brokers.protocol import Outgoing
+from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from holdfast.core.message import Message
 from tests.brokers.redis_place import Stream, redis_server, stream
@@ -35,7 +35,7 @@ async def test_what_a_dead_consumer_held_is_taken_over_once_it_is_late(stream: S
             assert await alive.fetch(10, 0.05) == []
             await asyncio.sleep(0.35)
             taken = await alive.fetch(2, 0.05)
-            assert [(record.id, record.handed_over) for record in taken] == [(ids[0], 2), (ids[1], 2)]
+            assert [(record.id, record.delivery_count) for record in taken] == [(ids[0], 2), (ids[1], 2)]
             await alive.ack(taken)
             # One that was stalled does not take back what another works on.
             (last,) = await alive.fetch(10, 0.5)
@@ -96,7 +96,9 @@ async def test_a_group_that_went_while_we_were_away_is_read_from_the_start(strea
 
 async def test_a_header_does_not_stand_in_for_the_body(stream: Stream) -> None:
     async with redis.stream(stream.name, url=stream.url).open() as sender:
-        await sender.send([Outgoing(id="1", type="t", key="k", body=b"right", headers={"body": "no", "key": "no"})])
+        await sender.send(
+            [OutgoingRecord(id="1", type="t", key="k", body=b"right", headers={"body": "no", "key": "no"})]
+        )
     async with stream.source().open("settle") as subscription:
         (record,) = await subscription.fetch(10, 0.1)
     assert (record.body, record.key, record.headers) == (b"right", "k", {})
@@ -131,7 +133,7 @@ async def test_a_full_redis_refuses_what_is_sent_and_goes_on_handing_over(small_
         direct.xadd("payments", {"body": b"{}"})
         async with place.open("settle") as subscription, place.open() as sender:
             direct.config_set("maxmemory", 1)
-            message = Outgoing(id="1", type="t", key=None, body=b"{}", headers={})
+            message = OutgoingRecord(id="1", type="t", key=None, body=b"{}", headers={})
             with pytest.raises(BrokerUnavailable, match="maxmemory"):
                 await sender.send([message])
             records = await subscription.fetch(10, 0.1)
@@ -161,15 +163,15 @@ async def test_a_server_that_stands_still_is_an_outage_and_no_more(
 async def test_settings_that_lose_acknowledged_records_are_named(
     redis_server: RedisServer, small_server: RedisServer
 ) -> None:
-    assert await redis.stream("payments", url=redis_server.url).doubts() == []
+    assert await redis.stream("payments", url=redis_server.url).durability_warnings() == []
     with client.Redis.from_url(small_server.url) as direct:
         direct.config_set("maxmemory", "100mb")
         direct.config_set("maxmemory-policy", "allkeys-lru")
-        off, evicts = await redis.stream("payments", url=small_server.url).doubts()
+        off, evicts = await redis.stream("payments", url=small_server.url).durability_warnings()
         assert "appendonly yes" in off
         assert "noeviction" in evicts
         direct.config_set("appendonly", "yes")
-        assert "set it to always" in (await redis.stream("payments", url=small_server.url).doubts())[0]
+        assert "set it to always" in (await redis.stream("payments", url=small_server.url).durability_warnings())[0]
 
 
 async def test_a_server_that_is_gone_is_one_error_without_its_password() -> None:

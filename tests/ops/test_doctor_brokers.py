@@ -20,7 +20,7 @@ class Told:
     def __init__(self, name: str, answer: "list[str] | Exception | None") -> None:
         self.name, self.answer, self.asked = name, answer, 0
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         self.asked += 1
         if self.answer is None:
             await asyncio.Event().wait()

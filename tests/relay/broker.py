@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import orjson
 
-from holdfast.brokers.protocol import Outgoing
+from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
 
 
@@ -16,7 +16,7 @@ class Broker:
     name = "memory:orders"
 
     def __init__(self) -> None:
-        self.sent: list[Outgoing] = []
+        self.sent: list[OutgoingRecord] = []
         self.down = False
         self.refuses: set[str] = set()
         self.opened = 0
@@ -39,7 +39,7 @@ class Broker:
         self.opened += 1
         yield self
 
-    async def send(self, batch: Sequence[Outgoing]) -> Sequence[str | None]:
+    async def send(self, batch: Sequence[OutgoingRecord]) -> Sequence[str | None]:
         if self.down:
             raise BrokerUnavailable(self.name, "it is down")
         answers = ["too large" if one.id in self.refuses else None for one in batch]
@@ -47,5 +47,5 @@ class Broker:
         await self.let_go.wait()
         return answers
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         return []

@@ -17,8 +17,8 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.brokers.cloudevents import KNOWN, Incoming, Mode, decode, encode
-from holdfast.brokers.protocol import Outgoing, Record
+from holdfast.brokers.cloudevents import KNOWN, Mode, ReceivedEvent, decode, encode
+from holdfast.brokers.protocol import OutgoingRecord, Record
 from holdfast.core.message import Message
 
 ID = UUID("0192a000-0000-7000-8000-000000000001")
@@ -39,7 +39,7 @@ def message(**given: Any) -> Message:
     return Message(**usual | given)
 
 
-def record(outgoing: Outgoing) -> Record:
+def record(outgoing: OutgoingRecord) -> Record:
     """What a broker hands over of what was sent."""
     return Record(stream="orders", id="1", body=outgoing.body, headers=outgoing.headers, key=outgoing.key)
 
@@ -76,7 +76,7 @@ def test_what_another_library_writes_is_read() -> None:
         headers = {name: value.decode() for name, value in sent.headers.items()}
         key = sent.key.decode() if isinstance(sent.key, bytes) else sent.key
         found = decode(Record(stream="s", id="9", body=bytes(sent.value), headers=headers, key=key))
-        assert found == Incoming(
+        assert found == ReceivedEvent(
             id="a-1",
             source="/mall",
             type="order.placed",
@@ -91,7 +91,7 @@ def test_what_another_library_writes_is_read() -> None:
 def test_a_message_comes_back_as_it_was_with_every_known_header(mode: Mode) -> None:
     headers = {name: f"value of {name}" for name in KNOWN} | {"tenant": "acme"}
     found = decode(record(encode(message(headers=headers), mode=mode)))
-    assert found == Incoming(
+    assert found == ReceivedEvent(
         id=str(ID),
         source="shop.eu",
         type="order.placed",
@@ -185,16 +185,16 @@ def test_data_in_its_forms_is_read(attributes: dict[str, object], data: object) 
 @pytest.mark.parametrize(
     ("broken", "problem"),
     [
-        (structured(id=""), "needs the attribute id"),
-        (structured(source=...), "needs the attribute source"),
-        (structured(type=...), "needs the attribute type"),
-        (structured(specversion="0.3"), "CloudEvents 0.3 is not known"),
-        (structured(time="yesterday"), "not like 2024"),
+        (structured(id=""), "the attribute id of a CloudEvent is missing"),
+        (structured(source=...), "the attribute source of a CloudEvent is missing"),
+        (structured(type=...), "the attribute type of a CloudEvent is missing"),
+        (structured(specversion="0.3"), "specversion 0.3 is not supported"),
+        (structured(time="yesterday"), "such as 2024"),
         (structured(time="2024-02-30T00:00:00Z"), "day"),
         (structured(time="0001-01-01T00:00:00+23:59"), "out of range"),
         (structured(extra=[1]), "extra"),
         (structured(data=1, data_base64="aGk="), "either data or data_base64"),
-        (structured(data_base64="a"), "data_base64 cannot be read"),
+        (structured(data_base64="a"), "data_base64 is invalid"),
         (structured(data_base64="aGk=", datacontenttype="image/png"), "image/png"),
         (Record(stream="s", id="1", body=b"{", headers={"content-type": "application/cloudevents+json"}), "not JSON"),
         (Record(stream="s", id="1", body=b"[]", headers={"content-type": "application/cloudevents+json"}), "object"),

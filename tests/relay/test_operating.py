@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Filter, Holdfast, NotFound, Refused
-from holdfast.brokers.relay import Relaying
+from holdfast.brokers.relay import RelayRunner
 from holdfast.ops.shape import shape
 from holdfast.stores.event_log.log import Cursor
 from holdfast.stores.event_log.position import Reader, move_position, positions, take_position
@@ -131,7 +131,7 @@ async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Ho
 
 async def test_a_worker_that_stops_while_it_takes_a_relay_releases_it(hf: Holdfast, broker: Broker) -> None:
     await backlog(hf, broker, 0)
-    runner = Relaying(hf.store, hf.relays["orders-out"], "w1", 0)
+    runner = RelayRunner(hf.store, hf.relays["orders-out"], "w1", 0)
     for n in range(40):
         task = asyncio.create_task(runner.run())
         await asyncio.sleep(n / 10_000)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import ConfigurationError, Filter, Holdfast, Router, correlate
 from holdfast.brokers import relay
-from holdfast.brokers.relay import Relaying
+from holdfast.brokers.relay import RelayRunner
 from holdfast.core.delivery import Status
 from holdfast.core.message import Message
 from holdfast.stores.event_log.log import Cursor
@@ -139,7 +139,7 @@ async def test_what_the_broker_refuses_is_a_dead_letter_and_the_rest_goes_on(
     assert broker.ids == [ids[0], ids[2]]
     dead = await only(hf, "orders-out")
     assert (dead.status, str(dead.message_id)) == (Status.FAILED, ids[1])
-    assert "memory:orders refuses it: too large" in str(dead.last_error)
+    assert "memory:orders rejects it: too large" in str(dead.last_error)
     assert [run.outcome for run in await run_records(hf, "orders-out")] == ["failed"]
     assert [line["event_id"] for line in said(log, "dead letter")] == [ids[1]]
 
@@ -255,7 +255,7 @@ async def test_of_two_with_one_name_one_sends_and_the_other_takes_over(make_app:
     hf = make_app()
     hf.relay("order.*", to=broker, name="orders-out", lease=timedelta(seconds=1))
     await hf._prepare(None)
-    both = [Relaying(hf.store, hf.relays["orders-out"], owner, 0) for owner in ("one", "two")]
+    both = [RelayRunner(hf.store, hf.relays["orders-out"], owner, 0) for owner in ("one", "two")]
     first, second = [asyncio.create_task(one.run()) for one in both]
     ids = await publish(hf, *range(20))
     await eventually(lambda: marked(hf, 20))
@@ -278,7 +278,7 @@ async def test_a_relay_that_was_replaced_while_it_sent_marks_nothing(
     await hf._prepare(None)
     ids = await publish(hf, 1, 2)
     broker.let_go.clear()
-    stale = asyncio.create_task(Relaying(hf.store, hf.relays["orders-out"], "stale", 0).run())
+    stale = asyncio.create_task(RelayRunner(hf.store, hf.relays["orders-out"], "stale", 0).run())
     await eventually(lambda: broker.ids == ids)
     long_ago = "lease_until - interval '1 hour'" if "postgres" in hf.dsn else "lease_until - 3600000"
     await query(hf, f"update {table(hf, 'position')} set lease_until = {long_ago}")
@@ -313,7 +313,7 @@ async def test_a_stale_owner_moves_and_releases_nothing(hf: Holdfast) -> None:
 async def test_a_wake_up_that_comes_with_the_end_does_not_keep_it_alive(hf: Holdfast, broker: Broker) -> None:
     hf.relay("order.*", to=broker, name="orders-out")
     await hf._prepare(None)
-    relaying = Relaying(hf.store, hf.relays["orders-out"], "one", 0)
+    relaying = RelayRunner(hf.store, hf.relays["orders-out"], "one", 0)
     for _ in range(3):
         task = asyncio.create_task(relaying.run())
         await relaying.caught_up()

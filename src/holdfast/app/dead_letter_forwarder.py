@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast._log import get_logger
 from holdfast.brokers import cloudevents
-from holdfast.brokers.decode import record_of
-from holdfast.brokers.protocol import Outgoing, Target
+from holdfast.brokers.decoder import record_of
+from holdfast.brokers.protocol import OutgoingRecord, Target
 from holdfast.core.events import payload
 from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Message
 from holdfast.engine.alert import DeadLetterAlert
@@ -94,11 +94,11 @@ def _source_message_id(message: Message) -> str:
     return message.headers.get(SOURCE_MESSAGE_ID) or message.key or ""
 
 
-def _copy(message: Message, alert: DeadLetterAlert) -> Outgoing:
+def _copy(message: Message, alert: DeadLetterAlert) -> OutgoingRecord:
     """The message as a CloudEvent, or a raw record as it came; what went wrong is in the headers."""
     if message.type == RAW_TYPE:
         record = record_of(payload.decode(message.payload))
-        sent = Outgoing(
+        sent = OutgoingRecord(
             id=str(message.id), type=message.type, key=record.key, body=record.body, headers=dict(record.headers)
         )
     else:

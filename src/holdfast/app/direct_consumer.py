@@ -15,10 +15,10 @@ from uuid import UUID
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.brokers.decode import Reading
-from holdfast.brokers.inbox import Gate, Nameless, RawLetters, conflict
-from holdfast.brokers.persist import Persisting
+from holdfast.brokers.decoder import RecordDecoder
+from holdfast.brokers.inbox import Backpressure, MissingIdWarning, UnreadableRecords, key_conflict
 from holdfast.brokers.protocol import Record
+from holdfast.brokers.retrying_store import RetryingStore
 from holdfast.core.change import Deliver
 from holdfast.core.decide import budget
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = get_logger("holdfast.brokers")
 
-_MOST_HANDED_OVER = 5
+_MAX_DELIVERY_COUNT = 5
 
 
 class DirectContext(Context):
@@ -62,61 +62,61 @@ class DirectContext(Context):
 
 
 class DirectConsumer:
-    """Runs a consumer's handler on each record, `bound` at the same time."""
+    """Runs a consumer's handler on each record, up to `max_in_flight` at the same time."""
 
-    batch = 1
+    batch_size = 1
 
     def __init__(
         self,
         app: "Holdfast",
         handler: Handler,
-        reading: Reading,
-        store: Persisting,
-        letters: RawLetters,
+        decoder: RecordDecoder,
+        store: RetryingStore,
+        unreadable: UnreadableRecords,
         worker: str,
-        bound: int,
+        max_in_flight: int,
     ) -> None:
-        self._app, self._handler, self._reading, self._store = app, handler, reading, store
-        self._letters, self._worker, self.bound = letters, worker, bound
+        self._app, self._handler, self._decoder, self._store = app, handler, decoder, store
+        self._unreadable, self._worker, self.max_in_flight = unreadable, worker, max_in_flight
         self._settlements = SettlementBuilder(worker, app._alerts, app.meter)
-        self._gate = Gate(store, handler.name, handler.queue)
+        self._backpressure = Backpressure(store, handler.name, handler.queue)
         self._threads = Threads("holdfast-direct")
         self._blocker = ConsumerBlocker(store, worker, app._probes, self._threads)
         self._fanout = Fanout()
-        self._nameless = Nameless(handler.name)
+        self._missing_id = MissingIdWarning(handler.name)
 
     async def ready(self) -> bool:
         """Whether more may be run: not while the consumer is paused or blocked, and not while the store is out."""
-        known = await self._gate.look()
-        return known is not None and not known.held and not self._gate.full
+        known = await self._backpressure.readiness()
+        return known is not None and not known.held and not self._backpressure.is_full
 
     @property
-    def closed(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether the consumer is paused."""
-        return self._gate.known is not None and self._gate.known.held
+        return self._backpressure.known is not None and self._backpressure.known.held
 
     def close(self) -> None:
         """Ends the threads that are free."""
         self._threads.close()
 
-    async def take(self, records: Sequence[Record]) -> None:
+    async def handle(self, records: Sequence[Record]) -> None:
         """Runs the handler; returns once the record is done with, or its failure is durable."""
         (record,) = records
         try:
-            message = self._reading.message(record)
+            message = self._decoder.message(record)
         except UnreadableRecord as error:
-            await self._letters.keep(record, error)
+            await self._unreadable.keep(record, error)
             return
         if message is None:
             return
-        self._nameless.look(message)
+        self._missing_id.check(message)
         try:
             known = await self._known(message)
-            if not known.taken and record.handed_over > _MOST_HANDED_OVER:
+            if not known.taken and record.delivery_count > _MAX_DELIVERY_COUNT:
                 await self._set_aside(record, message)
                 return
         except KeyConflict as error:
-            await self._letters.keep(record, conflict(message, record, error.message_id))
+            await self._unreadable.keep(record, key_conflict(message, record, error.message_id))
             return
         if known.taken:
             log.info(
@@ -124,14 +124,14 @@ class DirectConsumer:
                 consumer=self._handler.name,
                 source=message.source,
                 idempotency_key=message.key,
-                handed_over=record.handed_over,
+                delivery_count=record.delivery_count,
             )
             return
         # One message, whoever takes it in: another consumer may have stored it.
         message = message._replace(id=known.message_id or _stable_id(message, record))
         with hiding(self._app._redactions.redactor.hide(message.type, message.payload)):
             await self._run(record, message)
-        self._gate.passed(1)
+        self._backpressure.count(1)
 
     async def _set_aside(self, record: Record, message: NewMessage) -> None:
         """Stores a record that may be what its workers died of: the engine counts its runs, and runs it apart."""
@@ -140,7 +140,7 @@ class DirectConsumer:
             consumer=self._handler.name,
             source=message.source,
             idempotency_key=message.key,
-            handed_over=record.handed_over,
+            delivery_count=record.delivery_count,
         )
         await self._store.run(take_in([message], self._fanout))
         self._app._wake()
@@ -194,8 +194,8 @@ class DirectConsumer:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001
-            why = conflict(message, record, error.message_id) if isinstance(error, KeyConflict) else error
-            await self._letters.keep(record, why)
+            why = key_conflict(message, record, error.message_id) if isinstance(error, KeyConflict) else error
+            await self._unreadable.keep(record, why)
             return
         if kept is None:
             log.info("failure already stored", **delivery_fields(claimed))

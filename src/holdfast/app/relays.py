@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode
 from holdfast.brokers.protocol import Target
-from holdfast.brokers.relay import Relay, Relaying
+from holdfast.brokers.relay import Relay, RelayRunner
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.event import event_type
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = get_logger("holdfast.relay")
 
-_TRIES, _PARTING = 3, 3.0
+_TRIES, _RELEASE_SECONDS = 3, 3.0
 
 
 def declare(
@@ -97,7 +97,7 @@ class Relays:
         ]
         owner = instance_id()
         self._limit = options.idle_limit.total_seconds()
-        self._all = [Relaying(app.store, relay, owner, options.generation) for relay in wanted]
+        self._all = [RelayRunner(app.store, relay, owner, options.generation) for relay in wanted]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -129,10 +129,10 @@ class Relays:
         for _ in range(_TRIES if tasks else 0):
             for task in tasks:
                 task.cancel()
-            _, tasks = await asyncio.wait(tasks, timeout=_PARTING)
+            _, tasks = await asyncio.wait(tasks, timeout=_RELEASE_SECONDS)
             if not tasks:
                 return
 
 
-async def _all_of(relays: list[Relaying], patient: bool) -> None:
+async def _all_of(relays: list[RelayRunner], patient: bool) -> None:
     await asyncio.gather(*(one.caught_up(patient=patient) for one in relays))

@@ -12,11 +12,11 @@ from uuid import UUID
 
 from holdfast.app.dead_letter_forwarder import DeadLetterForwarder
 from holdfast.app.direct_consumer import DirectConsumer
-from holdfast.brokers.decode import Reading, record_of
-from holdfast.brokers.inbox import Inbox, RawLetters, conflict
+from holdfast.brokers.decoder import RecordDecoder, record_of
+from holdfast.brokers.inbox import Inbox, UnreadableRecords, key_conflict
 from holdfast.brokers.intake import Intake
-from holdfast.brokers.persist import Persisting
 from holdfast.brokers.protocol import Lag, Source, Target
+from holdfast.brokers.retrying_store import RetryingStore
 from holdfast.core.errors import ConfigurationError, KeyConflict
 from holdfast.core.events import payload
 from holdfast.core.failures.report import ErrorReport
@@ -95,18 +95,18 @@ def broker_source(
 async def reprocess_raw(router: "Router", name: str, context: Context, claimed: Claimed) -> None:
     """Reads a record anew that was kept raw: stored as a message, if it is absent, as the raw one is done."""
     app = router._bound()
-    reading, record = (
-        _reading(app, app.handlers[name], app.broker_sources[name]),
+    decoder, record = (
+        _decoder(app, app.handlers[name], app.broker_sources[name]),
         record_of(payload.decode(claimed.payload)),
     )
-    message = reading.message(record)
+    message = decoder.message(record)
     if message is None:
         return
     context.completing = True
     try:
         await app.store.run(take_in_completing(context.claim, IDLE_TIMEOUT, message, Fanout()))
     except KeyConflict as error:
-        raise conflict(message, record, error.message_id) from error
+        raise key_conflict(message, record, error.message_id) from error
     app._wake()
 
 
@@ -169,18 +169,18 @@ class Streams:
                 task.result()
 
     def _intake(self, app: "Holdfast", handler: Handler, feed: BrokerSource, options: WorkerOptions) -> Intake:
-        worker, reading = instance_id(), _reading(app, handler, feed)
-        store = Persisting(app.store, handler.name)
-        letters = RawLetters(store, reading, worker, partial(_alert, app, handler))
-        taker: DirectConsumer | Inbox
+        worker, decoder = instance_id(), _decoder(app, handler, feed)
+        store = RetryingStore(app.store, handler.name)
+        unreadable = UnreadableRecords(store, decoder, worker, partial(_alert, app, handler))
+        record_handler: DirectConsumer | Inbox
         if feed.direct:
-            taker = DirectConsumer(app, handler, reading, store, letters, worker, feed.concurrency)
-            self._direct.append(taker)
+            record_handler = DirectConsumer(app, handler, decoder, store, unreadable, worker, feed.concurrency)
+            self._direct.append(record_handler)
         else:
-            taker = Inbox(store, reading, letters, app._wake)
+            record_handler = Inbox(store, decoder, unreadable, app._wake)
 
         async def report(lag: Lag | None, problem: str | None) -> None:
-            await store.ask(
+            await store.run_once(
                 report_intake(
                     handler.name,
                     feed.source.name,
@@ -192,7 +192,12 @@ class Streams:
             )
 
         return Intake(
-            feed.source, handler.name, taker, report, grace=options.grace.total_seconds(), hasty=options.until_idle
+            feed.source,
+            handler.name,
+            record_handler,
+            report,
+            grace=options.grace.total_seconds(),
+            until_idle=options.until_idle,
         )
 
 
@@ -211,8 +216,8 @@ class HandledKeyPruner:
                 pass
 
 
-def _reading(app: "Holdfast", handler: Handler, feed: BrokerSource) -> Reading:
-    return Reading(
+def _decoder(app: "Holdfast", handler: Handler, feed: BrokerSource) -> RecordDecoder:
+    return RecordDecoder(
         origin=feed.origin,
         patterns=feed.patterns,
         address=Address(consumer=handler.name, queue=handler.queue, priority=handler.priority),

@@ -1,8 +1,8 @@
-"""Messages as CloudEvents 1.0, structured or binary, and back.
+"""Encodes messages as CloudEvents 1.0, structured or binary, and decodes them.
 
-A message's headers become extension attributes, whose names hold lower-case letters and digits alone: `request_id`
-travels as `requestid`. The names in `KNOWN` are restored on arrival. Any other name that changed travels along in the
-attribute `holdfastheaders`, so that Holdfast restores it; other receivers see the short name.
+The headers of a message become extension attributes, whose names have only lower-case letters and digits: `request_id`
+is sent as `requestid`. The decoder restores the names in `KNOWN`. Other names that changed are sent in the attribute
+`holdfastheaders`, from which Holdfast restores them; other receivers see the short name.
 """
 
 import base64
@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import orjson
 
-from holdfast.brokers.protocol import Outgoing, Record
+from holdfast.brokers.protocol import OutgoingRecord, Record
 from holdfast.core.events.event import VERSION_HEADER
 from holdfast.core.message import Message
 
@@ -41,7 +41,7 @@ KNOWN = (
     "scheduled_for",
     VERSION_HEADER,
 )
-"""Headers whose names come back as they were."""
+"""Headers whose names the decoder restores without `holdfastheaders`."""
 
 _LONG = {name.replace("_", ""): name for name in KNOWN}
 _CORE = frozenset(
@@ -49,23 +49,23 @@ _CORE = frozenset(
 )
 _PARTITION = "partitionkey"
 _NAMES = "holdfastheaders"
-"""The headers' own names by their short ones, as a JSON object."""
+"""A JSON object from short names to the original header names."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9]")
-# How each binding marks an attribute among a record's own headers: Kafka, NATS and HTTP, AMQP twice.
+# The prefix of an attribute in a record's headers: Kafka; NATS and HTTP; two for AMQP.
 _MARK = re.compile(r"(?:ce[_-]|cloudevents[:_])([a-z0-9]+)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)")
 
 
 class Mode(StrEnum):
-    """Where the attributes go: around the data in one JSON document, or into the record's headers beside it."""
+    """Where the attributes are: in one JSON document with the data, or in the headers of the record."""
 
     STRUCTURED = "structured"
     BINARY = "binary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
-    """A CloudEvent as it was received. `data` is its JSON value; `headers` are its extension attributes."""
+class ReceivedEvent:
+    """A received CloudEvent. `data` is its JSON value; `headers` are its extension attributes."""
 
     id: str
     source: str
@@ -76,8 +76,8 @@ class Incoming:
     occurred_at: datetime | None
 
 
-def encode(message: Message, *, key: str | None = None, mode: Mode = Mode.STRUCTURED) -> Outgoing:
-    """The message on its way out, its payload untouched. `key` keeps order and place; its own key if none is given."""
+def encode(message: Message, *, key: str | None = None, mode: Mode = Mode.STRUCTURED) -> OutgoingRecord:
+    """Encodes a message with its payload unchanged. `key` is the ordering key; the default is the message's key."""
     partition = message.key if key is None else key
     attributes = {
         "specversion": "1.0",
@@ -99,30 +99,30 @@ def encode(message: Message, *, key: str | None = None, mode: Mode = Mode.STRUCT
             if _LONG.get(short, short) != name:
                 changed[short] = name
     if changed:
-        # In ASCII: not every broker's headers take more.
+        # ASCII: some brokers accept nothing else in headers.
         attributes[_NAMES] = json.dumps(changed)
     if mode is Mode.BINARY:
         headers = {f"ce_{name}": value for name, value in attributes.items() if name != "datacontenttype"}
         body, headers["content-type"] = message.payload.encode(), JSON
     else:
-        # As it is stored: read and written anew, a number could become another.
+        # The stored text: decoding and encoding it could change a number.
         body = orjson.dumps({**attributes, "data": orjson.Fragment(message.payload)})
         headers = {"content-type": f"{STRUCTURED}; charset=UTF-8"}
-    return Outgoing(id=attributes["id"], type=message.type, key=partition or None, body=body, headers=headers)
+    return OutgoingRecord(id=attributes["id"], type=message.type, key=partition or None, body=body, headers=headers)
 
 
-def decode(record: Record) -> Incoming | None:
-    """The CloudEvent that a record is; none when it is none. `ValueError` when it says that it is one, and is broken."""
+def decode(record: Record) -> ReceivedEvent | None:
+    """Decodes a record; None if it is not a CloudEvent. `ValueError` if it claims to be one and is invalid."""
     headers = {name.lower(): value for name, value in record.headers.items()}
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type.startswith("application/cloudevents-batch"):
-        raise ValueError("it is a batch of CloudEvents; send them one by one")
+        raise ValueError("it is a batch of CloudEvents; send one event per record")
     if content_type.startswith("application/cloudevents") and content_type != STRUCTURED:
         raise ValueError(f"it is a CloudEvent in the format {content_type}; send {STRUCTURED}, or binary mode")
     marked = {mark[1]: value for name, value in headers.items() if (mark := _MARK.fullmatch(name))}
     if content_type != STRUCTURED and "specversion" in marked:
-        return _incoming(marked, _read(record.body, content_type), record)
-    # Brokers without headers carry the document alone.
+        return _event(marked, _data(record.body, content_type), record)
+    # Some brokers have no headers, only the document.
     if content_type != STRUCTURED and not (not content_type and b'"specversion"' in record.body):
         return None
     document = _json(record.body)
@@ -136,23 +136,23 @@ def decode(record: Record) -> Incoming | None:
     if encoded is not None:
         if data is not None or not isinstance(encoded, str):
             raise ValueError("a CloudEvent has either data or data_base64, which is text")
-        data = _read(_base64(encoded), attributes.get("datacontenttype", "").partition(";")[0].strip().lower())
-    return _incoming(attributes, data, record)
+        data = _data(_base64(encoded), attributes.get("datacontenttype", "").partition(";")[0].strip().lower())
+    return _event(attributes, data, record)
 
 
-def _incoming(attributes: Mapping[str, str], data: object, record: Record) -> Incoming:
+def _event(attributes: Mapping[str, str], data: object, record: Record) -> ReceivedEvent:
     if (version := attributes.get("specversion")) != "1.0":
-        raise ValueError(f"CloudEvents {version or 'without a specversion'} is not known here; send 1.0")
+        raise ValueError(f"specversion {version or '(missing)'} is not supported; send CloudEvents 1.0")
     for name in ("id", "source", "type"):
         if not attributes.get(name):
-            raise ValueError(f"a CloudEvent needs the attribute {name}, and it may not be empty")
+            raise ValueError(f"the attribute {name} of a CloudEvent is missing or empty")
     names = _LONG | _header_names(attributes.get(_NAMES))
     extensions = {
         names.get(name, name): value
         for name, value in attributes.items()
         if name not in _CORE and name not in (_PARTITION, _NAMES)
     }
-    return Incoming(
+    return ReceivedEvent(
         id=attributes["id"],
         source=attributes["source"],
         type=attributes["type"],
@@ -171,13 +171,13 @@ def _short(name: str, taken: Mapping[str, str]) -> str:
 
 
 def _header_names(text: str | None) -> dict[str, str]:
-    """The names that a sender's headers had; only those that become the short name, as `_short` makes it."""
+    """The original header names; only those that `_short` maps to the given short name."""
     if text is None:
         return {}
     try:
         names = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return {}  # another sender's attribute of this name
+        return {}  # an attribute with this name from another producer
     if not isinstance(names, dict):
         return {}
     return {
@@ -188,7 +188,7 @@ def _header_names(text: str | None) -> dict[str, str]:
 
 
 def _attribute(name: str, value: object) -> str | None:
-    """An attribute's canonical text; none when it is not set."""
+    """The canonical text of an attribute; None if it is not set."""
     match value:
         case None:
             return None
@@ -199,16 +199,16 @@ def _attribute(name: str, value: object) -> str | None:
         case int():
             return str(value)
         case _:
-            raise ValueError(f"the attribute {name} of a CloudEvent is text, a whole number or a boolean")
+            raise ValueError(f"the attribute {name} of a CloudEvent must be text, an integer or a boolean")
 
 
-def _read(body: bytes, content_type: str) -> object:
-    """Data as a JSON value: JSON as it says, text as text."""
+def _data(body: bytes, content_type: str) -> object:
+    """The data as a JSON value; `text/*` becomes a JSON string."""
     if content_type in ("", JSON) or content_type.endswith("+json"):
         return _json(body) if body else None
     if content_type.startswith("text/"):
         return body.decode()
-    raise ValueError(f"its data is {content_type}; JSON and text can be stored")
+    raise ValueError(f"its data is {content_type}; only JSON and text can be stored")
 
 
 def _json(body: bytes) -> object:
@@ -223,14 +223,14 @@ def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"data_base64 cannot be read: {error}") from None
+        raise ValueError(f"data_base64 is invalid: {error}") from None
 
 
 def _time(text: str | None) -> datetime | None:
     if text is None:
         return None
     if not _TIME.fullmatch(text):
-        raise ValueError(f"the time {text[:40]!r} of a CloudEvent is not like 2024-02-29T12:30:15Z")
+        raise ValueError(f"the time {text[:40]!r} of a CloudEvent is invalid; use a time such as 2024-02-29T12:30:15Z")
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
     except OverflowError:

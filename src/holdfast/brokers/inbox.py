@@ -1,4 +1,4 @@
-"""The inbox: records become messages with a delivery each, which the engine then runs as any other."""
+"""The inbox: stores each record as a message with one delivery, which the engine runs like any other."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,9 +6,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast._log import get_logger
-from holdfast.brokers.decode import NAMELESS, Reading
-from holdfast.brokers.persist import Persisting
+from holdfast.brokers.decoder import MISSING_ID_PREFIX, RecordDecoder
 from holdfast.brokers.protocol import Record
+from holdfast.brokers.retrying_store import RetryingStore
 from holdfast.core.decide import decide
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
 from holdfast.core.failures.report import ErrorReport, report
@@ -23,19 +23,19 @@ from holdfast.stores.messages.publish import Fanout
 
 log = get_logger("holdfast.brokers")
 
-BATCH = 500
-MOST_WAITING = 10_000
-"""No more is taken in while so many deliveries of the consumer wait, until half of them are done."""
+BATCH_SIZE = 500
+MAX_BACKLOG = 10_000
+"""Fetching pauses at this many unfinished deliveries of the consumer, and resumes at half of them."""
 
-_LOOK_SECONDS = 0.5
-_LOOK_RECORDS = 2_000
+_CHECK_SECONDS = 0.5
+_CHECK_RECORDS = 2_000
 
-Buried = Callable[[NewMessage, ErrorReport], None]
-"""Called with a raw message once it is durable as a dead letter."""
+OnDeadLetter = Callable[[NewMessage, ErrorReport], None]
+"""Called with a raw message after it is stored as a dead letter."""
 
 
-class _FirstRun(NamedTuple):
-    """How a record counts that was never run: reading it was its one attempt."""
+class _ReadAttempt(NamedTuple):
+    """The attempt counts of a record that never ran: reading it was its only attempt."""
 
     attempts: int = 1
     max_attempts: int | None = None
@@ -43,45 +43,45 @@ class _FirstRun(NamedTuple):
     expiries: int = 0
 
 
-_FIRST_RUN = _FirstRun()
+_READ_ATTEMPT = _ReadAttempt()
 
 
-class RawLetters:
-    """Keeps records that cannot become messages, as they came, as dead letters of their consumer."""
+class UnreadableRecords:
+    """Stores records that cannot become messages, unchanged, as dead letters of their consumer."""
 
-    def __init__(self, store: Persisting, reading: Reading, worker: str, buried: Buried) -> None:
-        self._store, self._reading, self._worker, self._buried = store, reading, worker, buried
+    def __init__(self, store: RetryingStore, decoder: RecordDecoder, worker: str, on_dead_letter: OnDeadLetter) -> None:
+        self._store, self._decoder, self._worker, self._on_dead_letter = store, decoder, worker, on_dead_letter
         self._fanout = Fanout()
 
     async def keep(self, record: Record, error: Exception) -> None:
-        """Returns once the record is durable with what is wrong with it; raises if the store refuses it."""
-        raw, told = self._reading.raw(record), report(error)
+        """Returns after the record and its error are durable; raises if the store rejects them."""
+        raw, error_report = self._decoder.raw(record), report(error)
         try:
-            id = await self._write(raw, told)
+            id = await self._write(raw, error_report)
         except KeyConflict:
-            # A stream that was deleted and made again counts from the start: this one is another.
-            raw = self._reading.raw(record, anew=True)
-            id = await self._write(raw, told)
+            # A stream that was deleted and created again reuses ids: this is a different record.
+            raw = self._decoder.raw(record, unique=True)
+            id = await self._write(raw, error_report)
         if id is not None:
-            self._buried(raw._replace(id=id), told)
+            self._on_dead_letter(raw._replace(id=id), error_report)
 
     async def _write(self, raw: NewMessage, error: ErrorReport) -> UUID | None:
-        id = delivery_id(raw.id, self._reading.address.consumer)
+        id = delivery_id(raw.id, self._decoder.address.consumer)
         failed = Failed(error, Verdict.dead())
-        change = decide(_FIRST_RUN, failed, RetryPolicy.none(), 0.0)
+        change = decide(_READ_ATTEMPT, failed, RetryPolicy.none(), 0.0)
         settlement = Settlement(id, 0, change, failed.name, error, keep_run=True)
         return await self._store.run(take_in_settled(raw, settlement, self._worker, self._fanout))
 
 
-class Nameless:
-    """Says once that a source's records cannot be told apart: each time one is handed over it is a new message."""
+class MissingIdWarning:
+    """Logs once that the records of a source have no id, so that each redelivery is a new message."""
 
     def __init__(self, consumer: str) -> None:
-        self._consumer, self._said = consumer, False
+        self._consumer, self._is_logged = consumer, False
 
-    def look(self, message: NewMessage) -> None:
-        if not self._said and (message.key or "").startswith(NAMELESS):
-            self._said = True
+    def check(self, message: NewMessage) -> None:
+        if not self._is_logged and (message.key or "").startswith(MISSING_ID_PREFIX):
+            self._is_logged = True
             log.warning(
                 "record id missing",
                 consumer=self._consumer,
@@ -90,74 +90,76 @@ class Nameless:
             )
 
 
-class Gate:
-    """Back-pressure: how a consumer stands in the store, asked now and then."""
+class Backpressure:
+    """Reads the state and the backlog of a consumer from the store, at most twice a second."""
 
-    def __init__(self, store: Persisting, consumer: str, queue: str) -> None:
+    def __init__(self, store: RetryingStore, consumer: str, queue: str) -> None:
         self._store, self._consumer, self._queue = store, consumer, queue
-        self._ask_at, self._since = 0.0, 0
-        self._full = False
+        self._check_at, self._records_since = 0.0, 0
+        self._is_full = False
         self.known: Readiness | None = None
-        """None before the first answer, and while the store is out."""
+        """None before the first answer, and while the store is unavailable."""
 
-    def passed(self, records: int) -> None:
-        """Counts what went through since the last look."""
-        self._since += records
+    def count(self, records: int) -> None:
+        """Counts records that were handled since the last check."""
+        self._records_since += records
 
-    async def look(self) -> Readiness | None:
-        """How the consumer stands, at most half a second old; none while the store is out."""
-        if time.monotonic() >= self._ask_at or self._since >= _LOOK_RECORDS:
-            self.known = await self._store.ask(readiness(self._consumer, self._queue, MOST_WAITING))
-            self._ask_at, self._since = time.monotonic() + _LOOK_SECONDS, 0
+    async def readiness(self) -> Readiness | None:
+        """The consumer's state, at most half a second old; None while the store is unavailable."""
+        if time.monotonic() >= self._check_at or self._records_since >= _CHECK_RECORDS:
+            self.known = await self._store.run_once(readiness(self._consumer, self._queue, MAX_BACKLOG))
+            self._check_at, self._records_since = time.monotonic() + _CHECK_SECONDS, 0
         return self.known
 
     @property
-    def full(self) -> bool:
-        """Whether so much waits that no more should come."""
+    def is_full(self) -> bool:
+        """Whether the backlog is so long that no more records should be fetched."""
         if self.known is not None:
             backlog = self.known.backlog
-            if (full := backlog >= (MOST_WAITING // 2 if self._full else MOST_WAITING)) and not self._full:
+            if (is_full := backlog >= (MAX_BACKLOG // 2 if self._is_full else MAX_BACKLOG)) and not self._is_full:
                 log.warning("intake paused", consumer=self._consumer, waiting=backlog)
-            self._full = full
-        return self._full
+            self._is_full = is_full
+        return self._is_full
 
 
 class Inbox:
-    """Stores records in batches, each with a delivery for the consumer. Deliveries have no order among themselves."""
+    """Stores records in batches, each with a delivery for the consumer. Deliveries are not ordered."""
 
-    batch = bound = BATCH
+    batch_size = max_in_flight = BATCH_SIZE
+    is_paused = False
+    """A paused consumer still collects deliveries."""
 
-    def __init__(self, store: Persisting, reading: Reading, letters: RawLetters, stored: Callable[[], None]) -> None:
-        self._store, self._reading, self._letters, self._stored = store, reading, letters, stored
-        self._gate = Gate(store, reading.address.consumer, reading.address.queue)
+    def __init__(
+        self,
+        store: RetryingStore,
+        decoder: RecordDecoder,
+        unreadable: UnreadableRecords,
+        on_stored: Callable[[], None],
+    ) -> None:
+        self._store, self._decoder, self._unreadable, self._on_stored = store, decoder, unreadable, on_stored
+        self._backpressure = Backpressure(store, decoder.address.consumer, decoder.address.queue)
         self._fanout = Fanout()
-        self._nameless = Nameless(reading.address.consumer)
+        self._missing_id = MissingIdWarning(decoder.address.consumer)
 
     async def ready(self) -> bool:
-        """Whether more may come. A paused consumer goes on collecting work."""
-        return await self._gate.look() is not None and not self._gate.full
+        return await self._backpressure.readiness() is not None and not self._backpressure.is_full
 
-    @property
-    def closed(self) -> bool:
-        """Whether nothing will come however long one waits."""
-        return False
-
-    async def take(self, records: Sequence[Record]) -> None:
-        """Returns once each record is stored: as a message with its delivery, or raw as a dead letter."""
+    async def handle(self, records: Sequence[Record]) -> None:
+        """Returns after each record is stored: as a message with its delivery, or unchanged as a dead letter."""
         readable: list[tuple[Record, NewMessage]] = []
         for record in records:
             try:
-                message = self._reading.message(record)
+                message = self._decoder.message(record)
             except UnreadableRecord as error:
-                await self._letters.keep(record, error)
+                await self._unreadable.keep(record, error)
             else:
                 if message is not None:
-                    self._nameless.look(message)
+                    self._missing_id.check(message)
                     readable.append((record, message))
         await self._store_all(readable)
-        self._gate.passed(len(records))
+        self._backpressure.count(len(records))
         if readable:
-            self._stored()
+            self._on_stored()
 
     async def _store_all(self, readable: Sequence[tuple[Record, NewMessage]]) -> None:
         if not readable:
@@ -168,21 +170,21 @@ class Inbox:
             raise
         except Exception as error:  # noqa: BLE001
             if len(readable) > 1:
-                # One that the store refuses must not hold up the others.
+                # A record that the store rejects must not block the others.
                 for one in readable:
                     await self._store_all([one])
                 return
             ((record, message),) = readable
             if isinstance(error, KeyConflict):
-                error = conflict(message, record, error.message_id)
-            await self._letters.keep(record, error)
+                error = key_conflict(message, record, error.message_id)
+            await self._unreadable.keep(record, error)
 
 
-def conflict(message: NewMessage, record: Record, first: UUID) -> UnreadableRecord:
-    """What is wrong with a record whose id was another content's before."""
+def key_conflict(message: NewMessage, record: Record, first: UUID) -> UnreadableRecord:
+    """The error for a record whose id belongs to a message with other content."""
     return UnreadableRecord(
         message.source,
         record.id,
-        f"its id was given to another content before (message {first}); was the stream deleted and made again, or "
-        "has another broker a stream of this name? Then give the consumer another origin=",
+        f"its id belongs to a message with other content (message {first}). Either the stream was deleted and created "
+        "again, or another broker has a stream with the same name; give the consumer another origin=",
     )

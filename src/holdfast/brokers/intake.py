@@ -1,8 +1,8 @@
-"""An intake: one consumer's records, from the fetch to the acknowledgement, through outages of broker and store.
+"""An intake: fetches the records of one consumer, hands them to its handler and acknowledges them.
 
-A record is acknowledged after whoever takes it says that it is durable or done, never before. What the broker hands
-over again meanwhile, because a connection was lost or its patience ended, joins the record that is under way here; and
-what is done, but could not be acknowledged, is not done again.
+A record is acknowledged only after its handler returned, which means that it is durable or done. The broker can
+redeliver a record that is still in progress, after a lost connection or an expired deadline; the intake then uses the
+new receipt and does not start the record twice. A record that is done but could not be acknowledged is not handled again.
 """
 
 import asyncio
@@ -20,45 +20,45 @@ from holdfast.core.failures.report import report
 
 log = get_logger("holdfast.brokers")
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_MIN_PAUSE, _MAX_PAUSE = 0.2, 5.0
 _NOT_READY_SECONDS = 0.2
-_LOOK_SECONDS = 0.1
+_DRAIN_POLL_SECONDS = 0.1
 _WAIT, _SHORT_WAIT = 1.0, 0.2
 _REPORT_SECONDS = 10.0
 _LAST_REPORT_SECONDS = 2.0
-_MOST_DONE = 10_000
+_MAX_DONE = 10_000
 
 
-class Taker(Protocol):
-    """What becomes of records: `batch` of them at once, `bound` under way at the same time."""
-
-    @property
-    def batch(self) -> int: ...
+class RecordHandler(Protocol):
+    """Handles records in batches of up to `batch_size`, with up to `max_in_flight` records at the same time."""
 
     @property
-    def bound(self) -> int: ...
+    def batch_size(self) -> int: ...
 
     @property
-    def closed(self) -> bool:
-        """Whether nothing will be taken however long one waits: the consumer is paused."""
+    def max_in_flight(self) -> int: ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the consumer is paused, so that waiting does not lead to more records."""
         ...
 
     async def ready(self) -> bool:
-        """Whether more may be fetched; asked before each fetch."""
+        """Whether more records may be fetched; called before each fetch."""
         ...
 
-    async def take(self, records: Sequence[Record]) -> None:
-        """Returns once these may be acknowledged. Outages of the store are waited out inside."""
+    async def handle(self, records: Sequence[Record]) -> None:
+        """Returns when these records may be acknowledged. Waits while the store is unavailable."""
         ...
 
 
 Report = Callable[[Lag | None, str | None], Awaitable[None]]
-"""Told now and then how far the source is behind, and what is in the way."""
+"""Called from time to time with the lag of the source, and with its current problem."""
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """A record under way, with the subscription that handed it over last: only that one can acknowledge it."""
+class _InFlight:
+    """A record in progress, with the subscription that delivered it last: only that one can acknowledge it."""
 
     key: object
     record: Record
@@ -66,45 +66,52 @@ class _Held:
 
 
 class Intake:
-    """Feeds one consumer from its source until told to stop. `hasty` asks often, for one that is to end when idle."""
+    """Feeds one consumer from its source until stopped. With `until_idle` it checks more often whether it is idle."""
 
     def __init__(
-        self, source: Source, consumer: str, taker: Taker, report: Report, *, grace: float, hasty: bool = False
+        self,
+        source: Source,
+        consumer: str,
+        handler: RecordHandler,
+        report: Report,
+        *,
+        grace: float,
+        until_idle: bool = False,
     ) -> None:
-        self._source, self._consumer, self._taker, self._report = source, consumer, taker, report
-        self._grace, self._hasty, self._wait = grace, hasty, _SHORT_WAIT if hasty else _WAIT
-        self._under_way: dict[object, _Held] = {}
+        self._source, self._consumer, self._handler, self._report = source, consumer, handler, report
+        self._grace, self._until_idle, self._wait = grace, until_idle, _SHORT_WAIT if until_idle else _WAIT
+        self._in_flight: dict[object, _InFlight] = {}
         self._done: dict[object, None] = {}
         self._current: Subscription | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._news = asyncio.Event()
+        self._room_freed = asyncio.Event()
         self._broken: BrokerUnavailable | None = None
         self._empty = False
-        self._out_since: float | None = None
+        self._unavailable_since: float | None = None
         self._lag_unknown_since: float | None = None
         self._report_due = asyncio.Event()
-        self._took = False
-        self._worked = self._cut_off = False
+        self._has_unreported = False
+        self._has_fetched = self._cut_off = False
 
     def idle(self, limit: float) -> bool:
-        """Whether nothing is under way and nothing seems to come.
+        """Whether no record is in progress and none is expected.
 
-        A broker that has been unavailable, or has not answered how much waits, for longer than `limit` seconds counts.
+        A broker that has been unavailable, or has not reported its lag, for longer than `limit` seconds counts as idle.
         """
-        if self._under_way:
+        if self._in_flight:
             return False
         long_ago = time.monotonic() - limit
-        unavailable = self._out_since is not None and self._out_since < long_ago
+        unavailable = self._unavailable_since is not None and self._unavailable_since < long_ago
         unknown = self._lag_unknown_since is not None and self._lag_unknown_since < long_ago
-        return self._empty or self._taker.closed or unavailable or unknown
+        return self._empty or self._handler.is_paused or unavailable or unknown
 
     def cut_off(self) -> None:
-        """Once told to stop, waits no more for what is under way: that is cancelled, and given back."""
+        """Ends the grace period after a stop: records in progress are cancelled and released."""
         self._cut_off = True
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Takes records in until `stop`; a broker that is out is waited for, for ever."""
-        pause = _SHORTEST_PAUSE / 2
+        """Handles records until `stop`. Reconnects to an unavailable broker without a limit."""
+        pause = _MIN_PAUSE / 2
         try:
             while not stop.is_set():
                 try:
@@ -115,68 +122,68 @@ class Intake:
                 except asyncio.CancelledError as cancelled:
                     if _is_cancelled():
                         raise
-                    # One that a driver let escape: nobody told us to end.
-                    await self._lost(BrokerUnavailable(self._source.name, repr(cancelled)))
+                    # The driver raised it: this task was not cancelled.
+                    await self._on_outage(BrokerUnavailable(self._source.name, repr(cancelled)))
                 except BrokerUnavailable as error:
-                    await self._lost(error)
+                    await self._on_outage(error)
                 except Exception as error:  # noqa: BLE001
-                    # A driver's error that nobody foresaw may pass, as an outage does.
-                    log.error("intake failed", **self._fields | _raised(error))
-                    await self._lost(BrokerUnavailable(self._source.name, repr(error)[:200]))
+                    # An unexpected error of a driver may be temporary, like an outage.
+                    log.error("intake failed", **self._fields | _error_fields(error))
+                    await self._on_outage(BrokerUnavailable(self._source.name, repr(error)[:200]))
                 if not stop.is_set():
-                    pause = _SHORTEST_PAUSE if self._worked else min(pause * 2, _LONGEST_PAUSE)
-                    self._worked = False
-                    await _either(stop, pause * random.uniform(0.5, 1.0))  # noqa: S311
+                    pause = _MIN_PAUSE if self._has_fetched else min(pause * 2, _MAX_PAUSE)
+                    self._has_fetched = False
+                    await _wait_for(stop, pause * random.uniform(0.5, 1.0))  # noqa: S311
         finally:
             await self._end(self._tasks)
 
     async def _serve(self, subscription: Subscription, stop: asyncio.Event) -> None:
-        """One connection's life."""
+        """Fetches on one connection until it breaks or `stop` is set."""
         self._broken, self._current = None, subscription
-        beside = [
+        background = [
             asyncio.create_task(self._extend(subscription), name="holdfast-extend"),
             asyncio.create_task(self._report_lags(subscription), name="holdfast-lag"),
         ]
         try:
             while not stop.is_set():
-                await self._round(subscription)
+                await self._fetch(subscription)
                 if self._broken is not None:
                     raise self._broken
             await self._drain()
-            # What was reported last speaks of records that are done by now.
+            # The last report counts records that are done by now.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_REPORT_SECONDS):
                     await self._report_lag(subscription)
         finally:
             self._current = None
-            for task in beside:
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)
 
-    async def _round(self, subscription: Subscription) -> None:
-        room = self._taker.bound - len(self._under_way)
+    async def _fetch(self, subscription: Subscription) -> None:
+        room = self._handler.max_in_flight - len(self._in_flight)
         if room <= 0:
-            self._news.clear()
-            await _either(self._news, self._wait)
+            self._room_freed.clear()
+            await _wait_for(self._room_freed, self._wait)
             return
-        if not await self._taker.ready():
+        if not await self._handler.ready():
             await asyncio.sleep(_NOT_READY_SECONDS)
             return
         records = await subscription.fetch(room, self._wait)
-        self._worked = True
-        if self._out_since is not None:
+        self._has_fetched = True
+        if self._unavailable_since is not None:
             log.info("broker reconnected", **self._fields)
-            self._out_since = None
+            self._unavailable_since = None
         if records:
-            self._empty, self._lag_unknown_since, self._took = False, None, True
+            self._empty, self._lag_unknown_since, self._has_unreported = False, None, True
             self._start(subscription, records)
-        elif not self._under_way:
-            if self._took:
+        elif not self._in_flight:
+            if self._has_unreported:
                 self._report_due.set()
-            if self._hasty and not self._empty:
-                await self._look_whether_empty(subscription)
+            if self._until_idle and not self._empty:
+                await self._check_empty(subscription)
 
-    async def _look_whether_empty(self, subscription: Subscription) -> None:
+    async def _check_empty(self, subscription: Subscription) -> None:
         lag = await self._lag(subscription)
         if lag is None:
             self._lag_unknown_since = self._lag_unknown_since or time.monotonic()
@@ -184,9 +191,9 @@ class Intake:
             self._empty, self._lag_unknown_since = not lag.waiting, None
 
     async def _lag(self, subscription: Subscription) -> Lag | None:
-        """How far the source is behind; None while the broker does not answer, which never ends a subscription.
+        """The lag; None while the broker does not report it, which never ends a subscription.
 
-        A member that joins a group, for example, may wait for that answer until it has joined.
+        For example, a member that joins a group may get no answer until it has joined.
         """
         try:
             return await subscription.lag()
@@ -195,106 +202,106 @@ class Intake:
             return None
 
     def _start(self, subscription: Subscription, records: Sequence[Record]) -> None:
-        fresh: list[_Held] = []
-        done: list[_Held] = []
+        fresh: list[_InFlight] = []
+        done: list[_InFlight] = []
         for record in records:
             key = object() if record.id is None else (record.stream, record.id)
-            if (held := self._under_way.get(key)) is not None:
-                held.record, held.subscription = record, subscription
+            if (entry := self._in_flight.get(key)) is not None:
+                entry.record, entry.subscription = record, subscription
                 continue
-            held = _Held(key, record, subscription)
+            entry = _InFlight(key, record, subscription)
             if key in self._done:
-                done.append(held)
+                done.append(entry)
             else:
-                self._under_way[key] = held
-                fresh.append(held)
-        size = self._taker.batch
+                self._in_flight[key] = entry
+                fresh.append(entry)
+        size = self._handler.batch_size
         for at in range(0, len(fresh), size):
-            self._begin(self._take(fresh[at : at + size]))
+            self._begin(self._handle(fresh[at : at + size]))
         if done:
             self._begin(self._acknowledge(done))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="holdfast-take")
+        task = asyncio.create_task(work, name="holdfast-handle")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _take(self, batch: list[_Held]) -> None:
-        """Hands a batch on, and acknowledges it. What was not taken is given back, for whoever gets it then."""
+    async def _handle(self, batch: list[_InFlight]) -> None:
+        """Handles a batch and acknowledges it; releases it if that failed."""
         try:
             try:
-                await self._taker.take([held.record for held in batch])
+                await self._handler.handle([entry.record for entry in batch])
             except Exception as error:  # noqa: BLE001
-                log.error("intake batch failed", **self._fields | _raised(error))
-                # The broker would hand them over at once, and again and again.
-                await asyncio.sleep(_LONGEST_PAUSE * random.uniform(0.2, 0.4))  # noqa: S311
+                log.error("intake batch failed", **self._fields | _error_fields(error))
+                # Without a pause the broker would redeliver them in a tight loop.
+                await asyncio.sleep(_MAX_PAUSE * random.uniform(0.2, 0.4))  # noqa: S311
                 await self._settle(batch, lambda subscription: subscription.release)
             else:
                 await self._acknowledge(batch)
         finally:
-            for held in batch:
-                self._under_way.pop(held.key, None)
-            self._news.set()
+            for entry in batch:
+                self._in_flight.pop(entry.key, None)
+            self._room_freed.set()
 
-    async def _acknowledge(self, batch: list[_Held]) -> None:
+    async def _acknowledge(self, batch: list[_InFlight]) -> None:
         left = batch
         while left:
-            told = [held.record for held in left]
+            settled = [entry.record for entry in left]
             acknowledged = await self._settle(left, lambda subscription: subscription.ack)
-            for held in left:
-                self._done.pop(held.key, None)
-                if held not in acknowledged and held.record.id is not None:
-                    self._done[held.key] = None
-            # Handed over anew meanwhile: under another receipt, which nobody was told of.
-            left = [held for held, record in zip(left, told, strict=True) if held.record is not record]
-        while len(self._done) > _MOST_DONE:
+            for entry in left:
+                self._done.pop(entry.key, None)
+                if entry not in acknowledged and entry.record.id is not None:
+                    self._done[entry.key] = None
+            # Redelivered in the meantime: the new receipt is not acknowledged yet.
+            left = [entry for entry, record in zip(left, settled, strict=True) if entry.record is not record]
+        while len(self._done) > _MAX_DONE:
             del self._done[next(iter(self._done))]
 
     async def _settle(
         self,
-        batch: Iterable[_Held],
+        batch: Iterable[_InFlight],
         how: Callable[[Subscription], Callable[[Sequence[Record]], Awaitable[None]]],
-    ) -> set[_Held]:
-        """Tells the broker; returns those it was told of. A connection that is gone cannot, and another must not."""
-        told = [held for held in batch if held.subscription is self._current]
-        if told:
-            subscription = told[0].subscription
+    ) -> set[_InFlight]:
+        """Settles at the broker; returns the settled ones. Only the subscription that delivered a record can settle it."""
+        current = [entry for entry in batch if entry.subscription is self._current]
+        if current:
+            subscription = current[0].subscription
             try:
-                await how(subscription)([held.record for held in told])
+                await how(subscription)([entry.record for entry in current])
             except Exception as error:  # noqa: BLE001
-                # It hands them over again, which harms nobody.
+                # The broker redelivers them, which is safe.
                 self._break(subscription, error)
                 return set()
-        return set(told)
+        return set(current)
 
     def _break(self, subscription: Subscription, error: Exception) -> None:
-        """This connection is of no use any more; the loop that fetches opens another."""
+        """Marks this connection as broken; the fetch loop opens a new one."""
         if subscription is self._current:
             if not isinstance(error, BrokerUnavailable):
                 error = BrokerUnavailable(self._source.name, repr(error)[:200])
             self._broken = error
 
     async def _extend(self, subscription: Subscription) -> None:
-        """Keeps the broker from giving away what is under way here."""
+        """Extends the deadlines of the records in progress, so that the broker does not redeliver them."""
         while True:
             await asyncio.sleep(self._source.ack_timeout / 3)
-            held = [held.record for held in self._under_way.values() if held.subscription is subscription]
-            if held:
+            records = [entry.record for entry in self._in_flight.values() if entry.subscription is subscription]
+            if records:
                 try:
-                    await subscription.extend(held)
+                    await subscription.extend(records)
                 except Exception as error:  # noqa: BLE001
                     self._break(subscription, error)
                     return
 
     async def _report_lags(self, subscription: Subscription) -> None:
-        """Reports now and then, and as soon as everything that was fetched is done."""
+        """Reports regularly, and as soon as everything that was fetched is done."""
         while True:
             await self._report_lag(subscription)
-            await _either(self._report_due, _REPORT_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            await _wait_for(self._report_due, _REPORT_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
             self._report_due.clear()
 
     async def _report_lag(self, subscription: Subscription) -> None:
-        self._took = False
+        self._has_unreported = False
         lag = await self._lag(subscription)
         try:
             await self._report(lag, None)
@@ -302,15 +309,15 @@ class Intake:
             log.debug("source lag report failed", **self._fields, error=repr(error))
 
     async def _drain(self) -> None:
-        """Waits for what is under way; what takes too long is cut off and given back."""
+        """Waits for the records in progress; cancels and releases them after the grace period."""
         ends = time.monotonic() + self._grace
         while self._tasks and not self._cut_off and (left := ends - time.monotonic()) > 0:
-            await asyncio.wait(set(self._tasks), timeout=min(left, _LOOK_SECONDS))
-        given_back = list(self._under_way.values())
+            await asyncio.wait(set(self._tasks), timeout=min(left, _DRAIN_POLL_SECONDS))
+        released = list(self._in_flight.values())
         await self._end(self._tasks)
-        if given_back:
-            log.warning("records released", **self._fields, records=len(given_back))
-            await self._settle(given_back, lambda subscription: subscription.release)
+        if released:
+            log.warning("records released", **self._fields, records=len(released))
+            await self._settle(released, lambda subscription: subscription.release)
 
     async def _end(self, tasks: Iterable["asyncio.Task[None]"]) -> None:
         ending = list(tasks)
@@ -318,10 +325,10 @@ class Intake:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _lost(self, error: BrokerUnavailable) -> None:
-        """Says once per outage that the broker is gone."""
-        if self._out_since is None:
-            self._out_since = time.monotonic()
+    async def _on_outage(self, error: BrokerUnavailable) -> None:
+        """Logs and reports an outage once."""
+        if self._unavailable_since is None:
+            self._unavailable_since = time.monotonic()
             self._empty = False
             log.warning("broker unavailable", **self._fields, error=str(error))
             try:
@@ -334,9 +341,9 @@ class Intake:
         return {"consumer": self._consumer, "source": self._source.name}
 
 
-def _raised(error: BaseException) -> dict[str, object]:
-    told = report(error)
-    return {"error": told.message, "error_type": told.type, "stack_trace": told.trace}
+def _error_fields(error: BaseException) -> dict[str, object]:
+    details = report(error)
+    return {"error": details.message, "error_type": details.type, "stack_trace": details.trace}
 
 
 def _is_cancelled() -> bool:
@@ -344,8 +351,8 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def _either(event: asyncio.Event, seconds: float) -> None:
-    """Waits for the event, but not longer."""
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Waits for the event, for at most `seconds`."""
     # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

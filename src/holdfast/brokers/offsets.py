@@ -1,12 +1,12 @@
-"""Which offset of a partition may be committed: the one before which everything that was handed over is done."""
+"""Tracks the highest contiguous offset of a partition that is safe to commit."""
 
 from collections import deque
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, eq=False)
-class Handed:
-    """One record that was handed over, told apart from another of the same offset by what it is."""
+class TrackedOffset:
+    """One delivered record. Compared by identity: after a rewind, another one has the same offset."""
 
     partition: int
     offset: int
@@ -14,69 +14,69 @@ class Handed:
 
 
 class Offsets:
-    """The records of one partition, from being handed over until their offset may be committed.
+    """The records of one partition, from their delivery until their offset may be committed.
 
-    Offsets need not follow each other closely: compaction and transactions leave gaps. A partition that is lost and
-    won back begins with a new `Offsets`, so whatever is still said about records of the old one changes nothing.
+    Offsets can have gaps, from compaction and transactions. A partition that is lost and assigned again gets a new
+    `Offsets`, so a late settlement of a record of the old one has no effect.
     """
 
-    __slots__ = ("_committed", "_held", "_partition", "_position")
+    __slots__ = ("_committed", "_partition", "_pending", "_position")
 
     def __init__(self, partition: int) -> None:
         self._partition = partition
-        self._held: deque[Handed] = deque()
+        self._pending: deque[TrackedOffset] = deque()
         self._position: int | None = None
         self._committed: int | None = None
 
     def __len__(self) -> int:
-        """How many are held up: not done, or done after one that is not."""
-        return len(self._held)
+        """The number of records that are not done, or are done after one that is not."""
+        return len(self._pending)
 
-    def __contains__(self, handed: Handed) -> bool:
-        return handed in self._held
+    def __contains__(self, tracked: TrackedOffset) -> bool:
+        return tracked in self._pending
 
-    def hand(self, offset: int) -> Handed:
-        """Takes note of a record. An offset that came before means that the partition is read again from there."""
+    def track(self, offset: int) -> TrackedOffset:
+        """Tracks a delivered record. An offset that was delivered before means that the partition was rewound."""
         self.rewind(offset)
-        handed = Handed(self._partition, offset)
-        self._held.append(handed)
-        return handed
+        tracked = TrackedOffset(self._partition, offset)
+        self._pending.append(tracked)
+        return tracked
 
     def reach(self, offset: int) -> None:
-        """Every record before this offset was handed over.
+        """Every record before this offset was delivered.
 
-        After the last of them there may be markers of transactions and records of aborted ones, which nobody is handed.
-        Without this the group would seem to be behind for ever.
+        Transaction markers and aborted records can follow the last one, and are never delivered. Without this call the
+        group would never catch up.
         """
-        if self._held:
-            read = self._held[-1].offset + 1
+        if self._pending:
+            read = self._pending[-1].offset + 1
         else:
             read = self._position or 0
         if offset > read:
-            self.settle(self.hand(offset - 1))
+            self.settle(self.track(offset - 1))
 
-    def settle(self, handed: Handed) -> None:
-        """This one is done. What is not held here, any more or at all, is passed over."""
-        handed.done = True
-        while self._held and self._held[0].done:
-            self._position = self._held.popleft().offset + 1
+    def settle(self, tracked: TrackedOffset) -> None:
+        """Marks a record as done. Records that are not tracked here have no effect."""
+        tracked.done = True
+        while self._pending and self._pending[0].done:
+            self._position = self._pending.popleft().offset + 1
 
     def rewind(self, offset: int) -> None:
-        """Forgets what was handed over from this offset on: it will be handed over again."""
-        while self._held and self._held[-1].offset >= offset:
-            self._held.pop()
+        """Drops the records from this offset on: they will be delivered again."""
+        while self._pending and self._pending[-1].offset >= offset:
+            self._pending.pop()
         if self._position is not None and self._position > offset:
-            self._position = self._committed  # it spoke of records that come again, or of others that were there
+            self._position = self._committed  # it counted records that are delivered again
 
     @property
     def position(self) -> int | None:
-        """The offset before which everything is done; None before the first record is."""
+        """The offset before which every record is done; None before the first one is."""
         return self._position
 
     def due(self) -> int | None:
-        """The offset to commit, None where nothing moved since the last time."""
+        """The offset to commit; None if it has not moved since the last commit."""
         return None if self._position == self._committed else self._position
 
     def committed(self, offset: int | None) -> None:
-        """This offset is committed, or on its way; None when that went wrong."""
+        """Notes that a commit of this offset was sent; None after a failed commit."""
         self._committed = offset

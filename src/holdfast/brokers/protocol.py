@@ -1,8 +1,8 @@
-"""What Holdfast asks of a broker: a subscription that hands records over, and a sender that is confirmed.
+"""The interface of a broker adapter: a source with subscriptions, and a target with confirmed sends.
 
-A `Source` and a `Target` are values that name a place; nothing is connected until one is opened. An adapter raises
-`BrokerUnavailable` when the broker cannot be reached or does not answer in time, whatever its client raises; the
-caller closes what it had and opens anew after a pause. So adapters neither retry nor reconnect.
+A `Source` or `Target` is a value; it connects only when it is opened. An adapter raises `BrokerUnavailable` for every
+error of its client that means that the broker is unreachable or did not answer in time. The caller then closes the
+subscription or sender, waits, and opens a new one. So adapters neither retry nor reconnect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record as a broker handed it over.
+    """One record from a broker.
 
-    `stream` names the topic, stream, subject or queue; `id` is the record's own in it and the same whenever it is
-    handed over again, None where the broker gives none. `receipt` is the adapter's alone: what it needs to
-    acknowledge. `handed_over` counts how often the broker did, as far as it says. `lost` says why there is no content
-    any more, where the broker still knows of the record but has dropped what it held.
+    `stream` is the name of the topic, stream or queue. `id` identifies the record in its stream and is the same on
+    each redelivery; None if the broker has no id. `receipt` is what the adapter needs to acknowledge the record.
+    `delivery_count` is the number of deliveries so far, as far as the broker reports it. `lost` is the reason why the
+    broker lists the record but no longer has its content.
     """
 
     stream: str
@@ -30,16 +31,16 @@ class Record:
     headers: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     at: datetime | None = None
-    handed_over: int = 1
+    delivery_count: int = 1
     receipt: object = None
     lost: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far a group is behind: records not yet handed over, and those handed over but not acknowledged.
+    """How far a consumer group is behind: records not yet delivered, and records delivered but not acknowledged.
 
-    None where the broker does not say.
+    None means that the broker does not report the number.
     """
 
     waiting: int | None
@@ -47,91 +48,105 @@ class Lag:
 
 
 class Subscription(Protocol):
-    """Records of one source, for one consumer, one process. One task fetches; any may settle."""
+    """Records of one source for one consumer in one process. One task fetches; any task may settle."""
 
     async def fetch(self, limit: int, wait: float) -> Sequence[Record]:
-        """Up to `limit` records, own or taken over from dead consumers; empty after `wait` seconds without any."""
+        """Returns up to `limit` new or rescued records; an empty list after `wait` seconds without any."""
         ...
 
     async def ack(self, records: Sequence[Record]) -> None:
-        """Tells the broker that these are done. What it no longer knows or no longer gives us is passed over."""
+        """Acknowledges these records. Records that the broker no longer assigns to this subscription are ignored."""
         ...
 
     async def release(self, records: Sequence[Record]) -> None:
-        """Gives these back unacknowledged, for anyone to be handed them again."""
+        """Returns these records unacknowledged, so that the broker delivers them again."""
         ...
 
     async def extend(self, records: Sequence[Record]) -> None:
-        """Tells the broker that these are still being worked on; called about every third of `ack_timeout`."""
+        """Extends the acknowledgement deadline of records in progress; called about every third of `ack_timeout`."""
         ...
 
     async def lag(self) -> Lag: ...
 
 
 class Source(Protocol):
-    """A place records come from, for one group of consumers."""
+    """A topic, stream or queue to consume from, for one consumer group."""
 
     @property
     def name(self) -> str:
-        """Broker, stream and group, without secrets, such as `kafka:payments/shop`: for logs and operators."""
+        """Broker, stream and group without secrets, such as `kafka:payments/shop`; used in logs and by operators."""
         ...
 
     @property
     def ack_timeout(self) -> float:
-        """Seconds after which the broker hands an unacknowledged record to somebody else, unless extended."""
+        """Seconds after which the broker redelivers an unacknowledged record, unless its deadline is extended."""
         ...
 
     def open(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
-        """Connects and subscribes under an instance name of `consumer`; leaves what is not acknowledged to others."""
+        """Connects and subscribes for `consumer`. On close, unacknowledged records are left for redelivery."""
         ...
 
-    async def doubts(self) -> list[str]:
-        """Settings of the broker or the stream that can lose acknowledged data, each with what to set instead."""
+    async def durability_warnings(self) -> list[str]:
+        """Settings of the broker or the stream that can lose acknowledged data, each with the setting to use."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """A message on its way out, encoded: `key` keeps order and place, `id` lets receivers tell repetitions."""
+class OutgoingRecord:
+    """An encoded message to send. `key` selects the partition and keeps order; receivers deduplicate by `id`."""
 
     id: str
     type: str
     key: str | None
     body: bytes
     headers: Mapping[str, str]
-    """The broker's headers, `content-type` among them."""
+    """The headers of the broker's record, including `content-type`."""
 
 
 class Sender(Protocol):
     """Sends to one target."""
 
-    async def send(self, batch: Sequence[Outgoing]) -> Sequence[str | None]:
-        """Sends in order, many in flight; returns once each is confirmed (None) or refused for good (the reason).
+    async def send(self, batch: Sequence[OutgoingRecord]) -> Sequence[str | None]:
+        """Sends in order, with many in flight; returns when each is confirmed (None) or rejected (the reason).
 
-        A refusal is about that message alone, such as its size. Anything else, a confirmation that did not come among
-        it, raises `BrokerUnavailable`: what was sent is then unknown, and the batch is sent again under the same ids.
-        Order holds for each key among those that are confirmed.
+        A rejection concerns one record, such as its size. Any other failure, including a missing confirmation, raises
+        `BrokerUnavailable`: it is then unknown what was sent, and the caller sends the batch again with the same ids.
+        Confirmed records with the same key keep their order.
         """
         ...
 
 
 class Target(Protocol):
-    """A place messages go to."""
+    """A topic, stream, queue or exchange to send to."""
 
     @property
     def name(self) -> str:
-        """Broker and stream, without secrets, such as `nats:orders`."""
+        """Broker and stream without secrets, such as `nats:orders`."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[Sender]: ...
 
-    async def doubts(self) -> list[str]:
-        """As a source's."""
+    async def durability_warnings(self) -> list[str]:
+        """The same as for a source."""
         ...
 
 
-def check_texts(place: str, name: object, **optional: object) -> None:
-    """Raises `ConfigurationError` for a name or an option of a place that is no text: it would fail once it is opened."""
+def check_texts(function: str, name: object, **optional: object) -> None:
+    """Raises `ConfigurationError` if a name or an option is not text; without this, opening would fail later."""
     for option, value in {"name": "" if name is None else name, **optional}.items():
         if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigurationError(f"{place}: {option} is {value!r}; give text")
+            raise ConfigurationError(f"{function}: {option} is {value!r}; give text")
+
+
+def check_start(what: str, start: str) -> None:
+    """Raises `ConfigurationError` if `start` is not a position at which a new consumer group can start."""
+    if start not in ("beginning", "now"):
+        raise ConfigurationError(f"{what}: start is {start!r}; use 'beginning' or 'now'")
+
+
+def ack_timeout_seconds(what: str, ack_timeout: Duration) -> float:
+    """The acknowledgement timeout in seconds; `ConfigurationError` if it is shorter than 100 ms."""
+    seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
+    if seconds < 0.1:
+        raise ConfigurationError(f"{what}: ack_timeout is {ack_timeout!r}; give 100ms or more")
+    return seconds

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.brokers.protocol import Lag, Outgoing, Record, check_texts
+from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, check_texts
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
@@ -155,7 +155,7 @@ class RedisStream:
             raise ConfigurationError(f"{self.name} is consumed without a group; give redis.stream(..., group='name')")
         return self._opened(consumer)
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         """Settings of the server that can lose acknowledged records."""
         async with self._client() as client:
             with _translated(self.name):
@@ -286,7 +286,7 @@ class RedisSubscription:
             log.info("pending records claimed", source=self._place.name, records=len(records))
         return records
 
-    def _record(self, id: Any, fields: Mapping[bytes, bytes] | None, handed_over: int) -> Record:
+    def _record(self, id: Any, fields: Mapping[bytes, bytes] | None, delivery_count: int) -> Record:
         name = _str(id)
         at = datetime.fromtimestamp(int(name.partition("-")[0]) / 1000, UTC) if _plausible(name) else None
         if fields is None:
@@ -296,7 +296,7 @@ class RedisSubscription:
                 id=name,
                 body=b"",
                 at=at,
-                handed_over=handed_over,
+                delivery_count=delivery_count,
                 receipt=id,
                 lost=TRIMMED,
             )
@@ -308,7 +308,7 @@ class RedisSubscription:
             headers=headers,
             key=headers.pop(KEY, None),
             at=at,
-            handed_over=handed_over,
+            delivery_count=delivery_count,
             receipt=id,
         )
 
@@ -348,7 +348,7 @@ class RedisSender:
     def __init__(self, place: RedisStream, client: Any) -> None:
         self._place, self._client = place, client
 
-    async def send(self, batch: Sequence[Outgoing]) -> Sequence[str | None]:
+    async def send(self, batch: Sequence[OutgoingRecord]) -> Sequence[str | None]:
         place = self._place
         refused = [
             f"{len(one.body):,} bytes are too many for Redis" if len(one.body) > MOST_BYTES else None for one in batch

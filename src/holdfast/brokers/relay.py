@@ -1,7 +1,7 @@
-"""Relays: events from the store to a broker, in order, marked only after the broker has confirmed them.
+"""Relays: send events from the store to a broker, in order, and record progress only after the broker confirmed them.
 
-One process at a time runs a relay, by a lease in the store. Killed between sending and marking, the next one sends the
-same events again under the same ids: nothing is lost, and receivers can tell.
+One process at a time runs a relay, by a lease in the store. After a crash between sending and recording, the next
+process sends the same events again with the same ids: no event is lost, and receivers can deduplicate.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from uuid import UUID
 
 from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode, encode
-from holdfast.brokers.protocol import Outgoing, Sender, Target
+from holdfast.brokers.protocol import OutgoingRecord, Sender, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, LogRewound, StoreUnavailable, TerminalError
 from holdfast.core.failures.report import report
 from holdfast.core.message import Message
@@ -28,16 +28,16 @@ from holdfast.stores.queries.query import messages_with
 log = get_logger("holdfast.relay")
 
 _IDLE = 0.5
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
+_MIN_PAUSE, _MAX_PAUSE = 0.2, 5.0
 _MARK_EVERY = 5.0
-_PARTING = 2.0
+_RELEASE_SECONDS = 2.0
 
 KeyOf = Callable[[Message], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relay:
-    """Which events go where. `key` says what keeps its order at the broker; by default an event's own key."""
+    """Which events are sent where. `key` returns the broker's ordering key; the default is the event's key."""
 
     name: str
     wanted: Wanted
@@ -55,62 +55,62 @@ class Relay:
 
     @property
     def detail(self) -> dict[str, object]:
-        """What operators are told of it."""
+        """The configuration that operators see."""
         return {"events": list(self.wanted.patterns), "to": self.target.name}
 
-    def encode(self, message: Message) -> Outgoing:
+    def encode(self, message: Message) -> OutgoingRecord:
         key: object = None if self.key is None else self.key(message)
         if key is not None and not isinstance(key, str):
-            # The broker's client would fail with the whole batch, and again with the next.
+            # The broker's client would fail for the whole batch, on every attempt.
             raise TypeError(f"key= of relay {self.name} returned {type(key).__name__} for {message.id}; return text")
         return encode(message, key=key, mode=self.mode)
 
     async def send_again(self, store: Store, message_id: UUID) -> None:
-        """Sends one event that could not be sent with the others; `TerminalError` when the broker refuses it again."""
+        """Sends one event that was rejected before; `TerminalError` if the broker rejects it again."""
         found = (await store.run(messages_with([message_id]))).get(message_id)
         if found is None:
-            raise TerminalError(f"event {message_id} is gone from the store; it was pruned")
+            raise TerminalError(f"event {message_id} is no longer in the store; it was pruned")
         async with self.target.open() as sender:
-            (refusal,) = await sender.send([self.encode(found)])
-        if refusal is not None:
-            raise TerminalError(f"{self.target.name} refuses it: {refusal}")
+            (rejection,) = await sender.send([self.encode(found)])
+        if rejection is not None:
+            raise TerminalError(f"{self.target.name} rejects it: {rejection}")
 
 
-class _Lost(Exception):
-    """Another process runs the relay now, or may."""
+class _LeaseLost(Exception):
+    """Another process may run the relay now."""
 
 
-class Relaying:
-    """Runs a relay whenever this process is the one to: until cancelled, through every outage of broker and store."""
+class RelayRunner:
+    """Runs a relay while this process owns its lease, until cancelled. Survives outages of the broker and the store."""
 
     def __init__(self, store: Store, relay: Relay, owner: str, generation: int) -> None:
         self._store, self._relay, self._owner, self._generation = store, relay, owner, generation
         self._woken = asyncio.Event()
         self._waiting: list[asyncio.Event] = []
-        self._impatient: list[asyncio.Event] = []
-        self._asked_before_reading: list[asyncio.Event] = []
-        self._lasts_until = 0.0
-        self._pause = _SHORTEST_PAUSE
-        self._trouble: str | None = None
+        self._waiting_briefly: list[asyncio.Event] = []
+        self._waiting_before_read: list[asyncio.Event] = []
+        self._lease_until = 0.0
+        self._pause = _MIN_PAUSE
+        self._last_error: str | None = None
 
     def wake(self) -> None:
-        """There may be events."""
+        """Reads the log soon: there may be new events."""
         self._woken.set()
 
     async def caught_up(self, *, patient: bool = True) -> None:
-        """Waits until everything committed before this call was relayed, or is another's or nobody's to relay now.
+        """Waits until everything committed before this call is relayed; returns at once if this process cannot relay now.
 
-        Who is not patient waits for no broker and no store that is out.
+        Without `patient` it also returns when the broker or the store is unavailable.
         """
         reached = asyncio.Event()
         self._waiting.append(reached)
         if not patient:
-            self._impatient.append(reached)
+            self._waiting_briefly.append(reached)
         self._woken.set()
         await reached.wait()
 
     async def run(self) -> None:
-        """Takes the lease whenever it is free, and relays under it."""
+        """Acquires the lease when it is free, and relays while it holds it."""
         while True:
             try:
                 held = await self._take()
@@ -119,35 +119,35 @@ class Relaying:
                     await self._rest(self._relay.lease.total_seconds() / 3)
                     continue
                 await self._hold(held)
-            except _Lost as lost:
+            except _LeaseLost as lost:
                 log.warning("relay lease lost", consumer=self._relay.name, reason=str(lost))
             except (BrokerUnavailable, StoreUnavailable, LogRewound) as error:
                 self._note(error)
             except Exception as error:  # noqa: BLE001
                 self._note(error, expected=False)
             await self._rest(self._pause)
-            self._pause = min(self._pause * 2, _LONGEST_PAUSE)
+            self._pause = min(self._pause * 2, _MAX_PAUSE)
 
     async def _take(self) -> Held | None:
         relay, started = self._relay, time.monotonic()
         operation = take_position(
             Reader.RELAY, relay.name, self._owner, relay.lease, from_now=relay.from_now, detail=relay.detail
         )
-        taking = asyncio.ensure_future(self._store.run(operation))
+        task = asyncio.ensure_future(self._store.run(operation))
         try:
-            held = await asyncio.shield(taking)
+            held = await asyncio.shield(task)
         except asyncio.CancelledError:
             # The transaction may commit after the cancellation, and the lease would hold until it expires.
             with contextlib.suppress(StoreUnavailable, TimeoutError):
-                async with asyncio.timeout(_PARTING):
-                    if (held := await taking) is not None:
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    if (held := await task) is not None:
                         await self._store.run(release_position(held))
             raise
-        self._lasts_until = started + relay.lease.total_seconds()
+        self._lease_until = started + relay.lease.total_seconds()
         return held
 
     async def _hold(self, held: Held) -> None:
-        """Relays and renews the lease, until one of them fails; then gives the lease back."""
+        """Relays and renews the lease until one of them fails; then releases the lease."""
         pumping = asyncio.create_task(self._pump(held), name=f"holdfast-relay-{held.name}")
         renewing = asyncio.create_task(self._renew(held), name=f"holdfast-relay-lease-{held.name}")
         try:
@@ -158,9 +158,9 @@ class Relaying:
             pumping.cancel()
             renewing.cancel()
             await asyncio.gather(pumping, renewing, return_exceptions=True)
-            # The next one need not wait for the lease to run out.
+            # So that the next process does not wait until the lease expires.
             with contextlib.suppress(StoreUnavailable, TimeoutError):
-                async with asyncio.timeout(_PARTING):
+                async with asyncio.timeout(_RELEASE_SECONDS):
                     await self._store.run(release_position(held))
 
     async def _renew(self, held: Held) -> None:
@@ -170,12 +170,12 @@ class Relaying:
             started = time.monotonic()
             try:
                 if not await self._store.run(move_position(held, None, lease)):
-                    raise _Lost("another process owns the relay")
+                    raise _LeaseLost("another process owns the relay")
             except StoreUnavailable:
-                if time.monotonic() > self._lasts_until:
-                    raise _Lost("the lease could not be renewed in time") from None
+                if time.monotonic() > self._lease_until:
+                    raise _LeaseLost("the lease could not be renewed in time") from None
             else:
-                self._lasts_until = started + lease.total_seconds()
+                self._lease_until = started + lease.total_seconds()
 
     async def _pump(self, held: Held) -> None:
         reader = LogReader(self._store, self._relay.wanted, held.cursor)
@@ -188,105 +188,105 @@ class Relaying:
                     await self._rest(_IDLE)
                 if page.events:
                     page_sent = page
-                    refused, page = await self._send_and_read(sender, page, reader)
-                    await self._mark(held, page_sent, refused)
+                    rejected, page = await self._send_and_read(sender, page, reader)
+                    await self._mark(held, page_sent, rejected)
                     marked, marked_at = page_sent.cursor, time.monotonic()
                     continue
-                caught_up = bool(self._asked_before_reading) and not page.more
+                caught_up = bool(self._waiting_before_read) and not page.more
                 if page.cursor != marked and (caught_up or time.monotonic() - marked_at > _MARK_EVERY):
-                    # Events that are not wanted are not looked at again either, nor kept for it.
+                    # Moves past events that do not match, so that they are not read again and can be pruned.
                     await self._mark(held, page, [])
                     marked, marked_at = page.cursor, time.monotonic()
                 if not page.more:
-                    self._reach(self._asked_before_reading)
+                    self._reach(self._waiting_before_read)
                     await self._rest(_IDLE)
                 page = await self._read(reader)
 
     async def _read(self, reader: LogReader) -> Page:
-        # Whoever asks while it is read may have published what this page does not show.
-        self._asked_before_reading = list(self._waiting)
+        # A caller that starts to wait during the read may have published an event that this page misses.
+        self._waiting_before_read = list(self._waiting)
         return await reader.read()
 
-    def _reach(self, asked: list[asyncio.Event]) -> None:
-        for reached in asked:
+    def _reach(self, waiting: list[asyncio.Event]) -> None:
+        for reached in waiting:
             reached.set()
         self._waiting = [reached for reached in self._waiting if not reached.is_set()]
-        self._impatient = [reached for reached in self._impatient if not reached.is_set()]
+        self._waiting_briefly = [reached for reached in self._waiting_briefly if not reached.is_set()]
 
     async def _send_and_read(self, sender: Sender, page: Page, reader: LogReader) -> tuple[list[Message], Page]:
-        """Sends a page while the next one is read; returns what the broker refused, and that page."""
+        """Sends a page while it reads the next one; returns the rejected events and the next page."""
         reading = asyncio.create_task(self._read(reader))
         try:
-            refused = await self._send(sender, page.events)
-            return refused, await reading
+            rejected = await self._send(sender, page.events)
+            return rejected, await reading
         finally:
             reading.cancel()
 
     async def _send(self, sender: Sender, events: Sequence[Message]) -> list[Message]:
-        if time.monotonic() > self._lasts_until:
-            raise _Lost("this process stood still for longer than its lease")
-        outgoing: list[Outgoing] = []
+        if time.monotonic() > self._lease_until:
+            raise _LeaseLost("this process was suspended for longer than its lease")
+        outgoing: list[OutgoingRecord] = []
         sent: list[Message] = []
-        refused: list[Message] = []
+        rejected: list[Message] = []
         for event in events:
             try:
                 outgoing.append(self._relay.encode(event))
                 sent.append(event)
             except Exception as error:  # noqa: BLE001
-                # The function that names its key cannot deal with it: that is this event's failure alone.
-                self._refuse(event, repr(error), refused)
+                # The `key` function failed: only this event is rejected.
+                self._reject(event, repr(error), rejected)
         answers = await sender.send(outgoing) if outgoing else []
-        for event, refusal in zip(sent, answers, strict=True):
-            if refusal is not None:
-                self._refuse(event, refusal, refused)
+        for event, rejection in zip(sent, answers, strict=True):
+            if rejection is not None:
+                self._reject(event, rejection, rejected)
         self._note(None)
-        return refused
+        return rejected
 
-    def _refuse(self, event: Message, reason: str, refused: list[Message]) -> None:
+    def _reject(self, event: Message, reason: str, rejected: list[Message]) -> None:
         log.warning(
             "event not relayed", consumer=self._relay.name, event_id=str(event.id), event_type=event.type, error=reason
         )
-        refused.append(event)
+        rejected.append(event)
 
-    async def _mark(self, held: Held, page: Page, refused: Sequence[Message]) -> None:
+    async def _mark(self, held: Held, page: Page, rejected: Sequence[Message]) -> None:
         relay = self._relay
         kept = await self._store.run(
             mark_relayed(
                 held,
                 page.cursor,
                 relay.lease,
-                passed=len(page.events) - len(refused),
-                refused=refused,
+                passed=len(page.events) - len(rejected),
+                refused=rejected,
                 queue=relay.queue,
                 priority=relay.priority,
                 generation=self._generation,
             )
         )
         if not kept:
-            raise _Lost("another process owns the relay")
+            raise _LeaseLost("another process owns the relay")
 
     async def _rest(self, seconds: float) -> None:
-        """Waits for a wake-up, about so long."""
-        # Not wait_for: before Python 3.12 it takes a wake-up that comes with a cancellation for the end of the wait.
+        """Waits for a wake-up, for about `seconds`."""
+        # Not wait_for: before Python 3.12 it drops a cancellation that arrives together with the wake-up.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds * random.uniform(0.8, 1.2)):  # noqa: S311
                 await self._woken.wait()
         self._woken.clear()
 
     def _note(self, error: Exception | None, *, expected: bool = True) -> None:
-        """Says once that a relay is held up, and once that it goes on."""
+        """Logs once that the relay stalled, and once that it resumed."""
         if error is not None:
-            self._reach(self._impatient)
-        trouble = None if error is None else type(error).__name__
+            self._reach(self._waiting_briefly)
+        error_name = None if error is None else type(error).__name__
         if error is None:
-            self._pause = _SHORTEST_PAUSE
-            if self._trouble is not None:
+            self._pause = _MIN_PAUSE
+            if self._last_error is not None:
                 log.info("relay resumed", consumer=self._relay.name, to=self._relay.target.name)
-        elif trouble != self._trouble:
-            told = report(error)
-            known = {"consumer": self._relay.name, "to": self._relay.target.name, "error": told.message}
+        elif error_name != self._last_error:
+            details = report(error)
+            fields = {"consumer": self._relay.name, "to": self._relay.target.name, "error": details.message}
             if expected and not isinstance(error, LogRewound):
-                log.warning("relay stalled", **known)
+                log.warning("relay stalled", **fields)
             else:
-                log.error("relay stalled", **known, error_type=told.type, stack_trace=told.trace)
-        self._trouble = trouble
+                log.error("relay stalled", **fields, error_type=details.type, stack_trace=details.trace)
+        self._last_error = error_name

@@ -23,7 +23,7 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def doubts(self) -> list[str]: ...
+    async def durability_warnings(self) -> list[str]: ...
 
 
 def examine(places: Sequence[Place], seconds: float = _SECONDS) -> list[Finding]:
@@ -46,7 +46,7 @@ async def _examine(places: Sequence[Place], seconds: float) -> list[Finding]:
 async def _look(place: Place, seconds: float) -> list[Finding]:
     try:
         async with asyncio.timeout(seconds):
-            doubts = await place.doubts()
+            doubts = await place.durability_warnings()
     except BrokerUnavailable as error:
         # Ours, and told the password would not be in it; the remedy is the doctor's to give.
         said = f" ({error.cause})" if error.cause else ""

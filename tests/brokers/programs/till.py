@@ -68,8 +68,8 @@ class PointedSource:
         async with self.inner.open(consumer) as subscription:
             yield Pointed(subscription, self.consumer)
 
-    async def doubts(self) -> list[str]:
-        return await self.inner.doubts()
+    async def durability_warnings(self) -> list[str]:
+        return await self.inner.durability_warnings()
 
 
 def build(dsn: str, source: Any, stream: str) -> Holdfast:

@@ -81,7 +81,7 @@ class Topic:
             raise ConfigurationError(f"{self.name} has no group to read it for; give kafka.topic(…, group=…)")
         return reading.opened(self, consumer)
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         """Settings of the topic that can lose acknowledged records. What the cluster does not tell is left out."""
         self._driver()
         return await asyncio.to_thread(self._doubts)
@@ -136,7 +136,7 @@ class Topic:
             settings = {name: entry.value for name, entry in asked.result(self.timeout).items()}
         except (KafkaException, TimeoutError):  # not allowed to ask, or a cluster that does not answer this
             settings = {}
-        return doubts(self.name, copies, settings)
+        return durability_warnings(self.name, copies, settings)
 
 
 def topic(
@@ -166,7 +166,7 @@ def topic(
     return Topic(topic=name, group=group, servers=servers, start=start, timeout=timeout, options=dict(options or {}))
 
 
-def doubts(name: str, copies: int, settings: Mapping[str, str | None]) -> list[str]:
+def durability_warnings(name: str, copies: int, settings: Mapping[str, str | None]) -> list[str]:
     """What of a topic can lose records that were acknowledged to their producer, or before they are read."""
     found: list[str] = []
     if copies == 1:

@@ -28,7 +28,7 @@ from holdfast._log import get_logger
 from holdfast.brokers.kafka.errors import REBALANCING, TRANSIENT, unavailable
 from holdfast.brokers.kafka.record import record_of
 from holdfast.brokers.kafka.thread import CallThread
-from holdfast.brokers.offsets import Handed, Offsets
+from holdfast.brokers.offsets import Offsets, TrackedOffset
 from holdfast.brokers.protocol import Lag, Record
 from holdfast.core.errors import BrokerUnavailable
 
@@ -244,7 +244,7 @@ class Reading:
             assert offset is not None
             with self._lock:
                 if (offsets := self._offsets.get(partition)) is not None:
-                    self._ready.append(record_of(message, offsets.hand(offset)))
+                    self._ready.append(record_of(message, offsets.track(offset)))
         elif error.code() == KafkaError._PARTITION_EOF:
             assert offset is not None
             with self._lock:
@@ -278,7 +278,7 @@ class Reading:
         self._consumer.incremental_unassign([self._at(partition)])
         self._consumer.incremental_assign([self._at(partition, offset)])
 
-    def _give_back(self, several: Sequence[Handed]) -> None:
+    def _give_back(self, several: Sequence[TrackedOffset]) -> None:
         lowest: dict[int, int] = {}
         with self._lock:
             for handed in several:
@@ -371,7 +371,7 @@ class Reading:
         return TopicPartition(self._topic.topic, partition, offset)
 
 
-def _handed(records: Iterable[Record]) -> Iterator[Handed]:
+def _handed(records: Iterable[Record]) -> Iterator[TrackedOffset]:
     for record in records:
-        assert isinstance(record.receipt, Handed)
+        assert isinstance(record.receipt, TrackedOffset)
         yield record.receipt

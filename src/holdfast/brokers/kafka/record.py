@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from holdfast.brokers.offsets import Handed
+from holdfast.brokers.offsets import TrackedOffset
 from holdfast.brokers.protocol import Record
 
 
-def record_of(message: Message, handed: Handed) -> Record:
+def record_of(message: Message, handed: TrackedOffset) -> Record:
     """The record, identified by partition, offset and time."""
     key, (kind, milliseconds) = message.key(), message.timestamp()
     known = kind != TIMESTAMP_NOT_AVAILABLE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from holdfast.brokers.protocol import Outgoing
+from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ class Sending:
             },
         )
 
-    async def send(self, batch: Sequence[Outgoing]) -> Sequence[str | None]:
+    async def send(self, batch: Sequence[OutgoingRecord]) -> Sequence[str | None]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._send, batch)
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
         self._thread.shutdown(wait=False)
 
-    def _send(self, batch: Sequence[Outgoing]) -> list[str | None]:
+    def _send(self, batch: Sequence[OutgoingRecord]) -> list[str | None]:
         errors: dict[int, KafkaError] = {}
         deadline = time.monotonic() + self._topic.timeout
         for index, outgoing in enumerate(batch):
@@ -67,7 +67,7 @@ class Sending:
             [refused[index]] = [error.str()] if len(batch) == 1 else self._send([batch[index]])
         return refused
 
-    def _produce(self, index: int, outgoing: Outgoing, errors: dict[int, KafkaError], deadline: float) -> None:
+    def _produce(self, index: int, outgoing: OutgoingRecord, errors: dict[int, KafkaError], deadline: float) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 errors[index] = error

@@ -115,7 +115,7 @@ class NatsPlace:
     def open(self, consumer: str | None = None) -> Any:
         return self._sending() if consumer is None else self._taking(consumer)
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         async with self._connected("doctor") as line:
             with reported(self.name):
                 info = await self._stream_info(line)

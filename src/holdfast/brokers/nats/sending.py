@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from holdfast.brokers.nats.line import SUBJECT, Line, reported, status
-from holdfast.brokers.protocol import Outgoing
+from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
 
 # JetStream's own numbers for: larger than the stream allows.
@@ -19,7 +19,7 @@ class NatsSender:
         self._name, self._line = name, line
         self._subject, self._stream = subject, stream
 
-    async def send(self, batch: Sequence[Outgoing]) -> list[str | None]:
+    async def send(self, batch: Sequence[OutgoingRecord]) -> list[str | None]:
         """Those of one key follow each other, confirmed one by one, where a leader may change in between.
 
         On a single server, whose connection carries a message only behind those before it, all are in flight.
@@ -29,7 +29,7 @@ class NatsSender:
             verdicts.update(await self._send(batch, wave))
         return [verdicts[at] for at in range(len(batch))]
 
-    def _waves(self, batch: Sequence[Outgoing]) -> list[list[int]]:
+    def _waves(self, batch: Sequence[OutgoingRecord]) -> list[list[int]]:
         if not self._line.clustered:
             return [list(range(len(batch)))]
         waves: list[list[int]] = []
@@ -43,7 +43,7 @@ class NatsSender:
             waves[turn].append(at)
         return waves
 
-    async def _send(self, batch: Sequence[Outgoing], wave: Sequence[int]) -> dict[int, str | None]:
+    async def _send(self, batch: Sequence[OutgoingRecord], wave: Sequence[int]) -> dict[int, str | None]:
         verdicts: dict[int, str | None] = {}
         asked = {}
         with reported(self._name):
@@ -63,7 +63,7 @@ class NatsSender:
             verdicts[at] = None if refused is None else str(refused.get("description"))
         return verdicts
 
-    def _addressed(self, message: Outgoing) -> tuple[str, dict[str, str]]:
+    def _addressed(self, message: OutgoingRecord) -> tuple[str, dict[str, str]]:
         subject = self._subject.replace("{type}", message.type)
         # The subject too, or the second of two subjects in one stream would pass for a repetition of the first.
         headers = {**_free(message.headers), "Nats-Msg-Id": f"{message.id}@{subject}"}

@@ -193,6 +193,6 @@ class NatsSubscription:
             body=msg.data,
             headers={**(msg.headers or {}), SUBJECT: msg.subject},
             at=known.timestamp,
-            handed_over=known.num_delivered,
+            delivery_count=known.num_delivered,
             receipt=msg.reply,
         )

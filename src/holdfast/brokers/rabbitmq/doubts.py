@@ -17,7 +17,7 @@ _DIFFERS = re.compile(
 _UNLIMITED = "-1"
 
 
-async def doubts(name: str, queue: str, line: Line) -> list[str]:
+async def durability_warnings(name: str, queue: str, line: Line) -> list[str]:
     """None for a queue that is not there: ours would be made as it should be."""
     from aiormq.exceptions import ChannelNotFoundEntity, ChannelPreconditionFailed
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
 from holdfast.brokers.protocol import Sender, Subscription, check_texts
-from holdfast.brokers.rabbitmq.doubts import doubts
+from holdfast.brokers.rabbitmq.doubts import durability_warnings
 from holdfast.brokers.rabbitmq.line import Line, opened
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
@@ -40,10 +40,10 @@ class Queue:
         """With the name of a consumer: records from the queue. Without: a sender to the queue."""
         return self._sending() if consumer is None else self._reading(consumer)
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         """Settings of the queue that can lose what it had confirmed. What policies set, AMQP does not tell."""
         async with self._line("holdfast doctor") as line:
-            return await doubts(self.name, self.queue, line)
+            return await durability_warnings(self.name, self.queue, line)
 
     @asynccontextmanager
     async def _reading(self, consumer: str) -> AsyncIterator["Reading"]:
@@ -89,7 +89,7 @@ class Exchange:
         async with opened(self.name, self.url, "holdfast", self.timeout) as line:
             yield Sending(line, exchange=self.exchange)
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         """None: what can lose a message is a matter of the queues."""
         return []
 

@@ -162,7 +162,7 @@ def _record(queue: str, message: DeliveredMessage, receipt: _Receipt) -> Record:
         headers=headers,
         key=headers.get(KEY),
         at=properties.timestamp,
-        handed_over=_count(properties.headers or {}, again=bool(message.redelivered)),
+        delivery_count=_count(properties.headers or {}, again=bool(message.redelivered)),
         receipt=receipt,
     )
 

@@ -8,7 +8,7 @@ from aiormq import Channel
 from aiormq.exceptions import ChannelPreconditionFailed, PublishError
 from pamqp.commands import Basic
 
-from holdfast.brokers.protocol import Outgoing
+from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.brokers.rabbitmq.line import Line
 from holdfast.core.errors import BrokerUnavailable
 
@@ -25,7 +25,7 @@ class Sending:
         self._channel: Channel | None = None
         self._largest: int | None = None
 
-    async def send(self, batch: Sequence[Outgoing]) -> Sequence[str | None]:
+    async def send(self, batch: Sequence[OutgoingRecord]) -> Sequence[str | None]:
         while True:
             refused = [self._refusal(outgoing) for outgoing in batch]
             wanted = [outgoing for outgoing, reason in zip(batch, refused, strict=True) if reason is None]
@@ -34,7 +34,7 @@ class Sending:
             if self._largest == known:
                 return refused
 
-    async def _publish(self, batch: Sequence[Outgoing]) -> None:
+    async def _publish(self, batch: Sequence[OutgoingRecord]) -> None:
         """Returns when all are confirmed, or when the server said that one of them is too large."""
         if self._channel is None or self._channel.is_closed:
             self._channel = await self._line.channel(confirms=True)
@@ -57,7 +57,7 @@ class Sending:
             with self._line.told():
                 raise error
 
-    async def _one(self, channel: Channel, outgoing: Outgoing) -> None:
+    async def _one(self, channel: Channel, outgoing: OutgoingRecord) -> None:
         headers = dict(outgoing.headers)
         content_type = headers.pop("content-type", None)
         if outgoing.key is not None:
@@ -77,7 +77,7 @@ class Sending:
             wait=False,
         )
 
-    def _refusal(self, outgoing: Outgoing) -> str | None:
+    def _refusal(self, outgoing: OutgoingRecord) -> str | None:
         if self._largest is None or len(outgoing.body) <= self._largest:
             return None
         return f"{len(outgoing.body)} bytes, over the server's max_message_size of {self._largest}"

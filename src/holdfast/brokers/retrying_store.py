@@ -1,4 +1,4 @@
-"""Writing what must be durable before a broker hears of it: as long as the store is out, it is waited for."""
+"""Store operations of an intake, retried while the database is unavailable."""
 
 import asyncio
 import random
@@ -13,46 +13,46 @@ log = get_logger("holdfast.brokers")
 
 T = TypeVar("T")
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 2.0
 
 
-class Persisting:
-    """Runs operations of an intake on the store, through its outages. Says once that it waits, and once that it goes on."""
+class RetryingStore:
+    """Runs the store operations of one intake. Logs the start and the end of an outage once each."""
 
     def __init__(self, store: Store, consumer: str) -> None:
         self._store, self._consumer = store, consumer
-        self._out = False
+        self._is_unavailable = False
 
     async def run(self, operation: Operation[T]) -> T:
-        """Runs an operation that may be run twice: after an outage nobody knows whether it was committed."""
-        pause = _SHORTEST_PAUSE
+        """Retries until the store answers. The operation must be repeatable: an outage can hide a commit."""
+        pause = _MIN_PAUSE
         while True:
             try:
                 result = await self._store.run(operation)
             except StoreUnavailable as error:
-                self.waits(error)
+                self._on_unavailable(error)
             else:
-                self.goes_on()
+                self._on_available()
                 return result
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            pause = min(pause * 2, _MAX_PAUSE)
 
-    async def ask(self, operation: Operation[T]) -> T | None:
-        """Runs an operation once; none when the store is out."""
+    async def run_once(self, operation: Operation[T]) -> T | None:
+        """Runs an operation without a retry; None if the store is unavailable."""
         try:
             result = await self._store.run(operation)
         except StoreUnavailable as error:
-            self.waits(error)
+            self._on_unavailable(error)
             return None
-        self.goes_on()
+        self._on_available()
         return result
 
-    def waits(self, error: StoreUnavailable) -> None:
-        if not self._out:
+    def _on_unavailable(self, error: StoreUnavailable) -> None:
+        if not self._is_unavailable:
             log.warning("intake stalled", consumer=self._consumer, error=str(error))
-        self._out = True
+        self._is_unavailable = True
 
-    def goes_on(self) -> None:
-        if self._out:
+    def _on_available(self) -> None:
+        if self._is_unavailable:
             log.info("intake resumed", consumer=self._consumer)
-        self._out = False
+        self._is_unavailable = False

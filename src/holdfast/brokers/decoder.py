@@ -1,6 +1,6 @@
-"""From a broker's record to a message: what it is and what tells it apart, or why it cannot be read.
+"""Decodes a broker's record into a message.
 
-A record that cannot be read becomes a message too, of the type `holdfast.raw`, that holds it as it came.
+A record that cannot be decoded becomes a message of the type `holdfast.raw`, which contains the record unchanged.
 """
 
 import base64
@@ -23,11 +23,11 @@ from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Address, NewMessa
 from holdfast.core.names import MAX_NAME, check_name
 from holdfast.core.text import storable
 
-MOST_RAW = 64 * 1024 * 1024
-"""A longer body is kept up to here: databases do not take everything that a broker does."""
+MAX_RAW_BYTES = 64 * 1024 * 1024
+"""A longer body is cut here: a database does not accept values of every size that a broker accepts."""
 
-NAMELESS = "fresh:"
-"""What the key of a record begins with that nothing tells apart: each hand-over of it is a message of its own."""
+MISSING_ID_PREFIX = "fresh:"
+"""Prefix of the random key of a record without an id: each redelivery of it is a new message."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.:/-]")
 # About the record's bytes, and what only Holdfast sets.
@@ -36,12 +36,13 @@ _RAW_ENVELOPE = 4096 + 8 * MAX_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How the records of one consumer's source are read.
+class RecordDecoder:
+    """Decodes the records of one consumer's source.
 
-    `origin` goes before the stream's name in a message's source. `patterns` say which types the consumer takes; a
-    record that names no type has the only one there is. `fresh` makes message ids. Headers that name a user, a tenant or
-    their rights are carried only with `trust_identity`: anyone who can write to the stream can set them.
+    `origin` is the prefix of a message's source, before the name of the stream. `patterns` are the types that the
+    consumer handles; if there is only one, a record without a type has that type. `fresh` creates message ids. Headers
+    that name a user, a tenant or their rights are kept only with `trust_identity`: anyone who can write to the stream
+    can set them.
     """
 
     origin: str
@@ -53,60 +54,60 @@ class Reading:
     trust_identity: bool = False
 
     def message(self, record: Record, id: UUID | None = None) -> NewMessage | None:
-        """The message a record is; none when it is of a type that the consumer does not take.
+        """The record as a message; None if the consumer does not handle its type.
 
-        `UnreadableRecord` for one that cannot be stored as a message. Nothing is said here about the shape of its
-        payload: that is for the handler, and fails as any other.
+        Raises `UnreadableRecord` if it cannot be stored as a message. The payload is not validated here: an invalid
+        payload fails in the handler, like any other error.
         """
         if record.lost is not None:
             raise self._unreadable(record, record.lost)
         try:
-            found = cloudevents.decode(record)
-            if found is None:
+            event = cloudevents.decode(record)
+            if event is None:
                 type, body, headers = self._only_type(record), payload.decode(record.body), record.headers
                 occurred_at = record.at
             else:
-                type, body, headers, occurred_at = found.type, found.data, found.headers, found.occurred_at
+                type, body, headers, occurred_at = event.type, event.data, event.headers, event.occurred_at
             if not any(matches(pattern, type) for pattern in self.patterns):
                 return None
             if type == RAW_TYPE:
-                # Read anew, it would speak for any stream that its sender names in it.
-                raise self._unreadable(record, f"only Holdfast itself makes messages of the type {RAW_TYPE}")
-            key = self._key(record.id if found is None else f"{found.source}#{found.id}")
+                # Decoded again, it would name any stream that its sender chose.
+                raise self._unreadable(record, f"only Holdfast creates messages of the type {RAW_TYPE}")
+            key = self._key(record.id if event is None else f"{event.source}#{event.id}")
             kept = self._carried(headers, None if record.id == key else _text(record.id))
             return self._new(id or self.fresh(), type, record, body, key, kept, occurred_at, self.max_bytes)
         except UnreadableRecord:
             raise
         except Exception as error:
-            # Whatever a decoder makes of strange bytes: one record must not stop the stream.
+            # Any error of a decoder: one record must not stop the stream.
             raise self._unreadable(record, getattr(error, "problem", None) or str(error) or repr(error)) from error
 
-    def raw(self, record: Record, *, anew: bool = False) -> NewMessage:
-        """The record as it came, as a message. Replayed, it is read anew with `record_of`.
+    def raw(self, record: Record, *, unique: bool = False) -> NewMessage:
+        """The unchanged record as a message; a replay decodes it again with `record_of`.
 
-        `anew` tells it apart from every other, also from one of the same id.
+        With `unique` its key differs from every other, even from a record with the same id.
         """
         kept = {
             "stream": record.stream,
             "id": _text(record.id),
             "key": _text(record.key),
             "headers": _headers(record.headers),
-            "body": base64.b64encode(record.body[:MOST_RAW]).decode(),
+            "body": base64.b64encode(record.body[:MAX_RAW_BYTES]).decode(),
             "size": len(record.body),
             "at": None if record.at is None else record.at.isoformat(),
             "lost": record.lost,
         }
-        key = self._key(None if record.id is None or anew else f"raw:{record.id}")
-        room = _RAW_ENVELOPE + 2 * MOST_RAW
+        key = self._key(None if record.id is None or unique else f"raw:{record.id}")
+        room = _RAW_ENVELOPE + 2 * MAX_RAW_BYTES
         return self._new(self.fresh(), RAW_TYPE, record, kept, key, self._carried(record.headers), record.at, room)
 
     def source_of(self, stream: str) -> str:
-        """A message's source; a stream's name that has other characters, or too many, is told apart by a hash."""
+        """The source of a message. A stream name that is too long or has other characters gets a hash as its suffix."""
         name = f"{self.origin}:{stream}"
         if len(name) <= MAX_NAME and not _NOT_IN_NAMES.search(name):
             return check_name("source", name)
-        mark = hashlib.sha256(stream.encode(errors="surrogatepass")).hexdigest()[:12]
-        return check_name("source", f"{_NOT_IN_NAMES.sub('-', name)[: MAX_NAME - 13]}-{mark}")
+        suffix = hashlib.sha256(stream.encode(errors="surrogatepass")).hexdigest()[:12]
+        return check_name("source", f"{_NOT_IN_NAMES.sub('-', name)[: MAX_NAME - 13]}-{suffix}")
 
     def _new(
         self,
@@ -133,7 +134,7 @@ class Reading:
         )
 
     def _carried(self, given: Mapping[str, str], source_message_id: str | None = None) -> dict[str, str]:
-        """The headers of a record that its message keeps, and with it the handler's calls and events."""
+        """The headers of a record that its message keeps, and that the handler's calls and events inherit."""
         first = {} if source_message_id is None else {SOURCE_MESSAGE_ID: source_message_id}
         kept = {
             name: value
@@ -142,20 +143,21 @@ class Reading:
         }
         return _headers(first | kept)
 
-    def _key(self, told_apart: str | None) -> str:
-        """What tells a record from others of its stream, in the form of a key; chance where the broker says nothing."""
-        if told_apart is None:
-            return f"{NAMELESS}{self.fresh()}"
+    def _key(self, identity: str | None) -> str:
+        """The message key that identifies a record in its stream; random if the broker has no id."""
+        if identity is None:
+            return f"{MISSING_ID_PREFIX}{self.fresh()}"
         try:
-            return check_key(told_apart)
+            return check_key(identity)
         except InvalidKey:
-            return f"sha256:{hashlib.sha256(told_apart.encode(errors='surrogatepass')).hexdigest()}"
+            return f"sha256:{hashlib.sha256(identity.encode(errors='surrogatepass')).hexdigest()}"
 
     def _only_type(self, record: Record) -> str:
         (pattern, *others) = self.patterns
         if others or pattern == ANY or pattern.endswith(".*"):
             raise self._unreadable(
-                record, "it does not say its type, and the consumer takes several; send CloudEvents, or name one type"
+                record,
+                "it has no type, and the consumer handles several; send CloudEvents, or give the consumer one type",
             )
         return pattern
 
@@ -166,7 +168,7 @@ class Reading:
 def record_of(kept: object) -> Record:
     """The record inside a raw message's payload."""
     if not isinstance(kept, dict) or not isinstance(kept.get("body"), str):
-        raise InvalidPayload("$.body", "this is no raw record; discard it")
+        raise InvalidPayload("$.body", "this is not a raw record; discard it")
     size, body = kept.get("size"), base64.b64decode(kept["body"])
     lost = kept.get("lost")
     if lost is None and size != len(body):
@@ -184,7 +186,7 @@ def record_of(kept: object) -> Record:
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:
-    """As many of a record's headers as a message can carry: one that cannot be stored is left out, not refused."""
+    """As many headers as a message can have. A header that cannot be stored is dropped; the record is not rejected."""
     kept: dict[str, str] = {}
     size = 0
     for name, value in given.items():

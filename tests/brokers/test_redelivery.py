@@ -1,4 +1,4 @@
-"""Brokers that hand records over again, lose connections and fail to acknowledge: a script plays one."""
+"""A scripted broker that redelivers records, loses connections and fails to acknowledge."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,7 @@ def record(id: str | None, receipt: object = None) -> Record:
 
 
 class Scripted:
-    """A source whose every connection hands over what its script says, then nothing."""
+    """A source whose connections deliver the records of a script, then nothing."""
 
     name, ack_timeout = "script:payments/shop", 0.3
 
@@ -40,7 +40,7 @@ class Scripted:
         self.opened += 1
         yield _Connection(self, self.opened, self._scripts.pop(0) if self._scripts else [])
 
-    async def doubts(self) -> list[str]:
+    async def durability_warnings(self) -> list[str]:
         return []
 
     def settle(self, how: str, connection: int, records: Sequence[Record]) -> None:
@@ -85,33 +85,33 @@ class _Connection:
         return self._source.lag
 
 
-class Slow:
-    """Takes records one at a time, and is done with them when told."""
+class SlowHandler:
+    """Handles records one at a time, and finishes them when `go` is set."""
 
-    batch, bound, closed = 1, 10, False
+    batch_size, max_in_flight, is_paused = 1, 10, False
 
     def __init__(self) -> None:
-        self.taken: list[str | None] = []
+        self.received: list[str | None] = []
         self.go = asyncio.Event()
         self.fails = 0
 
     async def ready(self) -> bool:
         return True
 
-    async def take(self, records: Sequence[Record]) -> None:
-        self.taken += [one.id for one in records]
+    async def handle(self, records: Sequence[Record]) -> None:
+        self.received += [one.id for one in records]
         await self.go.wait()
         if self.fails:
             self.fails -= 1
-            raise RuntimeError("nobody foresaw this")
+            raise RuntimeError("unexpected")
 
 
 @asynccontextmanager
-async def fed(source: Scripted, taker: Slow, *, hasty: bool = True) -> AsyncIterator[Intake]:
+async def running_intake(source: Scripted, handler: SlowHandler, *, until_idle: bool = True) -> AsyncIterator[Intake]:
     async def report(lag: Lag | None, problem: str | None) -> None: ...
 
     stop = asyncio.Event()
-    intake = Intake(source, "settle", taker, report, grace=0.1, hasty=hasty)
+    intake = Intake(source, "settle", handler, report, grace=0.1, until_idle=until_idle)
     task = asyncio.create_task(intake.run(stop))
     try:
         yield intake
@@ -126,12 +126,12 @@ def out() -> BrokerUnavailable:
 
 async def test_what_is_handed_over_again_while_it_is_under_way_is_not_taken_twice(log: Log) -> None:
     source = Scripted([[record("1", "first")], out()], [[record("1", "second")]])
-    taker = Slow()
-    async with fed(source, taker):
+    handler = SlowHandler()
+    async with running_intake(source, handler):
         await eventually(lambda: ("extend", 2, "second") in source.settled)
-        taker.go.set()
+        handler.go.set()
         await eventually(lambda: ("ack", 2, "second") in source.settled)
-    assert taker.taken == ["1"]
+    assert handler.received == ["1"]
     # A receipt is worth something to the connection that gave it, and to no other.
     assert [one for one in source.settled if one[0] == "ack"] == [("ack", 2, "second")]
     assert len(said(log, "broker unavailable")) == 1
@@ -140,21 +140,21 @@ async def test_what_is_handed_over_again_while_it_is_under_way_is_not_taken_twic
 
 async def test_records_without_an_id_are_never_taken_for_one(log: Log) -> None:
     source = Scripted([[record(None, "a"), record(None, "b")]])
-    taker = Slow()
-    async with fed(source, taker):
-        taker.go.set()
+    handler = SlowHandler()
+    async with running_intake(source, handler):
+        handler.go.set()
         await eventually(lambda: len(source.settled) == 2)
-    assert taker.taken == [None, None]
+    assert handler.received == [None, None]
 
 
 async def test_an_acknowledgement_that_fails_opens_anew_and_is_not_the_end(log: Log) -> None:
     source = Scripted([[record("1", "first")]], [[record("1", "again")]], acks=[out()])
-    taker = Slow()
-    taker.go.set()
-    async with fed(source, taker):
+    handler = SlowHandler()
+    handler.go.set()
+    async with running_intake(source, handler):
         await eventually(lambda: ("ack", 2, "again") in source.settled)
     # What was done is not done again: a handler may have run straight from the stream.
-    assert taker.taken == ["1"]
+    assert handler.received == ["1"]
 
 
 @pytest.mark.parametrize("refusal", [out(), None])
@@ -163,34 +163,34 @@ async def test_what_comes_anew_while_its_acknowledgement_is_on_its_way_is_acknow
 ) -> None:
     source = Scripted([[record("1", "first")], [], [], [], out()], [[record("1", "again")]], acks=[refusal])
     source.holds_first = asyncio.Event()
-    taker = Slow()
-    taker.go.set()
-    async with fed(source, taker):
+    handler = SlowHandler()
+    handler.go.set()
+    async with running_intake(source, handler):
         # All of the first connection's fetches, and the second's one after the record.
         await eventually(lambda: source.asked >= 7)
         source.holds_first.set()
         await eventually(lambda: ("ack", 2, "again") in source.settled)
-    assert taker.taken == ["1"]
+    assert handler.received == ["1"]
 
 
 async def test_what_ends_on_a_connection_that_is_gone_is_not_acknowledged_on_another(log: Log) -> None:
     source = Scripted([[record("1", "first")], out()], [[], [], [], [record("1", "again")]])
-    taker = Slow()
-    async with fed(source, taker):
+    handler = SlowHandler()
+    async with running_intake(source, handler):
         await eventually(lambda: source.opened == 2)
-        taker.go.set()
+        handler.go.set()
         await eventually(lambda: ("ack", 2, "again") in source.settled)
     assert [one for one in source.settled if one[0] == "ack"] == [("ack", 2, "again")]
-    assert taker.taken == ["1"]
+    assert handler.received == ["1"]
     assert source.opened == 2
 
 
 async def test_what_could_not_be_taken_is_given_back_not_acknowledged(log: Log) -> None:
     source = Scripted([[record("1", "first")]])
-    taker = Slow()
-    taker.fails = 1
-    taker.go.set()
-    async with fed(source, taker):
+    handler = SlowHandler()
+    handler.fails = 1
+    handler.go.set()
+    async with running_intake(source, handler):
         await eventually(lambda: any(how == "release" for how, *_ in source.settled))
     assert ("release", 1, "first") in source.settled
     assert not [one for one in source.settled if one[0] == "ack"]
@@ -199,9 +199,9 @@ async def test_what_could_not_be_taken_is_given_back_not_acknowledged(log: Log) 
 @pytest.mark.parametrize("error", [ValueError("a driver's own"), asyncio.CancelledError()])
 async def test_an_error_nobody_foresaw_is_waited_out_as_an_outage_is(log: Log, error: BaseException) -> None:
     source = Scripted([error], [[record("1", "first")]])
-    taker = Slow()
-    taker.go.set()
-    async with fed(source, taker):
+    handler = SlowHandler()
+    handler.go.set()
+    async with running_intake(source, handler):
         await eventually(lambda: ("ack", 2, "first") in source.settled)
     assert said(log, "broker unavailable")
     assert bool(said(log, "intake failed")) == isinstance(error, ValueError)
@@ -209,7 +209,7 @@ async def test_an_error_nobody_foresaw_is_waited_out_as_an_outage_is(log: Log, e
 
 async def test_a_worker_that_is_to_end_when_idle_waits_for_a_broker_only_so_long(log: Log) -> None:
     scripts: list[Script] = [[out()] for _ in range(50)]
-    async with fed(Scripted(*scripts), Slow()) as intake:
+    async with running_intake(Scripted(*scripts), SlowHandler()) as intake:
         await eventually(lambda: said(log, "broker unavailable"))
         assert not intake.idle(60.0)
         assert intake.idle(0.0)
@@ -217,15 +217,15 @@ async def test_a_worker_that_is_to_end_when_idle_waits_for_a_broker_only_so_long
 
 async def test_nothing_more_is_fetched_than_may_be_under_way(log: Log) -> None:
     source = Scripted([[record(str(n), n) for n in range(4)]])
-    taker = Slow()
-    taker.bound = 4
-    async with fed(source, taker) as intake:
-        await eventually(lambda: len(taker.taken) == 4)
+    handler = SlowHandler()
+    handler.max_in_flight = 4
+    async with running_intake(source, handler) as intake:
+        await eventually(lambda: len(handler.received) == 4)
         asked = source.asked
         await asyncio.sleep(0.3)
         assert source.asked == asked
         assert not intake.idle(60.0)
-        taker.go.set()
+        handler.go.set()
         await eventually(lambda: source.asked > asked)
         await eventually(lambda: intake.idle(60.0))
 
@@ -234,9 +234,9 @@ async def test_nothing_more_is_fetched_than_may_be_under_way(log: Log) -> None:
 async def test_a_lag_that_the_broker_does_not_answer_never_ends_the_subscription(log: Log, error: Exception) -> None:
     source = Scripted([[], [], [record("1", "first")]])
     source.lag = error
-    taker = Slow()
-    taker.go.set()
-    async with fed(source, taker) as intake:
+    handler = SlowHandler()
+    handler.go.set()
+    async with running_intake(source, handler) as intake:
         await eventually(lambda: ("ack", 1, "first") in source.settled)
         requests = source.lag_requests
         await eventually(lambda: source.lag_requests > requests)
@@ -249,8 +249,8 @@ async def test_a_lag_that_the_broker_does_not_answer_never_ends_the_subscription
 
 
 async def test_a_worker_that_runs_on_does_not_wait_for_the_lag_between_fetches(log: Log) -> None:
-    source, taker = Scripted([[record("1", "first")]]), Slow()
+    source, handler = Scripted([[record("1", "first")]]), SlowHandler()
     source.lag = None
-    taker.go.set()
-    async with fed(source, taker, hasty=False):
+    handler.go.set()
+    async with running_intake(source, handler, until_idle=False):
         await eventually(lambda: source.asked >= 3)

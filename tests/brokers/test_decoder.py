@@ -7,7 +7,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from holdfast.brokers.decode import NAMELESS, Reading, record_of
+from holdfast.brokers.decoder import MISSING_ID_PREFIX, RecordDecoder, record_of
 from holdfast.brokers.protocol import Record
 from holdfast.core.errors import UnreadableRecord
 from holdfast.core.message import Address
@@ -19,8 +19,8 @@ def ids() -> Iterator[UUID]:
     return map(UUID, (f"01890000-0000-7000-8000-{n:012}" for n in range(1, 100)))
 
 
-def reading(*patterns: str, origin: str = "rabbitmq", max_bytes: int = 1000) -> Reading:
-    return Reading(
+def decoder(*patterns: str, origin: str = "rabbitmq", max_bytes: int = 1000) -> RecordDecoder:
+    return RecordDecoder(
         origin=origin,
         patterns=patterns or ("payment.settled",),
         address=Address(consumer="settle"),
@@ -35,7 +35,7 @@ def record(body: bytes = b"{}", id: str | None = "7", stream: str = "payments", 
 
 
 def test_a_plain_record_is_of_the_consumers_type_and_keeps_its_id_and_headers() -> None:
-    message = reading().message(record(b'{"n": 1}', request_id="r-1", **{"Content-Type": "application/json"}))
+    message = decoder().message(record(b'{"n": 1}', request_id="r-1", **{"Content-Type": "application/json"}))
     assert message is not None
     assert (message.type, message.key, message.source) == ("payment.settled", "7", "rabbitmq:payments")
     assert (message.payload, message.headers) == ('{"n":1}', {"request_id": "r-1"})
@@ -44,15 +44,15 @@ def test_a_plain_record_is_of_the_consumers_type_and_keeps_its_id_and_headers() 
 
 
 def test_a_record_without_an_id_is_never_the_same_as_another_even_with_the_same_content() -> None:
-    read = reading()
+    read = decoder()
     keys = [read.message(record(id=None)), read.message(record(id=None))]
-    assert all(one is not None and one.key is not None and one.key.startswith(NAMELESS) for one in keys)
+    assert all(one is not None and one.key is not None and one.key.startswith(MISSING_ID_PREFIX) for one in keys)
     assert len({one.key for one in keys if one is not None}) == 2
 
 
 @pytest.mark.parametrize("id", ["x" * 600, "a\nb", "\ud800"])
 def test_an_id_that_is_no_key_still_tells_the_record_apart(id: str) -> None:
-    read = reading()
+    read = decoder()
     first, again, other = (read.message(record(id=given)) for given in (id, id, id + "!"))
     assert first is not None
     assert again is not None
@@ -61,7 +61,7 @@ def test_an_id_that_is_no_key_still_tells_the_record_apart(id: str) -> None:
 
 
 def test_a_streams_odd_name_becomes_a_source_that_is_its_own() -> None:
-    read = reading()
+    read = decoder()
     names = {read.source_of(stream) for stream in ("{a}b", "[a]b", "x" * 200, "x" * 201, "ok.name")}
     assert len(names) == 5
     assert "rabbitmq:ok.name" in names
@@ -83,21 +83,21 @@ def test_what_cannot_be_stored_is_unreadable_and_comes_back_as_it_was(
 ) -> None:
     came = Record(stream="payments", id="7", body=body, headers=headers, at=AT)
     with pytest.raises(UnreadableRecord, match=problem):
-        reading("payment.settled" if b"type" not in body else "*").message(came)
-    kept = record_of(orjson.loads(reading().raw(came).payload))
+        decoder("payment.settled" if b"type" not in body else "*").message(came)
+    kept = record_of(orjson.loads(decoder().raw(came).payload))
     assert (kept.body, kept.id, kept.stream, kept.headers, kept.at) == (body, "7", "payments", headers, AT)
 
 
 def test_more_headers_than_fit_are_left_out_and_the_record_is_taken() -> None:
     many = {f"h{n}": "x" * 1000 for n in range(40)}
-    message = reading().message(Record(stream="payments", id="7", body=b"{}", headers={"bad": "\x00", **many}))
+    message = decoder().message(Record(stream="payments", id="7", body=b"{}", headers={"bad": "\x00", **many}))
     assert message is not None
     assert 10 < len(message.headers) < 20
     assert "bad" not in message.headers
 
 
 def test_nobody_else_speaks_of_a_raw_record() -> None:
-    kept = orjson.loads((reading().raw(record(stream="somebody else's"))).payload)
+    kept = orjson.loads((decoder().raw(record(stream="somebody else's"))).payload)
     event = {"specversion": "1.0", "id": "1", "source": "/bank", "type": "holdfast.raw", "data": kept}
-    with pytest.raises(UnreadableRecord, match="only Holdfast itself"):
-        reading("*").message(record(orjson.dumps(event)))
+    with pytest.raises(UnreadableRecord, match="only Holdfast creates"):
+        decoder("*").message(record(orjson.dumps(event)))
