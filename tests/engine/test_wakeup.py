@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.engine import session
-from holdfast.engine.lanes import Lanes
+from holdfast.engine.claim_scheduler import ClaimScheduler
 from holdfast.stores.deliveries.claim import claim, claim_anew, lanes
 from holdfast.stores.queries.query import outlook
 from tests.engine.conftest import MakeApp
@@ -113,10 +113,19 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Hold
     assert set(before[3]) == {"claim_anew"}, "its own hint may have come back to it meanwhile"
 
 
+def delay_full_scans(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Every full scan counts as expensive."""
+
+    def delay(self: ClaimScheduler, started: float, ended: float) -> None:
+        self._full_scan_due = ended + seconds
+
+    monkeypatch.setattr(ClaimScheduler, "_limit_full_scans", delay)
+
+
 async def test_after_an_expensive_full_scan_a_worker_claims_from_the_known_lanes(
     app: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lanes, "scanned", lambda lanes, started, ended: setattr(lanes, "full_scan_due", ended + 3600))
+    delay_full_scans(monkeypatch, 3600)
     await app._prepare(None)
     async with working(app, poll=NEVER):
         for n in range(1, 4):
@@ -126,12 +135,12 @@ async def test_after_an_expensive_full_scan_a_worker_claims_from_the_known_lanes
     assert asked.count("claim") >= 2
 
 
-async def test_what_comes_while_a_dear_look_is_put_off_is_found_when_it_is_due(
+async def test_work_that_arrives_while_a_full_scan_is_delayed_is_found_when_the_scan_is_due(
     hf: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lanes that are known do not lead to it, and no hint comes twice."""
-    monkeypatch.setattr(Lanes, "scanned", lambda lanes, started, ended: setattr(lanes, "full_scan_due", ended + 0.3))
-    monkeypatch.setattr(Lanes, "refreshed", lambda lanes, found, *_: setattr(lanes, "refresh_due", NEVER_DUE))
+    delay_full_scans(monkeypatch, 0.3)
+    monkeypatch.setattr(ClaimScheduler, "refreshed", lambda self, found, *_: setattr(self, "_refresh_due", NEVER_DUE))
     names = ("first", "second", "third")
     for name in names:
 

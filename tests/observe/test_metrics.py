@@ -26,7 +26,7 @@ from holdfast.interfaces.metrics.serve import serving
 from holdfast.metrics import metrics_app
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, drain, said
-from tests.engine.test_lanes import claimed
+from tests.engine.test_claim_scheduler import claimed
 from tests.stores.build import sql
 
 Read = dict[tuple[str, frozenset[tuple[str, str]]], float]

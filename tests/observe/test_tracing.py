@@ -30,7 +30,7 @@ from holdfast.engine.tracing import Tracing, traced
 from holdfast.stores.admin.redaction import declare
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, happens, only, said, working
-from tests.engine.test_lanes import claimed
+from tests.engine.test_claim_scheduler import claimed
 from tests.servers.redis import RedisServer
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -142,7 +142,7 @@ class Streams:
             task.add_done_callback(ended)
             self._running.append(task)
 
-    def bringing(self) -> bool:
+    def receiving(self) -> bool:
         """Whether records may still come."""
         return bool(self._running) and not all(intake.idle(self._limit) for intake in self._intakes)
 

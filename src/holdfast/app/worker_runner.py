@@ -59,7 +59,9 @@ async def _work(app: "Holdfast", options: WorkerOptions, stop: asyncio.Event | N
         relays = Relays(app, options)
         streams = Streams(app, options)
         deps = replace(
-            worker_deps(app, lease_store, options, quarantine, endpoints), woken=relays.wake, bringing=streams.bringing
+            worker_deps(app, lease_store, options, quarantine, endpoints),
+            woken=relays.wake,
+            receiving=streams.receiving,
         )
         worker = Worker(deps, options)
         app._workers.add(worker)

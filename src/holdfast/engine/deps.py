@@ -45,7 +45,7 @@ class WorkerDeps:
     tracing: Tracing = field(default_factory=Tracing)
     redactor: Callable[[], Redactor] = Redactor
     """What knows the secrets of messages now; it may learn of more."""
-    bringing: Callable[[], bool] = lambda: False
+    receiving: Callable[[], bool] = lambda: False
     """Whether something beside the worker may still bring work: one that is to end when idle waits for it."""
     woken: Callable[[], None] = lambda: None
     """Called in the worker's loop whenever something may have been published."""

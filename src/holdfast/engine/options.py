@@ -11,9 +11,6 @@ from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import check_generation
 
-MAX_CLAIM = 500
-_CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
@@ -53,8 +50,3 @@ def instance_id() -> str:
     """A name for this worker instance that no other ever has, readable by people: host, process, chance."""
     host = socket.gethostname().split(".")[0][:30] or "host"
     return f"{host}/{os.getpid()}/{secrets.token_hex(3)}"
-
-
-def claim_size(free: int) -> int:
-    """The largest of a few sizes that fits: the limit is written into the statement, and each size has its plan."""
-    return next((size for size in _CLAIM_SIZES if size <= free), 0)

@@ -12,12 +12,13 @@ from holdfast._log import get_logger
 from holdfast.core.delivery import Status
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outcome import Released
+from holdfast.engine.claim_scheduler import wait_after_round, wait_when_idle
 from holdfast.engine.control import WorkerControl, call_threadsafe
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.executor import DeliveryExecutor
 from holdfast.engine.lease import Lease
 from holdfast.engine.log_fields import delivery_fields, error_fields
-from holdfast.engine.options import WorkerOptions, claim_size, instance_id
+from holdfast.engine.options import WorkerOptions, instance_id
 from holdfast.engine.orphaned_claims import OrphanedClaims
 from holdfast.engine.periodic import every, first
 from holdfast.engine.reaper import Reaper
@@ -34,7 +35,6 @@ from holdfast.stores.queries.query import outlook
 log = get_logger("holdfast.worker")
 
 _SLICE = 0.001
-_MOMENT = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _LEAST_PATIENCE = timedelta(seconds=2)
 _RESERVE = 3.0
@@ -154,43 +154,42 @@ class WorkerSession:
             # The next one may end this process: what has ended before must be durable by then.
             await self._settler.drained()
         self._backlogged = self._settler.behind
-        if not self._backlogged and any(
+        more = not self._backlogged and any(
             [await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())]
-        ):
-            return 0.0
+        )
         poll = self._options.poll.total_seconds()
-        if not self._options.until_idle or any(pool.busy for pool in self._pools):
-            return poll
-        return await self._rest(poll) if not len(self._settler) else min(poll, _MOMENT)
+        wait = wait_after_round(
+            more=more,
+            poll=poll,
+            until_idle=self._options.until_idle,
+            busy=any(pool.busy for pool in self._pools),
+            unsettled=len(self._settler) > 0,
+        )
+        return await self._wait_when_idle(poll) if wait is None else wait
 
     async def _claim(self, pool: SlotPool, room: int, woken: bool) -> bool:
-        """Takes what there is and starts it; returns whether there may be more."""
-        started, size = time.monotonic(), claim_size(room)
-        if (full_scan := woken and pool.lanes.idle) and started < pool.lanes.full_scan_due:
-            # What woke it may be where the lanes that are known do not lead.
-            self._schedule_full_scan(pool, pool.lanes.full_scan_due - started)
-            full_scan = False
-        if full_scan:
-            claims = await self._store.run(self._discover_and_claim(pool, size))
-            pool.lanes.scanned(started, time.monotonic())
-        else:
-            if started >= pool.lanes.refresh_due:
-                pool.lanes.refreshed(await self._lanes(pool.queues), started, time.monotonic())
-                self._accept(pool, await self._executor.trials(pool.lanes.trials, self._options))
-            if not (order := [lane for lane in pool.lanes.order() if not self._held_back[lane.consumer]]):
-                pool.lanes.refresh_due, pool.lanes.idle = 0.0, True
-                return False
-            started = time.monotonic()
-            claims = await self._store.run(
-                claim(order, self.id, self._options.lease, size, suspects=self._options.suspects)
-            )
-            pool.lanes.claimed(claims, started, time.monotonic())
+        """Claims what is due and starts it; returns whether there may be more."""
+        scheduler, started = pool.scheduler, time.monotonic()
+        scan = scheduler.next_scan(started, room, woken=woken)
+        if scan.full:
+            claims = await self._store.run(self._discover_and_claim(pool, scan.size))
+            more = scheduler.scanned(len(claims), scan.size, started, time.monotonic())
+            self._accept(pool, claims)
+            return more
+        if scan.full_scan_in is not None:
+            self._schedule_full_scan(pool, scan.full_scan_in)
+        if scan.refresh:
+            scheduler.refreshed(await self._lanes(pool.queues), started, time.monotonic())
+            self._accept(pool, await self._executor.trials(scheduler.trials, self._options))
+        started = time.monotonic()
+        if not (order := scheduler.lanes(started, self._held_back)):
+            return False
+        claims = await self._store.run(
+            claim(order, self.id, self._options.lease, scan.size, suspects=self._options.suspects)
+        )
+        more = scheduler.claimed(claims, started, time.monotonic())
         self._accept(pool, claims)
-        if not claims:
-            pool.lanes.refresh_due = min(pool.lanes.refresh_due, time.monotonic() + 0.05)
-        # One that looked at every lane, and all of it, has seen what there is.
-        pool.lanes.idle = len(claims) < size if full_scan else not claims
-        return not pool.lanes.idle
+        return more
 
     def _accept(self, pool: SlotPool, claims: list[Claimed]) -> None:
         pool.accept(claims)
@@ -200,7 +199,7 @@ class WorkerSession:
         self._deps.meter.claimed(claims)
 
     def _schedule_full_scan(self, pool: SlotPool, seconds: float) -> None:
-        """Wakes the claiming when a look at everything is due again, once however often it is asked for."""
+        """Wakes the claim loop when the rate-limited full scan is due; one timer per pool."""
         if pool.full_scan_timer is None:
 
             def due() -> None:
@@ -219,7 +218,7 @@ class WorkerSession:
             self._control.wake.set()
 
     def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:
-        """What finds the lanes and claims from them at once: a worker that was idle knows none."""
+        """Finds the lanes and claims from them in one statement: an idle worker knows no lanes."""
         return claim_anew(
             [name for name in sorted(self._deps.handlers) if not self._held_back[name]],
             self._options.generation,
@@ -267,11 +266,11 @@ class WorkerSession:
             claimed = pool.waiting.popleft()
             pool.running[task] = claimed
             await self._executor.run(claimed, task)
-            pool.finished()
+            pool.scheduler.finished(now := time.monotonic())
             if pool.low:
                 self._control.wake.set()
             # A handler that never waits would keep the loop from claiming and settling.
-            if time.monotonic() - pool.turn_started_at > _SLICE:
+            if now - pool.turn_started_at > _SLICE:
                 await pool.rest()
 
     def _hold_back(self, consumer: str) -> Callable[[], None]:
@@ -283,7 +282,7 @@ class WorkerSession:
             self._held_back[consumer] -= 1
             self._release(waiting)
             for pool in self._pools:
-                pool.lanes.outdate()
+                pool.scheduler.outdate(time.monotonic())
             self._control.wake.set()
 
         return resume
@@ -299,29 +298,28 @@ class WorkerSession:
             if added:
                 self._control.wake.set()
 
-    async def _rest(self, poll: float) -> float:
-        """Ends the worker when nothing is left that is due within the limit; else says how long to wait for it."""
+    async def _wait_when_idle(self, poll: float) -> float:
+        """Stops the worker if nothing is due within the idle limit; otherwise returns the seconds to wait for it."""
         queues = None if self._options.queues is None else tuple(self._options.queues)
         if self._options.suspects:
             if not await self._lanes(queues):
                 self._control.end()
             return poll
         await self._catch_up()
-        limit = self._options.idle_limit.total_seconds()
         next_in = await self._store.run(outlook(sorted(self._deps.handlers), queues))
-        if next_in is None or next_in.total_seconds() > limit:
-            if self._deps.bringing():
-                return poll
-            self._control.end()
-            return 0.0
-        wait = next_in.total_seconds()
-        if self._control.wake.is_set():
-            # Something was settled after the claim had looked.
-            return 0.0
-        if wait <= 0 and time.monotonic() - self._claimed_at > limit:
+        idle = wait_when_idle(
+            None if next_in is None else next_in.total_seconds(),
+            limit=self._options.idle_limit.total_seconds(),
+            poll=poll,
+            since_claim=time.monotonic() - self._claimed_at,
+            woken=self._control.wake.is_set(),
+            receiving=self._deps.receiving(),
+        )
+        if idle.stalled:
             log.warning("stopped before idle", worker=self.id, reason=_NOT_CLAIMABLE)
+        if idle.stop:
             self._control.end()
-        return min(max(wait, _MOMENT), poll)
+        return idle.seconds
 
     async def _watch_lease(self) -> None:
         """Ends this life before another worker may take its deliveries over, however the renewal fails."""

@@ -5,36 +5,27 @@ import time
 from collections import deque
 from uuid import UUID
 
-from holdfast.engine.lanes import Lanes, urgency
-from holdfast.engine.options import MAX_CLAIM, WorkerOptions
+from holdfast.engine.claim_scheduler import ClaimScheduler, urgency
+from holdfast.engine.options import WorkerOptions
 from holdfast.stores.deliveries.claim import Claimed
-
-_WINDOW = 0.05
-_AHEAD = 0.1
-_MOST_AHEAD = 4 * MAX_CLAIM
 
 
 class SlotPool:
-    """Slots that serve some queues. Claims ahead only what it will start within a tenth of a second:
-    short work is fetched in large batches, long work is left for others."""
+    """Slots that serve some queues, and the claimed deliveries that wait for one."""
 
-    def __init__(self, queues: tuple[str, ...] | None, slots: int, *, ahead: bool = True) -> None:
-        self.queues, self.slots, self._ahead = queues, slots, ahead
+    def __init__(self, queues: tuple[str, ...] | None, slots: int, *, prefetch: bool = True) -> None:
+        self.queues, self.slots = queues, slots
+        self.scheduler = ClaimScheduler(slots, time.monotonic(), prefetch=prefetch)
         self.waiting: deque[Claimed] = deque()
         self.running: dict[asyncio.Task[None], Claimed | None] = {}
-        self.lanes = Lanes()
         self.spawn_scheduled = False
-        """Whether somebody will look, in this turn_started_at of the loop, if one more slot is needed."""
+        """Whether this turn of the loop will check if one more slot is needed."""
         self.resting = 0
-        """Slots that have only made way for others."""
+        """Slots that only yield to other tasks."""
         self.turn_started_at = 0.0
-        """When this turn_started_at of the loop began."""
+        """When this turn of the loop began."""
         self.full_scan_timer: asyncio.TimerHandle | None = None
-        """What wakes the claiming for a look at everything that was too dear to be repeated at once."""
-        self._rate = 0.0
-        self._most = self._enough = 0
-        self._finished = 0
-        self._window_from = time.monotonic()
+        """Timer for the next full scan; rate-limited because the last one was expensive."""
 
     @property
     def busy(self) -> bool:
@@ -47,26 +38,15 @@ class SlotPool:
 
     @property
     def low(self) -> bool:
-        """Whether it is time to claim: a claim takes about as long as what it brings takes to run."""
-        return len(self.waiting) <= self._enough
+        """Whether it is time to claim."""
+        return self.scheduler.is_low(len(self.waiting))
 
     def room(self) -> int:
-        """How many more to claim now; none while there is enough to do."""
-        return max(0, self.slots + self._most - len(self.running) - len(self.waiting)) if self.low else 0
-
-    def finished(self) -> None:
-        """Counts one delivery that left its slot."""
-        self._finished += 1
-        now = time.monotonic()
-        if (passed := now - self._window_from) >= _WINDOW:
-            self._rate = 0.5 * self._rate + 0.5 * self._finished / passed
-            self._finished, self._window_from = 0, now
-            if self._ahead:
-                self._most = min(_MOST_AHEAD, int(self._rate * _AHEAD))
-                self._enough = self._most // 2
+        """How many deliveries to claim now."""
+        return self.scheduler.room(len(self.running), len(self.waiting))
 
     async def rest(self) -> None:
-        """Makes way for everything else in the loop, for one turn_started_at."""
+        """Makes way for everything else in the loop, for one turn."""
         self.resting += 1
         try:
             await asyncio.sleep(0)
@@ -89,8 +69,8 @@ class SlotPool:
 def pools(options: WorkerOptions) -> list[SlotPool]:
     """The pools that a worker's options ask for."""
     if options.suspects:
-        # One claimed ahead would be burnt by the guilty one before it.
-        return [SlotPool(None if options.queues is None else tuple(options.queues), 1, ahead=False)]
+        # A prefetched delivery would lose an attempt if the suspect before it crashes the process.
+        return [SlotPool(None if options.queues is None else tuple(options.queues), 1, prefetch=False)]
     if options.queues is None:
         return [SlotPool(None, options.concurrency)]
     return [SlotPool((name,), slots) for name, slots in options.queues.items()]

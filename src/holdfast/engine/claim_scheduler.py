@@ -1,0 +1,220 @@
+"""Decides when to claim, how much, from which lanes, and how long to wait until the next round.
+
+Everything here is pure: no I/O and no clock. The caller passes the time and reports what each query found and cost.
+
+Lanes and floors are hints that keep claims cheap; the row decides. Under a long-held snapshot, dead rows accumulate at
+the head of a lane, and a claim that starts at the beginning reads all of them. A floor skips them. `run_at` is the start
+of a transaction, so work may arrive below the floor. For this reason a shallow scan (a little below the floor) and a scan
+of the whole lane are repeated, each after a multiple of its cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from holdfast.stores.deliveries.claim import Claimed, Lane
+
+MAX_CLAIM = 500
+_CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
+_SHALLOW = timedelta(seconds=10)
+_COST_FACTOR = 20.0
+_SHALLOW_FACTOR = 8.0
+_LOW_PRIORITY_SHARE = 8
+_SHORTEST_REFRESH = 0.02
+_REFRESH_WHEN_EMPTY = 0.05
+_CHEAP, _LONGEST_DELAY = 0.01, 1.0
+"""A full scan that takes this many seconds longer than the fastest one is delayed, by at most the second value."""
+_RATE_WINDOW = 0.05
+_PREFETCH_SECONDS = 0.1
+_MAX_PREFETCH = 4 * MAX_CLAIM
+_SHORT_WAIT = 0.02
+
+
+def claim_size(free: int) -> int:
+    """The largest of a few sizes that fits: the limit is part of the statement text, and each size has its query plan."""
+    return next((size for size in _CLAIM_SIZES if size <= free), 0)
+
+
+def urgency(claim: Claimed) -> tuple[int, datetime, int]:
+    """Sort key of claimed deliveries, most urgent first."""
+    return claim.priority, claim.run_at, claim.id.int
+
+
+class NextScan(NamedTuple):
+    """The next query. A full scan finds lanes and claims from them in one statement; otherwise `refresh` lists them first.
+
+    `full_scan_in` is set if a full scan is needed but rate-limited: the seconds until it is due.
+    """
+
+    size: int
+    full: bool
+    refresh: bool
+    full_scan_in: float | None
+
+
+@dataclass(slots=True)
+class _Due:
+    """When a scan of one depth is worth its cost again."""
+
+    factor: float = _COST_FACTOR
+    at: float = 0.0
+
+    def took(self, started: float, ended: float) -> None:
+        self.at = ended + self.factor * (ended - started)
+
+
+class ClaimScheduler:
+    """The claim decisions of one pool of slots.
+
+    It prefetches only what the pool starts within a tenth of a second: short work is claimed in large batches, long work
+    is left to other workers.
+    """
+
+    def __init__(self, slots: int, now: float, *, prefetch: bool = True) -> None:
+        self._slots, self._prefetch = slots, prefetch
+        self._lanes: list[Lane] = []
+        self._floors: dict[tuple[str, str, int, int], Lane] = {}
+        self._whole, self._shallow = _Due(), _Due(_SHALLOW_FACTOR)
+        self._depth = self._whole
+        self._round = 0
+        self._outdated_at = float("-inf")
+        self._fastest_scan = float("inf")
+        self._refresh_due = self._full_scan_due = 0.0
+        self._idle = False
+        self._rate, self._finished, self._window_start = 0.0, 0, now
+        self._max_prefetch = self._low_mark = 0
+        self.trials: dict[str, list[Lane]] = {}
+        """Lanes of blocked consumers whose pause is over: one delivery of each consumer may be tried."""
+
+    def is_low(self, waiting: int) -> bool:
+        """Whether to claim now: a claim takes about as long as its deliveries take to run."""
+        return waiting <= self._low_mark
+
+    def room(self, running: int, waiting: int) -> int:
+        """How many deliveries to claim now; 0 while enough are waiting."""
+        return max(0, self._slots + self._max_prefetch - running - waiting) if self.is_low(waiting) else 0
+
+    def finished(self, now: float) -> None:
+        """Counts one delivery that left its slot."""
+        self._finished += 1
+        if (passed := now - self._window_start) >= _RATE_WINDOW:
+            self._rate = 0.5 * self._rate + 0.5 * self._finished / passed
+            self._finished, self._window_start = 0, now
+            if self._prefetch:
+                self._max_prefetch = min(_MAX_PREFETCH, int(self._rate * _PREFETCH_SECONDS))
+                self._low_mark = self._max_prefetch // 2
+
+    def next_scan(self, now: float, room: int, *, woken: bool) -> NextScan:
+        """Which query finds work for `room` slots. A wake-up of an idle pool may be for a lane that is not known yet."""
+        needed, due_in = woken and self._idle, self._full_scan_due - now
+        full = needed and due_in <= 0
+        refresh = not full and now >= self._refresh_due
+        return NextScan(claim_size(room), full, refresh, due_in if needed and not full else None)
+
+    def lanes(self, now: float, held_back: Mapping[str, int]) -> list[Lane]:
+        """The lanes for the next claim, without those of held-back consumers; empty if there is nothing to claim from."""
+        found = [lane for lane in self._order(now) if not held_back[lane.consumer]]
+        if not found:
+            self._refresh_due, self._idle = 0.0, True
+        return found
+
+    def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
+        """Stores the lanes of a query; the next query is due after a multiple of its cost."""
+        self._lanes, self.trials = [], {}
+        if started <= self._outdated_at:
+            # The query began before the change.
+            return
+        for lane in found:
+            if lane.blocked:
+                self.trials.setdefault(lane.consumer, []).append(lane)
+            else:
+                self._lanes.append(lane)
+        self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
+        self._refresh_due = ended + max(_SHORTEST_REFRESH, _COST_FACTOR * (ended - started))
+
+    def outdate(self, now: float) -> None:
+        """Discards the known lanes: nothing is claimed before the next query."""
+        self._lanes, self.trials, self._outdated_at, self._refresh_due = [], {}, now, 0.0
+
+    def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> bool:
+        """Learns from a claim by lane, sorted by `urgency`; returns whether there may be more to claim."""
+        self._depth.took(started, ended)
+        lowest: dict[tuple[str, str, int, int], Lane] = {}
+        for claim in claims:
+            name = (claim.queue, claim.consumer, claim.generation, claim.priority)
+            if name not in lowest:
+                lowest[name] = Lane(*name, claim.run_at, claim.id)
+        self._floors |= lowest
+        return self._continue(bool(claims), ended, more=bool(claims))
+
+    def scanned(self, found: int, size: int, started: float, ended: float) -> bool:
+        """Learns from a full scan of `size` that claimed `found`; returns whether there may be more to claim."""
+        self._limit_full_scans(started, ended)
+        return self._continue(found > 0, ended, more=found >= size)
+
+    def _limit_full_scans(self, started: float, ended: float) -> None:
+        # An expensive scan reads many dead rows; the floors keep the next claims away from them.
+        cost = ended - started
+        self._fastest_scan = min(self._fastest_scan, cost)
+        expensive = cost > _CHEAP + 2 * self._fastest_scan
+        self._full_scan_due = ended + (min(_LONGEST_DELAY, _COST_FACTOR * cost) if expensive else 0.0)
+
+    def _continue(self, found: bool, now: float, *, more: bool) -> bool:
+        if not found:
+            self._refresh_due = min(self._refresh_due, now + _REFRESH_WHEN_EMPTY)
+        self._idle = not more
+        return more
+
+    def _order(self, now: float) -> list[Lane]:
+        """By priority, lanes of one priority in turn; every eighth time the lowest priority first."""
+        self._round += 1
+        if not self._lanes:
+            return []
+        if self._round % _LOW_PRIORITY_SHARE == 0:
+            ordered = sorted(self._lanes, key=lambda lane: -lane.priority)
+        else:
+            start = self._round % len(self._lanes)
+            ordered = sorted(self._lanes[start:] + self._lanes[:start], key=lambda lane: lane.priority)
+        if not self._floors or now >= self._whole.at:
+            self._depth = self._whole
+            return ordered
+        if now >= self._shallow.at:
+            self._depth = self._shallow
+            return [self._lowered(lane) for lane in ordered]
+        self._depth = _Due()
+        return [self._floors.get(lane[:4], lane) for lane in ordered]
+
+    def _lowered(self, lane: Lane) -> Lane:
+        floor = self._floors.get(lane[:4])
+        return lane if floor is None else floor._replace(floor_at=floor.floor_at - _SHALLOW, floor_id=lane.floor_id)
+
+
+def wait_after_round(*, more: bool, poll: float, until_idle: bool, busy: bool, unsettled: bool) -> float | None:
+    """Seconds until the next round; None if the worker may be idle, which a query for the next due delivery decides."""
+    if more:
+        return 0.0
+    if not until_idle or busy:
+        return poll
+    return min(poll, _SHORT_WAIT) if unsettled else None
+
+
+class IdleWait(NamedTuple):
+    """What a worker that runs until idle does next: it waits, or it stops. `stalled`: work is due that it cannot claim."""
+
+    seconds: float
+    stop: bool = False
+    stalled: bool = False
+
+
+def wait_when_idle(
+    next_in: float | None, *, limit: float, poll: float, since_claim: float, woken: bool, receiving: bool
+) -> IdleWait:
+    """Decides by the seconds until the next delivery is due. `receiving`: brokers may still bring records."""
+    if next_in is None or next_in > limit:
+        return IdleWait(poll) if receiving else IdleWait(0.0, stop=True)
+    if woken:
+        # A settlement made a delivery due after the claim.
+        return IdleWait(0.0)
+    stalled = next_in <= 0 and since_claim > limit
+    return IdleWait(min(max(next_in, _SHORT_WAIT), poll), stop=stalled, stalled=stalled)
