@@ -10,8 +10,15 @@ from holdfast.core.identity import delivery_id
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
-from holdfast.stores.queries.delivery_counts import counts, failure_groups, group_size
+from holdfast.stores.queries.delivery_counts import (
+    counts,
+    dead_letter_counts,
+    failure_groups,
+    group_size,
+    minutes_until,
+)
 from holdfast.stores.queries.query import Count
+from holdfast.stores.queries.trend import died
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
@@ -106,6 +113,36 @@ async def test_of_very_many_groups_the_first_and_the_newest_are_looked_at(
     assert 5 <= len(found) <= 8
 
 
+async def test_one_count_of_dead_letters_gives_the_same_figures_as_separate_ones(store: Store) -> None:
+    await put(store, *[job("mail") for _ in range(7)], *[job("mail", queue="slow") for _ in range(2)])
+    await put(store, *[job("export") for _ in range(5)], *[job("search", queue="slow") for _ in range(3)])
+    for claimed in await claim_all(store, limit=100):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    ids = [row[0] for row in sql(store, "select id from {hf}delivery where consumer = 'export' order by id")]
+    sql(store, f"update {{hf}}delivery set fingerprint = null where id = '{ids[0]}'")
+    sql(store, f"update {{hf}}delivery set discarded_at = completed_at where id = '{ids[1]}'")
+    dead = await store.run(dead_letter_counts())
+    assert dead is not None
+    assert told(await store.run(counts(dead=dead))) == told(await store.run(counts(exact=True)))
+    assert await store.run(failure_groups(dead=dead)) == await store.run(failure_groups())
+    assert {one.fingerprint for one in await store.run(failure_groups(dead=dead))} >= {None}
+    assert sum(dead.died.values()) == 16
+    assert dead.died == await store.run(died(minutes_until(dead.now)))
+    await put(store, job("new"))
+    for claimed in await claim_all(store, limit=100):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    assert told(await store.run(counts(dead=dead)))["default", "new", "failed"] == "1", "counted, since `dead` is older"
+
+
+@pytest.mark.usefixtures("low")
+async def test_more_dead_letters_than_the_budget_are_not_counted_by_minute(store: Store) -> None:
+    assert (await store.run(dead_letter_counts())) is not None
+    await put(store, *[job("mail") for _ in range(25)])
+    for claimed in await claim_all(store, limit=100):
+        await finish(store, claimed, DeadLetter(), error=failure())
+    assert await store.run(dead_letter_counts()) is None
+
+
 def _index_only(plan: Plan, indexes: set[str], rows: int) -> None:
     assert plan.scans("delivery") == indexes
     assert plan.rows_removed("delivery") == 0
@@ -140,6 +177,22 @@ def test_counting_reads_indexes_alone_and_each_entry_once(full: PostgresStore, m
 
 
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_dead_letters_are_counted_by_minute_from_an_index_alone(
+    full: PostgresStore, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_counts, "_MAX_KINDS_BY_MINUTE", 500)
+    with session(full) as asked:
+        asked.plan_mode(mode)
+        for _ in range(6):
+            asked.run(dead_letter_counts())
+        dead = asked.run(dead_letter_counts())
+        assert dead is not None
+        assert sum(size for size, _ in dead.groups.values()) == 75_600 + 18 * _LANES
+        _index_only(asked.explain("failures_beyond"), {"delivery_failed"}, 84_000 + 20 * _LANES)
+        _index_only(asked.explain("failure_minutes"), {"delivery_failure"}, 75_600 + 18 * _LANES)
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
 def test_failure_groups_are_counted_from_an_index_alone(full: PostgresStore, mode: str) -> None:
     with session(full) as asked:
         asked.plan_mode(mode)
@@ -159,6 +212,13 @@ def test_sqlite_counts_by_index_too(full_sqlite: SqliteStore) -> None:
     found, plan = sqlite_plan(full_sqlite, counts())
     assert told(found)["default", "mail", "pending"] == "25,000"
     assert told(found)["default", "export", "failed"] == "84,000"
+    dead, by_minute = sqlite_plan(full_sqlite, dead_letter_counts())
+    assert dead is not None
+    assert f"{sum(size for size, _ in dead.groups.values()):,}" == "84,600"
+    assert any(
+        "delivery_failure (fingerprint=? AND consumer=? AND completed_at>? AND completed_at<?)" in line
+        for line in by_minute
+    )
     groups, more = sqlite_plan(full_sqlite, failure_groups())
     assert f"{groups[0].count:,}" == "84,000"
     assert not [

@@ -17,6 +17,7 @@ from holdfast.stores.admin.actions import AuditEntry, audit
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries import delivery_counts, query
+from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.failure import failing_runs
 from holdfast.stores.queries.query import FailureGroup, Filter, Listed, Run, messages_with, paused_queues
 
@@ -87,9 +88,16 @@ def job(id: UUID) -> Work[DeliveryDetail]:
     raise NotFound("job", id)
 
 
-def failure_groups(*, limit: int = 50, consumers: Sequence[str] = ()) -> Work[list[FailureGroup]]:
+def dead_letter_counts() -> Work[DeadLetterCounts | None]:
+    """Dead letters by group and minute, counted once for `failure_groups`, `stats` and `trend`; none when they are many."""
+    return (yield from do(delivery_counts.dead_letter_counts()))
+
+
+def failure_groups(
+    *, limit: int = 50, consumers: Sequence[str] = (), dead: DeadLetterCounts | None = None
+) -> Work[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first, with the deploy each began with and its frame."""
-    return (yield from _described((yield from do(delivery_counts.failure_groups(limit, consumers)))))
+    return (yield from _described((yield from do(delivery_counts.failure_groups(limit, consumers, dead=dead)))))
 
 
 def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> Work[list[FailureGroup]]:

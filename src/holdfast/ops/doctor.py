@@ -17,7 +17,7 @@ from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.event_log.projection import projectors
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.messages.registry import consumers
-from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.delivery_counts import counts, dead_letter_counts
 from holdfast.stores.queries.health import (
     at_history_bound,
     lane_counts,
@@ -44,6 +44,7 @@ def doctor(
     status = yield from ask(lambda store: store.schema_status())
     if not status.current:
         return [schema_finding(status)]
+    dead = yield from do(dead_letter_counts())
     facts = Facts(
         schema=status,
         skew=(yield from now_and_skew(local)),
@@ -52,7 +53,7 @@ def doctor(
         workers=tuple((yield from do(workers()))),
         consumers=tuple((yield from do(consumers()))),
         paused_queues=(yield from do(paused_queues())),
-        counts=tuple((yield from do(counts()))),
+        counts=tuple((yield from do(counts(dead=dead)))),
         lanes=tuple((yield from do(lane_counts()))),
         overdue=(yield from do(overdue(_GRACE))),
         at_bound=tuple((yield from do(at_history_bound()))),
@@ -65,5 +66,7 @@ def doctor(
     asked = yield from ask(lambda store: examine(places))
     read = judge_intakes((yield from do(intakes())), facts.now)
     rebuilds = judge_projectors((yield from do(projectors())))
-    work = judge_work(facts, (yield from failure_groups(limit=GROUPS)), (yield from retrying(held=loads(facts.counts))))
+    work = judge_work(
+        facts, (yield from failure_groups(limit=GROUPS, dead=dead)), (yield from retrying(held=loads(facts.counts)))
+    )
     return worst_first([*work, *judge(facts), *read, *rebuilds, *asked])

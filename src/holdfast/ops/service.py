@@ -41,6 +41,7 @@ class _Catalogue:
     delivery_page = Task(_pages.delivery_page)
     export = Task(_deliveries.export)
     job = Task(_deliveries.job)
+    dead_letter_counts = Task(_deliveries.dead_letter_counts)
     failure_groups = Task(_deliveries.failure_groups)
     search = Task(_search.search)
     has_request = Task(_search.has_request)

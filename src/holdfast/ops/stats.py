@@ -14,7 +14,7 @@ from holdfast.ops.work import Work, do
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.intake import IntakeReport, intakes
 from holdfast.stores.messages.registry import consumers
-from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.delivery_counts import DeadLetterCounts, counts
 from holdfast.stores.queries.query import Count, clock, paused_queues
 
 _ZERO = timedelta(0)
@@ -77,12 +77,13 @@ class Stats:
         return max(lags, default=_ZERO)
 
 
-def stats(*, exact: bool = False) -> Work[Stats]:
+def stats(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Work[Stats]:
     """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
 
     Counts end at a bound, so that asking takes the same time however much there is; `exact` counts to the end.
+    Pass `dead_letter_counts()` as `dead` to avoid counting dead letters again.
     """
-    rows = yield from do(counts(exact=exact))
+    rows = yield from do(counts(exact=exact, dead=dead))
     now = yield from do(clock())
     known = yield from do(consumers())
     alive = [worker for worker in (yield from do(workers())) if worker.alive]

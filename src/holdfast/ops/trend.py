@@ -13,11 +13,10 @@ from holdfast.core.redaction.redact import redacted
 from holdfast.ops.stats import Load, loads
 from holdfast.ops.work import Work, do
 from holdfast.stores.queries import trend as _trend
-from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.delivery_counts import DeadLetterCounts, counts, minutes_until
 from holdfast.stores.queries.query import clock
 from holdfast.stores.queries.trend import Retrying, Sample
 
-MINUTES = 60
 EXACT = 250_000
 """How many deliveries an hour may have accepted to be counted one by one; more are estimated."""
 
@@ -60,13 +59,15 @@ class _Estimate:
     waiting: float
 
 
-def trend() -> Work[list[Minute]]:
-    """The last hour in minutes, oldest first; the last one is under way."""
-    now = yield from do(clock())
-    first = now.replace(second=0, microsecond=0) - timedelta(minutes=MINUTES - 1)
-    starts = [first + timedelta(minutes=n) for n in range(MINUTES + 1)]
-    edges = [_first_id(at) for at in starts]
-    slots = [_first_id(first + n * timedelta(minutes=1) / _SLOTS) for n in range(MINUTES * _SLOTS + 1)]
+def trend(*, dead: DeadLetterCounts | None = None) -> Work[list[Minute]]:
+    """The last hour in minutes, oldest first; the last one is under way.
+
+    Pass `dead_letter_counts()` as `dead` to avoid counting dead letters again.
+    """
+    starts = minutes_until((yield from do(clock())) if dead is None else dead.now)
+    first, end = starts[0], starts[-1] + timedelta(minutes=1)
+    edges = [_first_id(at) for at in (*starts, end)]
+    slots = [_first_id(first + n * timedelta(minutes=1) / _SLOTS) for n in range(len(starts) * _SLOTS + 1)]
     samples = yield from do(_trend.accepted_samples(slots, _MESSAGES))
     estimates = _estimates(samples, 1.0)
     exact = sum(one.made for one in estimates) <= EXACT
@@ -74,9 +75,9 @@ def trend() -> Work[list[Minute]]:
         spans = yield from do(_trend.position_gaps(edges, _STRETCH))
         estimates = _estimates(samples, min(1.0, _STRETCH * len(spans) / sum(spans)) if sum(spans) > 0 else 1.0)
     counted = yield from do(_trend.accepted_counts(edges, exact=exact))
-    died = yield from do(_trend.died(starts[:-1]))
+    died = (yield from do(_trend.died(starts))) if dead is None else dead.died
     found = []
-    for at, estimate, one in zip(starts, estimates, counted, strict=False):
+    for at, estimate, one in zip(starts, estimates, counted, strict=True):
         made = round(estimate.made) if one.made is None else one.made
         accepted = max(made, one.failed)
         waiting = min(round(estimate.waiting * accepted), accepted - one.failed)

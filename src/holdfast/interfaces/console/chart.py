@@ -8,7 +8,8 @@ from markupsafe import Markup, escape
 
 from holdfast.interfaces.cli.formatting import rough
 from holdfast.interfaces.console.stats_cache import StatsSample
-from holdfast.ops.trend import MINUTES, Minute
+from holdfast.ops.trend import Minute
+from holdfast.stores.queries.delivery_counts import MINUTES
 
 _WIDTH, _FLOOR, _ROOM = 600, 100, 92
 _HOUR = timedelta(hours=1)

@@ -12,6 +12,7 @@ from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.queues import Queue
 from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.query import FailureGroup
 
 _MAX_CARDS = 6
@@ -48,11 +49,12 @@ class Alert:
 
 async def overview(request: ConsoleRequest) -> HtmlPage:
     cache = request.cache
+    dead = await cache.read("dead letters", lambda ops: ops.dead_letter_counts())
     # Concurrent: PostgreSQL runs them on several connections.
     stats, groups, minutes, breakers, workers = await asyncio.gather(
-        cache.stats(),
-        failure_groups(request),
-        cache.read("trend", lambda ops: ops.trend()),
+        cache.stats(dead),
+        failure_groups(request, dead),
+        cache.read("trend", lambda ops: ops.trend(dead=dead)),
         cache.read("breakers", lambda ops: ops.breakers()),
         cache.read("workers", lambda ops: ops.workers()),
     )
@@ -78,9 +80,9 @@ async def overview(request: ConsoleRequest) -> HtmlPage:
     )
 
 
-async def failure_groups(request: ConsoleRequest) -> Sequence[FailureGroup]:
+async def failure_groups(request: ConsoleRequest, dead: DeadLetterCounts | None = None) -> Sequence[FailureGroup]:
     """Returns the largest failure groups, cached for all pages."""
-    return await request.cache.read("groups", lambda ops: ops.failure_groups(limit=_MAX_GROUPS_READ))
+    return await request.cache.read("groups", lambda ops: ops.failure_groups(limit=_MAX_GROUPS_READ, dead=dead))
 
 
 def is_truncated(groups: Sequence[FailureGroup]) -> bool:

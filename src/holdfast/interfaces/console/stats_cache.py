@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from holdfast.core.errors import HoldfastError
 from holdfast.ops.service import Operations
 from holdfast.ops.stats import Stats
+from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 
 T = TypeVar("T")
 
@@ -52,8 +53,8 @@ class StatsCache:
         self._changes += 1
         self._cached.clear()
 
-    async def stats(self) -> Stats:
-        found = await self.read("stats", lambda ops: ops.stats())
+    async def stats(self, dead: DeadLetterCounts | None = None) -> Stats:
+        found = await self.read("stats", lambda ops: ops.stats(dead=dead))
         if not self._history or (found.now - self._history[-1].at).total_seconds() >= _SAMPLE_SECONDS:
             self._history.append(StatsSample(found.now, found.oldest.total_seconds(), found.pending, found.failed))
         return found

@@ -5,9 +5,12 @@ then counted to the end as long as the budget of the whole call lasts; PostgreSQ
 microsecond. A count that the budget ended is `or_more`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from holdfast.core.bounded_count import NONE, Tally
+from holdfast.core.bounded_count import NONE, Tally, total
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.queries.query import Count, FailureGroup, page_size
@@ -21,43 +24,108 @@ _IN_FLIGHT = 50_000
 _ALL = 2**62
 _KINDS = 500
 _NEWEST = 2_000
+MINUTES = 60
+_MAX_KINDS_BY_MINUTE = 50
+_FIRST, _LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 Kind = tuple[str | None, str]
 
 
+@dataclass(frozen=True, slots=True)
+class DeadLetterCounts:
+    """Dead letters at the database's time `now`.
+
+    `groups` has the size and the first failure of each group, `died` how many died in each of the last 60 minutes.
+    """
+
+    now: datetime
+    groups: Mapping[Kind, tuple[Tally, Row]]
+    died: Mapping[datetime, int]
+
+
+def minutes_until(now: datetime) -> list[datetime]:
+    """The starts of the last 60 minutes, oldest first; the last one is the current minute."""
+    last = now.replace(second=0, microsecond=0)
+    return [last - timedelta(minutes=n) for n in reversed(range(MINUTES))]
+
+
 @operation(reads=True)
-def counts(*, exact: bool = False) -> Steps[list[Count]]:
+def dead_letter_counts() -> Steps[DeadLetterCounts | None]:
+    """Counts each dead letter once for several readers; none beyond `BUDGET` failed deliveries or 50 groups."""
+    ((now,),) = yield Query("clock")
+    kinds = yield from _failure_kinds()
+    if len(kinds) > _MAX_KINDS_BY_MINUTE or (yield Query("failures_beyond", limit=BUDGET)):
+        return None
+    minutes = minutes_until(aware_time(now))
+    edges = {"lows": [_FIRST, *minutes], "highs": [*minutes, _LAST]}
+    groups: dict[Kind, tuple[Tally, Row]] = {}
+    died: Counter[datetime] = Counter()
+    rows = (yield _asked("failure_minutes", "kinds", _KIND, dict(enumerate(kinds)), edges)) if kinds else ()
+    for n, low, size, first in rows:
+        before, (earliest,) = groups.get(kinds[n], (NONE, (None,)))
+        firsts = [at for at in (earliest, first) if at is not None]
+        groups[kinds[n]] = before + Tally(size), (min(firsts, default=None),)
+        died[aware_time(low)] += size
+    return DeadLetterCounts(aware_time(now), groups, {minute: died[minute] for minute in minutes if died[minute]})
+
+
+@operation(reads=True)
+def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Steps[list[Count]]:
     """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
 
-    `exact` ignores the budget and counts to the end, in a time that grows with what is not done.
+    `exact` ignores the budget and counts to the end, in a time that grows with what is not done. `dead` has the sizes of
+    consumers whose dead letters are in one queue; only the others are counted.
     """
     most = _ALL if exact else _IN_FLIGHT
     heads = yield Query("load_heads", limit=most)
     lanes = [(state, queue, consumer) for queue, consumer, state, size, *_ in heads if size is None]
-    sized = yield from _sizes("load_sizes", "lanes", _LANE, lanes, _ALL if exact else _FEW)
-    sizes = dict(zip(lanes, sized, strict=True))
+    sizes = {} if dead is None else _known_sizes(lanes, dead)
+    unknown = [lane for lane in lanes if lane not in sizes]
+    sized = yield from _sizes("load_sizes", "lanes", _LANE, unknown, _ALL if exact else _FEW)
+    sizes |= {lane: size for lane, (size, _) in zip(unknown, sized, strict=True)}
     capped = sum(row[3] or 0 for row in heads) >= most
     found = []
     for row in heads:
         queue, consumer, state, size, *_ = row
-        found.append(_count(row, sizes[state, queue, consumer][0] if size is None else Tally(size, capped)))
+        found.append(_count(row, sizes[state, queue, consumer] if size is None else Tally(size, capped)))
     return [one for one in found if one.count]
+
+
+def _known_sizes(lanes: Sequence[tuple[str, str, str]], dead: DeadLetterCounts) -> dict[tuple[str, str, str], Tally]:
+    """Sizes of the lanes of dead letters whose consumer has no other one."""
+    failed = [lane for lane in lanes if lane[0] == "failed"]
+    queues = Counter(consumer for _, _, consumer in failed)
+    sizes = {}
+    for lane in failed:
+        size = total(size for (_, consumer), (size, _) in dead.groups.items() if consumer == lane[2])
+        # Zero: the first one died after they were counted.
+        if queues[lane[2]] == 1 and size:
+            sizes[lane] = size
+    return sizes
 
 
 @operation(reads=True)
 def failure_groups(
-    limit: int = 50, consumers: Sequence[str] = (), kinds: Sequence[Kind] | None = None
+    limit: int = 50,
+    consumers: Sequence[str] = (),
+    kinds: Sequence[Kind] | None = None,
+    dead: DeadLetterCounts | None = None,
 ) -> Steps[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all.
 
     Of more than 500 groups, the first by fingerprint are looked at and those of the newest failures. `kinds` names the
-    groups to count instead.
+    groups to count instead; `dead` has their sizes.
     """
     limit = page_size(limit)
-    if kinds is None:
+    if dead is not None:
+        kinds = list(dead.groups)
+    elif kinds is None:
         kinds = yield from _failure_kinds()
     kinds = [kind for kind in kinds if not consumers or kind[1] in consumers]
-    counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds, _FEW)), strict=True))
+    if dead is None:
+        counted = dict(zip(kinds, (yield from _sizes("failure_sizes", "kinds", _KIND, kinds, _FEW)), strict=True))
+    else:
+        counted = {kind: dead.groups[kind] for kind in kinds}
     largest = sorted(counted, key=lambda kind: (-counted[kind][0], kind[0] is None, kind[0] or "", kind[1]))[:limit]
     return (yield from _examples({kind: counted[kind] for kind in largest}))
 
@@ -78,7 +146,7 @@ def _failure_kinds() -> Steps[list[Kind]]:
 
 def _examples(sizes: Mapping[Kind, tuple[Tally, Row]]) -> Steps[list[FailureGroup]]:
     """The groups of these sizes, each with its newest dead letter."""
-    rows = yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(sizes)))
+    rows = yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(sizes)), {})
     examples = {row[0]: row for row in rows}
     return [_group(kind, sizes[kind], examples[n]) for n, kind in enumerate(sizes) if n in examples]
 
@@ -107,7 +175,7 @@ def _sizes(
     for _ in range(1 + _ROUNDS):
         if not unfinished:
             break
-        rows = yield _asked(name, batch, names, unfinished, bound)
+        rows = yield _asked(name, batch, names, unfinished, {"bound": bound})
         found |= {n: (Tally(size, size >= bound), rest) for n, size, *rest in rows}
         unfinished = {n: every[n] for n in unfinished if found[n][0].or_more}
         left = BUDGET - sum(size for size, _ in found.values() if not size.or_more)
@@ -118,9 +186,11 @@ def _sizes(
     return [found[n] for n in every]
 
 
-def _asked(name: str, batch: str, names: Sequence[str], items: dict[int, Sequence[object]], bound: int = _FEW) -> Query:
+def _asked(
+    name: str, batch: str, names: Sequence[str], items: Mapping[int, Sequence[object]], values: Mapping[str, object]
+) -> Query:
     rows = [(n, *item) for n, item in items.items()]
-    return Query(name, {"bound": bound}, batches={batch: columns(names, rows)})
+    return Query(name, values, batches={batch: columns(names, rows)})
 
 
 def _count(row: Row, size: Tally) -> Count:

@@ -119,6 +119,27 @@ cross join lateral (
        and d.consumer = k.consumer
      order by d.fingerprint, d.consumer, d.completed_at limit :bound::bigint)) c) s
 
+-- name: failures_beyond
+-- Whether there are more failed deliveries than a limit.
+select 1 from {hf}delivery d where d.status = 'failed' order by d.id offset {limit} limit 1
+
+-- name: failure_minutes
+-- How many dead letters of each group died in each range of time, and when the first of them failed.
+select k.n, t.low, s.size, s.first_failed_at
+from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
+cross join unnest(:lows::timestamptz[], :highs::timestamptz[]) t (low, high)
+cross join lateral (
+  select count(*) as size, min(c.first_failed_at) as first_failed_at
+  from (
+    select d.first_failed_at from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and d.fingerprint = k.fingerprint and d.consumer = k.consumer
+      and d.completed_at >= t.low and d.completed_at < t.high
+    union all
+    select d.first_failed_at from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and k.fingerprint is null and d.fingerprint is null
+      and d.consumer = k.consumer and d.completed_at >= t.low and d.completed_at < t.high) c) s
+where s.size > 0
+
 -- name: failure_examples
 -- The newest dead letter of each group; of several of one moment, only the first few are compared.
 select k.n, e.id, e.error_type, e.last_error, e.completed_at

@@ -126,6 +126,22 @@ from (select d.first_failed_at from {hf}delivery d
       where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
       order by d.completed_at limit :bound) c
 
+-- name: failures_beyond
+-- Whether there are more failed deliveries than a limit.
+select 1 from {hf}delivery d where d.status = 'failed' order by d.id limit 1 offset :limit
+
+-- name: failure_minutes
+-- How many dead letters of each group died in each range of time, and when the first of them failed.
+-- each: kinds
+with found as materialized (
+  select l.value as low, (
+    select count(*) || ',' || coalesce(min(d.first_failed_at), '') from {hf}delivery d
+    where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
+      and d.completed_at >= l.value and d.completed_at < h.value) as figures
+  from json_each(:lows) l join json_each(:highs) h on h.key = l.key)
+select :n, f.low, cast(f.figures as integer), cast(nullif(substr(f.figures, instr(f.figures, ',') + 1), '') as integer)
+from found f where f.figures <> '0,'
+
 -- name: failure_examples
 -- The newest dead letter of each group; of several of one moment, only the first few are compared.
 -- each: kinds
