@@ -140,6 +140,16 @@ async def test_a_worker_that_stops_while_it_takes_a_relay_releases_it(hf: Holdfa
         assert await unheld(hf), n
 
 
+async def test_a_relay_that_is_stopped_while_its_tables_are_missing_ends(hf: Holdfast, broker: Broker) -> None:
+    hf.relay("order.*", to=broker, name="orders-out")
+    for n in range(40):
+        task = asyncio.create_task(RelayRunner(hf.store, hf.relays["orders-out"], "w1", 0).run())
+        await asyncio.sleep(n / 10_000)
+        task.cancel()
+        _, running = await asyncio.wait({task}, timeout=5)
+        assert not running, n
+
+
 async def test_the_event_store_is_read_by_page_from_wherever_one_was(hf: Holdfast) -> None:
     for n in range(5):
         await hf.publish("order.placed" if n % 2 else "mail.sent", {"n": n}, conn=None)

@@ -138,7 +138,8 @@ class RelayRunner:
             held = await asyncio.shield(task)
         except asyncio.CancelledError:
             # The transaction may commit after the cancellation, and the lease would hold until it expires.
-            with contextlib.suppress(StoreUnavailable, TimeoutError):
+            # No error of the store may replace the cancellation: the worker would never stop.
+            with contextlib.suppress(Exception):
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     if (held := await task) is not None:
                         await self._store.run(release_position(held))
