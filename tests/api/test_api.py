@@ -98,6 +98,13 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
         ("/deliveries", {"limit": "ten"}, 400, "invalid_parameters", "integer"),
         ("/deliveries", {"limit": ["1", "2"]}, 400, "invalid_parameters", "must not be repeated"),
         ("/deliveries", {"since": "yesterday"}, 400, "invalid_parameters", "since"),
+        (
+            "/deliveries",
+            {"since": "2026-11-15T09:00:00Z", "until": "2026-11-15T09:00:00Z"},
+            422,
+            "configuration_error",
+            "`since` must be",
+        ),
         ("/deliveries", {"discarded": "yes"}, 400, "invalid_parameters", "true or false"),
         ("/deliveries", {"cursor": "xyz"}, 400, "invalid_cursor", "start again"),
         ("/audit", {"cursor": "WyJkZWxpdmVyaWVzIiwgMV0"}, 400, "invalid_cursor", "start again"),

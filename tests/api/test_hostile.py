@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from holdfast.interfaces.api.app import api
-from holdfast.interfaces.refusals import Refusals
+from holdfast.interfaces.presentation.refusals import Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import block_consumer
 from holdfast.stores.protocol import Store

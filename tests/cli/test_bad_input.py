@@ -180,7 +180,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     *(((*name.split(), "--before", "nonsense"), 2, "is not an id") for name in LISTS),
     *(((*name.split(), "--since", "yesterday"), 2, "neither an age") for name in FILTERS),
     *(((*name.split(), "--since", "5"), 2, "neither an age") for name in FILTERS),
-    *(((*name.split(), "--since", "1h", "--until", "2h"), 2, "--since must be before --until") for name in FILTERS),
+    *(((*name.split(), "--since", "1h", "--until", "2h"), 2, "`since` must be before `until`") for name in FILTERS),
     *(((*name.split(), "--type", "a..b"), 2, "pattern") for name in FILTERS),
     *(((*name.split(), "--type", "'; drop table x"), 2, "pattern") for name in FILTERS),
     *(((name, "list", "--status", "lost"), 2, "'lost' is not one of") for name in ("deliveries", "jobs")),

@@ -76,7 +76,7 @@ async def test_an_agent_only_reads_unless_actions_are_allowed_and_bad_questions_
         assert refused.is_error
         wrong = await client.call_tool("list_dlq_events", {"since": "yesterday"})
         assert wrong.is_error
-        assert "pass an age" in wrong.content[0].text
+        assert "neither an age" in wrong.content[0].text
         absent = await client.call_tool("get_dlq_event_detail", {"id": "01a1de9e-3feb-7141-acf8-3a160ca18709"})
         assert absent.is_error
         assert "01a1de9e" in absent.content[0].text

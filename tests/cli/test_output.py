@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from holdfast.core.redaction.mask import REDACTED, mask
-from holdfast.interfaces.cli import formatting
 from holdfast.interfaces.cli.delivery_report import last_frames
-from holdfast.interfaces.cli.formatting import ago, moment, printable, rough
 from holdfast.interfaces.cli.table import Column, lines_of
+from holdfast.interfaces.presentation import formatting
+from holdfast.interfaces.presentation.formatting import ago, moment, printable, rough
 from holdfast.stores.queries import delivery_counts
 from tests.cli.build import ORDERS, WORKER
 from tests.cli.conftest import Shop

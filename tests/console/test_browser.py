@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from holdfast.interfaces.console.standalone import serve_in_thread
+from holdfast.interfaces.server.standalone import serve_in_thread
 from holdfast.ops.service import Operations, SyncOperations
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.console.shop import BROKEN, furnish

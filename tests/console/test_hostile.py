@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.interfaces.console.app import Console
-from holdfast.interfaces.console.standalone import standalone
+from holdfast.interfaces.server.standalone import standalone
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
 from tests.console.conftest import ClientAs, post

@@ -20,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from holdfast.interfaces.console import connection
-from holdfast.interfaces.console.connection import DEADLINES, Phase
-from holdfast.interfaces.console.standalone import open_port, serve
+from holdfast.interfaces.server import connection
+from holdfast.interfaces.server.connection import DEADLINES, Phase
+from holdfast.interfaces.server.standalone import open_port, serve
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 

@@ -18,7 +18,7 @@ from holdfast.core.errors import Refused
 from holdfast.interfaces.api.app import api
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.cli import main
-from holdfast.interfaces.console.standalone import standalone
+from holdfast.interfaces.server.standalone import standalone
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.protocol import Store

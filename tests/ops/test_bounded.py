@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core.bounded_count import Tally
-from holdfast.interfaces.cli.delivery_report import next_commands
+from holdfast.interfaces.presentation.deliveries import next_commands
 from holdfast.ops import doctor, work_findings
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import shape

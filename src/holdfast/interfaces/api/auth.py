@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.engine.log_fields import error_fields
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.api.problem import Problem, problem_of, respond
-from holdfast.interfaces.refusals import UNAUTHENTICATED, RateLimit, Refusals
+from holdfast.interfaces.presentation.refusals import UNAUTHENTICATED, RateLimit, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.token import Scope as TokenScope
 

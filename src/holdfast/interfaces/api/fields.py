@@ -1,18 +1,18 @@
 """Field types and base models of requests. Validation is as strict as the OpenAPI document states."""
 
 import re
-from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import MAX_GENERATION
 from holdfast.core.text import storable
+from holdfast.interfaces.presentation.filters import parse_timestamp
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.trail import MOST_STEPS
 from holdfast.stores.queries.query import MAX_PAGE
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -38,17 +38,19 @@ def _whole(given: Any) -> Any:
     return given
 
 
-def _moment(given: Any) -> Any:
-    if not isinstance(given, str) or not _TIME.fullmatch(given):
-        raise ValueError("must be a time with an offset, such as 2026-01-31T08:00:00Z")
-    # Digits beyond microseconds are truncated.
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", given.upper()))
+def _timestamp(given: Any) -> Any:
+    try:
+        return parse_timestamp(given if isinstance(given, str) else "")
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
 
 
 Text = Annotated[str, Field(max_length=500), AfterValidator(_clean)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_clean)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Moment = Annotated[AwareDatetime, BeforeValidator(_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Moment = Annotated[
+    AwareDatetime, BeforeValidator(_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 Generation = Annotated[int, Field(ge=0, le=MAX_GENERATION)]
 PageLimit = Annotated[int, Field(ge=1, le=MAX_PAGE), BeforeValidator(_whole)]
 StepLimit = Annotated[int, Field(ge=1, le=MOST_STEPS), BeforeValidator(_whole)]

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from pydantic import Field
 
-from holdfast.core.delivery import Status
 from holdfast.core.message import Message
 from holdfast.core.text import storable
 from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor, write_cursor
 from holdfast.interfaces.api.fields import Flag, LimitParams, Moment, NoParams, PageParams, StepLimit, Text
 from holdfast.interfaces.api.problem import Problem
+from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.deliveries import DeliveryDetail
@@ -48,6 +48,9 @@ class DeadLetterQuery(PageParams):
     message_id: UUID | None = None
     since: Moment | None = None
     until: Moment | None = None
+
+
+_FILTER = set(DeadLetterQuery.model_fields) - set(PageParams.model_fields)
 
 
 class DeliveryQuery(DeadLetterQuery):
@@ -115,28 +118,22 @@ class AuditQuery(PageParams):
     until: Moment | None = None
 
 
-def delivery_filter(query: DeadLetterQuery) -> Filter:
-    """Builds the filter from the query parameters."""
-    several = isinstance(query, DeliveryQuery)
-    return Filter(
-        statuses=tuple(Status(one) for one in query.status) if isinstance(query, DeliveryQuery) else (),
-        discarded=query.discarded if isinstance(query, DeliveryQuery) else None,
-        dead=not several,
-        consumers=query.consumer,
-        queue=query.queue,
-        type=None if query.type == "*" else query.type,
-        error_type=query.error_type,
-        group=query.group,
-        message_id=query.message_id,
-        since=query.since,
-        until=query.until,
-    )
-
-
 async def _deliveries(call: Call) -> Page[Listed]:
-    query: DeadLetterQuery = call.query
-    before = read_cursor("deliveries", query.cursor, UUID)
-    found = await call.ops.delivery_page(delivery_filter(query), limit=query.limit, before=before)
+    query: DeliveryQuery = call.query
+    return await _page_of(call, replace(_filter(query, status=query.status), discarded=query.discarded))
+
+
+async def _dead_letters(call: Call) -> Page[Listed]:
+    return await _page_of(call, _filter(call.query, state="waiting"))
+
+
+def _filter(query: DeadLetterQuery, **more: Any) -> Filter:
+    return delivery_filter(**query.model_dump(include=_FILTER), **more)
+
+
+async def _page_of(call: Call, wanted: Filter) -> Page[Listed]:
+    before = read_cursor("deliveries", call.query.cursor, UUID)
+    found = await call.ops.delivery_page(wanted, limit=call.query.limit, before=before)
     return _slice("deliveries", found)
 
 
@@ -279,7 +276,7 @@ ENDPOINTS = (
     _get(
         "/deliveries/{id}", "Get a delivery with message, runs, audit and siblings", DeliveryDetail, _delivery, ids=_ID
     ),
-    _get("/dead-letters", "List dead letters, newest first", Page[Listed], _deliveries, query=DeadLetterQuery),
+    _get("/dead-letters", "List dead letters, newest first", Page[Listed], _dead_letters, query=DeadLetterQuery),
     _get("/failure-groups", "List failure groups of dead letters", Page[FailureGroup], _groups, query=GroupQuery),
     _get(
         "/search",

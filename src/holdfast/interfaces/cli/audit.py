@@ -1,18 +1,15 @@
 """`holdfast audit`: lists the audit log."""
 
-import re
 from datetime import datetime
 
 import click
 
-from holdfast.interfaces.cli.filters import MOMENT, PAGE
-from holdfast.interfaces.cli.formatting import ago, moment, one_line
+from holdfast.interfaces.cli.filters import PAGE, TARGET, TIME
 from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, moment, one_line
 from holdfast.stores.admin.actions import AuditEntry
-
-_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 _ENDED = (("delivered", "delivered"), ("dead", "dead again"), ("discarded", "discarded"))
 
@@ -23,15 +20,17 @@ def cli() -> None:
 
 
 @command(cli, name="list")
-@click.option("--target", metavar="KIND:NAME", help="Only this item: a delivery id, queue:mail, plan:01a1…")
+@click.option(
+    "--target", type=TARGET, metavar="KIND:NAME", help="Only this item: a delivery id, queue:mail, plan:01a1…"
+)
 @click.option("--by", metavar="NAME", help="Only actions of this actor (user or token).")
 @click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Only since: 2h, 3d, 2026-11-15T09:00Z.")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Only before this time.")
+@click.option("--since", type=TIME, metavar="TIME", help="Only since: 2h, 3d, 2026-11-15T09:00Z.")
+@click.option("--until", type=TIME, metavar="TIME", help="Only before this time.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of entries.")
 @click.option("--before", type=click.IntRange(1), metavar="N", help="Only entries older than this number.")
 def list_(
-    target: str | None,
+    target: tuple[str, str] | None,
     by: str | None,
     action: str | None,
     since: datetime | None,
@@ -41,9 +40,7 @@ def list_(
 ) -> None:
     """List audit entries, newest first. A plan is one entry; --target plan:ID lists each of its steps."""
     ops = settings().operations()
-    found = ops.audit(
-        limit=limit, before=before, target=_target(target), actor=by, action=action, since=since, until=until
-    )
+    found = ops.audit(limit=limit, before=before, target=target, actor=by, action=action, since=since, until=until)
     now = ops.now()
     columns: list[Column[AuditEntry]] = [
         Column("#", lambda one: one.id, right=True),
@@ -78,14 +75,3 @@ def _deliveries(entry: AuditEntry) -> list[str]:
     found = entry.detail.get("deliveries") if entry.kind == "plan" and isinstance(entry.detail, dict) else None
     done = entry.plan.done if entry.plan is not None else 0
     return list(found) if isinstance(found, list) and len(found) == done else []
-
-
-def _target(text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
-    if _ID.fullmatch(text):
-        return "delivery", text.lower()
-    kind, colon, name = text.partition(":")
-    if not colon or not kind or not name:
-        raise click.UsageError(f"--target {text!r} is neither a delivery id nor KIND:NAME, such as queue:mail")
-    return kind, name

@@ -2,11 +2,11 @@
 
 import click
 
-from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import note, show_list
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, moment
 from holdfast.ops.breakers import BreakerState
 
 _STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}

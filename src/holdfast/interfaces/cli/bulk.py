@@ -11,10 +11,10 @@ import orjson
 
 from holdfast.core.errors import ConfigurationError, NotFound, Refused
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.formatting import many_deliveries
 from holdfast.interfaces.cli.output import ProgressLine, console, note, print_table, show_json
 from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import many_deliveries
 from holdfast.ops.plans import Plan, Planned, Report, Skipped
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.admin.bulk_actions import Action, Why

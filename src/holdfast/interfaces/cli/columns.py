@@ -4,23 +4,11 @@ from collections.abc import Callable
 from datetime import datetime
 
 from holdfast.core.message import Message
-from holdfast.interfaces.cli.formatting import ago, clock, moment, one_line, rough
 from holdfast.interfaces.cli.output import status_style
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.deliveries import attempts, state
+from holdfast.interfaces.presentation.formatting import ago, clock, moment, one_line, rough
 from holdfast.stores.queries.query import Listed
-
-
-def state(listed: Listed) -> str:
-    """The displayed state: the status, except for discarded and suspect deliveries."""
-    row = listed.delivery
-    if row.discarded_at is not None:
-        return "discarded"
-    return "suspect" if row.suspect and row.status == "pending" else row.status.value
-
-
-def attempts(listed: Listed) -> str:
-    row = listed.delivery
-    return f"{row.attempts}/{row.max_attempts}" if row.max_attempts else str(row.attempts)
 
 
 def when(listed: Listed, now: datetime, more: Callable[[datetime], str] | None = None) -> str:

@@ -40,7 +40,7 @@ def cli(host: str, port: int, read_only: bool, auth: str) -> ExitCode:
         raise ConfigurationError(f"the console requires {', '.join(missing)}; run `pip install holdfast[console]`")
     from holdfast.app.loop import stopped_by_signals
     from holdfast.interfaces.cli.logs import configure_logs
-    from holdfast.interfaces.console.standalone import Auth, open_port, serve, standalone
+    from holdfast.interfaces.server.standalone import Auth, open_port, serve, standalone
     from holdfast.ops.service import Operations
 
     chosen: Auth = "token" if auth == "token" else "none"

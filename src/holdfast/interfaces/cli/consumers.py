@@ -4,12 +4,12 @@ from datetime import datetime
 
 import click
 
-from holdfast.interfaces.cli.filters import MOMENT
-from holdfast.interfaces.cli.formatting import ago, many_deliveries, rough
+from holdfast.interfaces.cli.filters import TIME
 from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, many_deliveries, rough
 from holdfast.ops.consumers import ConsumerState
 
 
@@ -89,7 +89,7 @@ def retire(name: str, pattern: str | None, reason: str | None) -> None:
 @command(cli, name="catch-up", acts=True)
 @click.argument("name", required=False)
 @click.option(
-    "--from", "since", type=MOMENT, metavar="TIME", help="Only events published since: 2h, 3d, 2026-11-15T09:00Z."
+    "--from", "since", type=TIME, metavar="TIME", help="Only events published since: 2h, 3d, 2026-11-15T09:00Z."
 )
 def catch_up(name: str | None, since: datetime | None) -> None:
     """Create the deliveries that subscriptions missed. Workers also do this automatically.

@@ -11,9 +11,10 @@ from holdfast.interfaces.cli.bulk import act, read_plan, save_plan
 from holdfast.interfaces.cli.columns import delivery_columns
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_options, read_filter
+from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_options
 from holdfast.interfaces.cli.output import show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
+from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.stores.admin.bulk_actions import Action
 
@@ -31,7 +32,7 @@ def cli() -> None:
 def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any) -> None:
     """List deliveries, newest first."""
     ops = settings().operations()
-    found = ops.deliveries(read_filter(**chosen, message_id=event_id), limit=limit, before=before)
+    found = ops.deliveries(delivery_filter(**chosen, message_id=event_id), limit=limit, before=before)
     show_list(settings(), found, delivery_columns(ops.now()), "no matching deliveries")
 
 
@@ -94,7 +95,7 @@ def act_on(
             raise Refused(action.value, f"plan {file}", f"a {plan.action} plan")
     else:
         make_plan = ops.plan_cancel if action is Action.CANCEL else ops.plan_discard
-        plan = make_plan(read_filter(**chosen, ids=ids or None), limit=max(limit, len(ids)))
+        plan = make_plan(delivery_filter(**chosen, ids=ids or None), limit=max(limit, len(ids)))
         if file is not None:
             save_plan(plan, file)
     return act(settings(), plan, reason=reason, dry_run=dry_run, file=file)

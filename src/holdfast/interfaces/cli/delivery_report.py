@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from holdfast.core.delivery import FailureCycle, Status
-from holdfast.interfaces.cli.columns import attempts, state
-from holdfast.interfaces.cli.formatting import ago, clock, many, moment, one_line, printable, rough
 from holdfast.interfaces.cli.output import console, status_style
+from holdfast.interfaces.presentation.deliveries import attempts, next_commands, state
+from holdfast.interfaces.presentation.formatting import ago, clock, many, moment, one_line, printable, rough
 from holdfast.ops.deliveries import DeliveryDetail
 from holdfast.ops.shape import dumps
 from holdfast.stores.queries.query import Run
@@ -15,7 +15,6 @@ _FRAMES = 3
 _PAYLOAD = 2000
 _RUNS = 15
 _AUDIT = 10
-_SAMPLE = 10
 
 Part = tuple[str, str]
 """Text and its style."""
@@ -182,27 +181,6 @@ def _next(detail: DeliveryDetail) -> Iterator[list[Part]]:
     width = max(len(what) for what, _ in commands)
     for what, line in commands:
         yield [(f"  {what.ljust(width)}  ", ""), (line, "bold")]
-
-
-def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
-    """The commands that apply to the current state, each with its label."""
-    row = detail.listed.delivery
-    if row.dead:
-        yield "replay it", f"holdfast replay --id {row.id}"
-        if detail.alike is not None and detail.alike > 1 and row.fingerprint:
-            yield (
-                f"list all {detail.alike:,}",
-                f"holdfast dlq list --group {row.fingerprint} --consumer {row.consumer}",
-            )
-            replay = f"holdfast replay --group {row.fingerprint} --consumer {row.consumer}"
-            if detail.alike > _SAMPLE:
-                yield f"replay a sample of {_SAMPLE}", f"{replay} --limit {_SAMPLE}"
-            yield f"replay all {detail.alike:,}", replay
-        yield "discard it", f"holdfast dlq discard {row.id}"
-    elif row.status is Status.DELIVERED:
-        yield "run it again", f"holdfast replay --id {row.id} --rerun"
-    elif row.status in (Status.PENDING, Status.IN_FLIGHT):
-        yield "cancel it", f"holdfast deliveries cancel {row.id}"
 
 
 def _fact(name: str, text: str, style: str = "") -> list[Part]:

@@ -9,15 +9,17 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.columns import dead_letter_columns, state
+from holdfast.interfaces.cli.columns import dead_letter_columns
 from holdfast.interfaces.cli.deliveries import act_on
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.filters import ID, filter_options, page_options, read_filter
-from holdfast.interfaces.cli.formatting import ago, many, one_line, short_frame
+from holdfast.interfaces.cli.filters import ID, filter_options, page_options
 from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.deliveries import state
+from holdfast.interfaces.presentation.filters import DEAD_LETTER_STATES, delivery_filter
+from holdfast.interfaces.presentation.formatting import ago, many, one_line, short_frame
 from holdfast.ops.deliveries import Exported
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import SyncOperations
@@ -26,11 +28,6 @@ from holdfast.stores.file import private
 from holdfast.stores.queries.query import FailureGroup, Filter
 
 _PAGE = 500
-_STATES: dict[str, dict[str, Any]] = {
-    "waiting": {"dead": True},
-    "replayed": {"replayed": True},
-    "discarded": {"status": ("discarded",)},
-}
 
 
 @group("dlq")
@@ -41,8 +38,8 @@ def cli() -> None:
 @command(cli, name="list")
 @click.option(
     "--state",
-    type=click.Choice(list(_STATES)),
-    default="waiting",
+    type=click.Choice(DEAD_LETTER_STATES),
+    default=DEAD_LETTER_STATES[0],
     show_default=True,
     help="Waiting for a decision, replayed, or discarded.",
 )
@@ -51,7 +48,7 @@ def cli() -> None:
 def list_(limit: int, before: UUID | None, state: str, **chosen: Any) -> None:
     """List dead letters, newest first."""
     ops = settings().operations()
-    found = ops.deliveries(read_filter(**chosen, **_STATES[state]), limit=limit, before=before)
+    found = ops.deliveries(delivery_filter(**chosen, state=state), limit=limit, before=before)
     show_list(settings(), found, dead_letter_columns(ops.now()), "no dead letters")
     if settings().tabular and len(found) == limit:
         note(f"next page: add --before {found[-1].delivery.id}")
@@ -134,7 +131,7 @@ def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
     from holdfast.ops.shape import dumps
 
     ops = settings().operations()
-    wanted = read_filter(**chosen, dead=True)
+    wanted = delivery_filter(**chosen, state="waiting")
     written = 0
     stream = _open_output(output)
     try:

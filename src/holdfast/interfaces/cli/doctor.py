@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.formatting import many, printable
 from holdfast.interfaces.cli.output import console, show_json, status_style
 from holdfast.interfaces.cli.settings import command, settings
+from holdfast.interfaces.presentation.formatting import many, printable
 from holdfast.ops.findings import Finding, Level
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 import click
 
 from holdfast.interfaces.cli.filters import PAGE
-from holdfast.interfaces.cli.formatting import ago, moment, printable
 from holdfast.interfaces.cli.output import console, note, show_json, show_list, status_style
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, moment, printable
 from holdfast.ops.idempotency import KeyDetail
 from holdfast.stores.integrations.idempotency import Progress, Record
 

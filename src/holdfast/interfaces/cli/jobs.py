@@ -9,9 +9,10 @@ from holdfast.interfaces.cli.bulk import act
 from holdfast.interfaces.cli.columns import delivery_columns
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.filters import ID, STATUS, page_options, read_filter
+from holdfast.interfaces.cli.filters import ID, STATUS, page_options
 from holdfast.interfaces.cli.output import show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
+from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.deliveries import JOBS
 from holdfast.stores.queries.query import Filter
 
@@ -29,7 +30,7 @@ def cli() -> None:
 def list_(limit: int, before: UUID | None, name: str | None, **chosen: Any) -> None:
     """List jobs, newest first."""
     ops = settings().operations()
-    wanted = read_filter(**chosen, type=JOBS, consumer=() if name is None else (name,))
+    wanted = delivery_filter(**chosen, type=JOBS, consumer=() if name is None else (name,))
     found = ops.deliveries(wanted, limit=limit, before=before)
     show_list(settings(), found, delivery_columns(ops.now()), "no matching jobs")
 

@@ -5,11 +5,12 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import NotFound
-from holdfast.interfaces.cli.columns import delivery_columns, message_columns, state
+from holdfast.interfaces.cli.columns import delivery_columns, message_columns
 from holdfast.interfaces.cli.filters import ID, page_options
-from holdfast.interfaces.cli.formatting import moment, one_line, printable
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
+from holdfast.interfaces.presentation.deliveries import state
+from holdfast.interfaces.presentation.formatting import moment, one_line, printable
 from holdfast.ops.trail import MOST_STEPS
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.interfaces.cli.formatting import printable
 from holdfast.interfaces.cli.settings import Settings
 from holdfast.interfaces.cli.table import Column, lines_of
+from holdfast.interfaces.presentation.formatting import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,9 +6,9 @@ import click
 
 from holdfast.core.duration import format_duration
 from holdfast.interfaces.cli.filters import DURATION
-from holdfast.interfaces.cli.formatting import many
 from holdfast.interfaces.cli.output import ProgressLine, note, show_json
 from holdfast.interfaces.cli.settings import command, settings
+from holdfast.interfaces.presentation.formatting import many
 from holdfast.ops.upkeep import Pruned
 
 

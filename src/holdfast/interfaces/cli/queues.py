@@ -2,10 +2,10 @@
 
 import click
 
-from holdfast.interfaces.cli.formatting import ago, rough
 from holdfast.interfaces.cli.output import note, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, rough
 from holdfast.ops.queues import Queue
 
 REASON = click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")

@@ -9,8 +9,9 @@ import click
 from holdfast.core.errors import Refused
 from holdfast.interfaces.cli.bulk import act, read_plan, save_plan
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.filters import ID, NAMES, STATUS, filter_options, read_filter
+from holdfast.interfaces.cli.filters import ID, NAMES, STATUS, filter_options
 from holdfast.interfaces.cli.settings import command, settings
+from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.plans import MAX_PLAN
 from holdfast.stores.admin.bulk_actions import Action
 
@@ -81,7 +82,7 @@ def cli(
     if ids and (event_id or filters or consumers):
         raise click.UsageError("--id cannot be combined with --event-id or filters")
     chosen["consumer"] = (*chosen["consumer"], *consumers)
-    wanted = read_filter(**chosen, ids=ids or None, message_id=event_id)
+    wanted = delivery_filter(**chosen, ids=ids or None, message_id=event_id)
     ops = settings().operations()
     plan = ops.plan_replay(wanted, limit=max(limit, len(ids)), rerun=rerun)
     if event_id is not None and not plan.items and not plan.skipped:

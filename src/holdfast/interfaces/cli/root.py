@@ -13,8 +13,8 @@ import click
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
-from holdfast.interfaces.cli.formatting import printable
 from holdfast.interfaces.cli.settings import Settings, shared_options
+from holdfast.interfaces.presentation.formatting import printable
 
 # Command name to module. Each module defines the command as `cli` and is imported on first use.
 _COMMANDS = {

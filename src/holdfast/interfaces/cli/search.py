@@ -4,13 +4,14 @@ import shlex
 
 import click
 
-from holdfast.interfaces.cli.columns import state, when
+from holdfast.interfaces.cli.columns import when
 from holdfast.interfaces.cli.filters import PAGE
-from holdfast.interfaces.cli.formatting import clock, one_line
 from holdfast.interfaces.cli.output import note, print_table, show_json, status_style
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column
-from holdfast.ops.search import Found, Match
+from holdfast.interfaces.presentation.deliveries import search_scope, state
+from holdfast.interfaces.presentation.formatting import one_line
+from holdfast.ops.search import Match
 from holdfast.stores.queries.query import FailureGroup
 
 
@@ -53,18 +54,6 @@ def cli(text: str, limit: int, after: str | None) -> None:
         print_table(found.matches, matches)
     elif not found.groups:
         note("nothing found")
-    note(reach(found))
+    note(search_scope(found))
     if found.next is not None:
         note(f"continue: holdfast search {shlex.quote(text)} --after {found.next}")
-
-
-def reach(found: Found) -> str:
-    """Describes which deliveries a search covered."""
-    dead = (
-        "all dead letters" if found.dead_scanned is None else f"about {found.dead_scanned:,} of the newest dead letters"
-    )
-    rest = (
-        "all other deliveries" if found.scanned is None else f"about {found.scanned:,} of the newest other deliveries"
-    )
-    since = "" if found.back_to is None else f", back to {clock(found.back_to)}"
-    return f"searched {dead} and {rest}{since}"

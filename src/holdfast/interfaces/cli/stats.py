@@ -9,10 +9,10 @@ import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import DURATION
-from holdfast.interfaces.cli.formatting import ago, clock, many, one_line, rough
 from holdfast.interfaces.cli.output import console, note, show_json
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column, lines_of
+from holdfast.interfaces.presentation.formatting import ago, clock, many, one_line, rough
 from holdfast.ops.relays import RelayState
 from holdfast.ops.stats import Condition, Load, Stats, read_conditions
 from holdfast.stores.messages.intake import IntakeReport

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast.interfaces.cli.formatting import printable
+from holdfast.interfaces.presentation.formatting import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

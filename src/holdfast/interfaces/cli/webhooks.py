@@ -8,11 +8,11 @@ import click
 
 from holdfast.interfaces.cli.arguments import read_headers
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.formatting import ago, one_line, printable
 from holdfast.interfaces.cli.output import console, note, show_json, show_list
 from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, one_line, printable
 from holdfast.ops.webhooks import Webhook
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """`holdfast workers`: lists workers."""
 
-from holdfast.interfaces.cli.formatting import ago, moment
 from holdfast.interfaces.cli.output import show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.formatting import ago, moment
 from holdfast.stores.deliveries.worker import Worker
 
 

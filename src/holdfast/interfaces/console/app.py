@@ -36,7 +36,7 @@ from holdfast.interfaces.console.security import (
 )
 from holdfast.interfaces.console.stats_cache import StatsCache
 from holdfast.interfaces.console.user import Identify, User, identify
-from holdfast.interfaces.refusals import UNAUTHENTICATED, Refusals
+from holdfast.interfaces.presentation.refusals import UNAUTHENTICATED, Refusals
 from holdfast.ops.service import Operations
 from holdfast.produce.request_ids import RequestIdMiddleware
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from markupsafe import Markup, escape
 
-from holdfast.interfaces.cli.formatting import rough
 from holdfast.interfaces.console.stats_cache import StatsSample
+from holdfast.interfaces.presentation.formatting import rough
 from holdfast.ops.trend import Minute
 from holdfast.stores.queries.delivery_counts import MINUTES
 

@@ -7,12 +7,18 @@ from uuid import UUID
 
 from starlette.responses import RedirectResponse
 
-from holdfast.core.errors import ConfigurationError, NotFound
-from holdfast.interfaces.cli.delivery_report import next_commands
-from holdfast.interfaces.cli.search import reach
-from holdfast.interfaces.console.filter_params import DECIDED, FIELDS, STATES, as_options, read_filter
+from holdfast.core.errors import NotFound
 from holdfast.interfaces.console.overview import failure_group_cards, failure_groups, is_truncated
-from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_id
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
+from holdfast.interfaces.presentation.deliveries import next_commands, search_scope
+from holdfast.interfaces.presentation.filters import (
+    DEAD_LETTER_STATES,
+    FIELDS,
+    STATES,
+    as_cli_options,
+    parse_filter,
+    parse_id,
+)
 from holdfast.ops.deliveries import DeliveryDetail
 
 
@@ -39,13 +45,9 @@ async def dead_letters(request: ConsoleRequest) -> HtmlPage:
 async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
     chosen = {name: request.query[name] for name in FIELDS if name in request.query and not (dead and name == "status")}
     now = await request.ops.now()
-    decided = request.query.get("state", DECIDED[0]) if dead else None
-    if decided is not None and decided not in DECIDED:
-        raise ConfigurationError(
-            f"{decided[:40]!r} is not a valid state of dead letters; valid states are {', '.join(DECIDED)}"
-        )
-    filters = read_filter(chosen, now, decided=decided)
-    before = read_id(request.query["before"]) if "before" in request.query else None
+    state = request.query.get("state", DEAD_LETTER_STATES[0]) if dead else None
+    filters = parse_filter(chosen, now, state=state)
+    before = parse_id(request.query["before"]) if "before" in request.query else None
     found = await request.ops.delivery_page(filters, limit=PAGE, before=before)
     group = None
     if dead and "group" in chosen:
@@ -65,13 +67,13 @@ async def _list_page(request: ConsoleRequest, *, dead: bool) -> HtmlPage:
             "newest": request.with_query(before=None) if before else None,
             "chosen": chosen,
             "dead": dead,
-            "decided": decided,
-            "decisions": DECIDED,
+            "state": state,
+            "dead_letter_states": DEAD_LETTER_STATES,
             "states": STATES,
             "group": group,
             "now": now,
-            "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_options(chosen)}"
-            + (f" --state {decided}" if decided not in (None, DECIDED[0]) else ""),
+            "command": f"holdfast {'dlq' if dead else 'deliveries'} list{as_cli_options(chosen)}"
+            + (f" --state {state}" if state not in (None, DEAD_LETTER_STATES[0]) else ""),
         },
     )
 
@@ -95,7 +97,7 @@ async def groups(request: ConsoleRequest) -> HtmlPage:
 
 
 async def delivery(request: ConsoleRequest) -> HtmlPage:
-    detail = await request.ops.delivery(read_id(request.http.path_params["id"]))
+    detail = await request.ops.delivery(parse_id(request.http.path_params["id"]))
     return HtmlPage(
         "delivery.html",
         {
@@ -169,7 +171,7 @@ def timeline(detail: DeliveryDetail) -> list[TimelineEvent]:
 
 async def messages(request: ConsoleRequest) -> HtmlPage:
     filters = {name: request.query[name] for name in ("type", "source", "key") if name in request.query}
-    before = read_id(request.query["before"]) if "before" in request.query else None
+    before = parse_id(request.query["before"]) if "before" in request.query else None
     found = await request.ops.message_page(**filters, limit=PAGE, before=before)
     return HtmlPage(
         "messages.html",
@@ -186,7 +188,7 @@ async def messages(request: ConsoleRequest) -> HtmlPage:
 
 
 async def message(request: ConsoleRequest) -> HtmlPage:
-    found = await request.ops.message(read_id(request.http.path_params["id"]))
+    found = await request.ops.message(parse_id(request.http.path_params["id"]))
     return HtmlPage(
         "message.html", {"message": found.message, "deliveries": found.deliveries, "now": await request.ops.now()}
     )
@@ -194,7 +196,7 @@ async def message(request: ConsoleRequest) -> HtmlPage:
 
 async def request_trace(request: ConsoleRequest) -> HtmlPage:
     """Trace of one request: its messages, their deliveries with all attempts, and operator actions."""
-    after = read_id(request.query["after"]) if "after" in request.query else None
+    after = parse_id(request.query["after"]) if "after" in request.query else None
     trace = await request.ops.trace_request(request.query.get("id", "").strip(), after=after)
     return HtmlPage(
         "request.html",
@@ -244,7 +246,7 @@ async def search(request: ConsoleRequest) -> HtmlPage:
         {
             "text": text,
             "found": found,
-            "reach": reach(found),
+            "scope": search_scope(found),
             "request_id": text if any(one.field == "request_id" for one in found.matches) else None,
             "next": request.with_query(after=found.next) if found.next else None,
         },

@@ -22,7 +22,7 @@ from holdfast.interfaces.console.security import (
     set_csrf_cookie,
 )
 from holdfast.interfaces.console.user import Role, User
-from holdfast.interfaces.refusals import UNAUTHENTICATED, Refusals
+from holdfast.interfaces.presentation.refusals import UNAUTHENTICATED, Refusals
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.token import Scope
 

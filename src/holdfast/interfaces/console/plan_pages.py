@@ -1,10 +1,10 @@
 """Pages and actions of bulk plans: preview, start, pause, resume, abandon, report."""
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.console.filter_params import FIELDS, read_filter
-from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, Redirect, read_id, read_number
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, Redirect, read_number
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
+from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id
 from holdfast.ops.plans import MAX_PLAN, Skipped
 from holdfast.stores.admin.bulk_actions import Action, Why
 from holdfast.stores.admin.plan import PlanState
@@ -14,11 +14,10 @@ _ITEMS = ("all", "skipped", "dead")
 
 
 async def plans(request: ConsoleRequest) -> HtmlPage:
-    before = read_id(request.query["before"]) if "before" in request.query else None
+    before = parse_id(request.query["before"]) if "before" in request.query else None
     state = request.query.get("state")
-    if state is not None and state not in set(PlanState):
-        raise ConfigurationError(f"{state[:40]!r} is not a valid plan state; valid states are {', '.join(PlanState)}")
-    found = await request.ops.plans(limit=PAGE + 1, before=before, state=None if state is None else PlanState(state))
+    wanted = None if state is None else PlanState(parse_choice(state, PlanState, "plan state"))
+    found = await request.ops.plans(limit=PAGE + 1, before=before, state=wanted)
     return HtmlPage(
         "plans.html",
         {
@@ -33,13 +32,9 @@ async def plans(request: ConsoleRequest) -> HtmlPage:
 
 
 async def plan(request: ConsoleRequest) -> HtmlPage:
-    id = read_id(request.http.path_params["id"])
+    id = parse_id(request.http.path_params["id"])
     found = await request.ops.plan(id)
-    which = request.query.get("items", "all")
-    if which not in _ITEMS:
-        raise ConfigurationError(
-            f"{which[:40]!r} is not a valid value of `items`; valid values are {', '.join(_ITEMS)}"
-        )
+    which = parse_choice(request.query.get("items", "all"), _ITEMS, "value of `items`")
     after = min(read_number(request.query.get("after", "")) or 0, 2 * MAX_PLAN)
     items = await request.ops.plan_items(
         id, limit=PAGE + 1, after=after, skipped=which == "skipped", dead=which == "dead"
@@ -64,9 +59,7 @@ async def plan(request: ConsoleRequest) -> HtmlPage:
 async def preview(request: ConsoleRequest) -> Redirect:
     """Stores a plan for the selected deliveries. Changes no delivery."""
     form = request.form
-    action = form.get("action", "")
-    if action not in set(Action):
-        raise ConfigurationError(f"{action[:40]!r} is not a valid action; valid actions are {', '.join(Action)}")
+    action = parse_choice(form.get("action", ""), Action, "action")
     given = form.get("limit", "") or str(MAX_PLAN)
     limit = read_number(given)
     if limit is None or not 1 <= limit <= MAX_PLAN:
@@ -85,15 +78,15 @@ async def preview(request: ConsoleRequest) -> Redirect:
 
 
 async def _wanted(request: ConsoleRequest) -> Filter:
-    ids = tuple(read_id(id) for id in request.form.get("ids", "").replace(",", " ").split())
+    ids = tuple(parse_id(id) for id in request.form.get("ids", "").replace(",", " ").split())
     if ids:
         return Filter(ids=ids)
     chosen = {name: request.form[name] for name in FIELDS if request.form.get(name)}
-    return read_filter(chosen, await request.ops.now())
+    return parse_filter(chosen, await request.ops.now())
 
 
 async def start(request: ConsoleRequest) -> Redirect:
-    id = read_id(request.form.get("id", ""))
+    id = parse_id(request.form.get("id", ""))
     given = request.form.get("generation", "").strip()
     generation = read_number(given)
     if given and generation is None:
@@ -105,19 +98,19 @@ async def start(request: ConsoleRequest) -> Redirect:
 
 
 async def pause(request: ConsoleRequest) -> Redirect:
-    id = read_id(request.form.get("id", ""))
+    id = parse_id(request.form.get("id", ""))
     await request.ops.pause_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
     return Redirect("The plan pauses after the current batch.", request.url(f"/plans/{id}"))
 
 
 async def resume(request: ConsoleRequest) -> Redirect:
-    id = read_id(request.form.get("id", ""))
+    id = parse_id(request.form.get("id", ""))
     await request.ops.resume_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
     return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
 
 
 async def abandon(request: ConsoleRequest) -> Redirect:
-    id = read_id(request.form.get("id", ""))
+    id = parse_id(request.form.get("id", ""))
     await request.ops.abandon_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
     return Redirect("Plan abandoned. Deliveries it already changed stay changed.", request.url(f"/plans/{id}"))
 

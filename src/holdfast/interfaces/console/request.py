@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
-from uuid import UUID
 
 from starlette.requests import Request
 
-from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.stats_cache import StatsCache
 from holdfast.interfaces.console.user import Role, User
 from holdfast.ops.service import Operations
@@ -82,11 +80,3 @@ class Redirect:
 def read_number(text: str) -> int | None:
     """Parses a whole number that fits into both databases. Returns `None` if `text` is not one."""
     return int(text) if _WHOLE.fullmatch(text) else None
-
-
-def read_id(text: str) -> UUID:
-    """Parses an ID from a URL or a form."""
-    try:
-        return UUID(text.strip())
-    except ValueError:
-        raise ConfigurationError(f"{text[:80]!r} is not a valid ID; copy the complete ID") from None

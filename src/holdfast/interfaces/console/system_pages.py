@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.console.filter_params import read_time
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
 from holdfast.interfaces.console.user import Role
+from holdfast.interfaces.presentation.filters import parse_choice, parse_target, parse_time
 from holdfast.stores.integrations.idempotency import Mark, Progress
 
 
@@ -56,12 +56,10 @@ async def workers(request: ConsoleRequest) -> HtmlPage:
 async def keys(request: ConsoleRequest) -> HtmlPage:
     query = request.query
     status = query.get("status")
-    if status is not None and status not in set(Progress):
-        raise ConfigurationError(f"{status[:40]!r} is not a valid key state; valid states are {', '.join(Progress)}")
     found = await request.ops.idempotency_keys(
         scope=query.get("scope"),
         key=query.get("key"),
-        status=None if status is None else Progress(status),
+        status=None if status is None else Progress(parse_choice(status, Progress, "key state")),
         limit=PAGE + 1,
         before=_mark(query) if "after_key" in query else None,
     )
@@ -93,22 +91,17 @@ def _mark(query: Mapping[str, str]) -> Mark:
 
 async def audit(request: ConsoleRequest) -> HtmlPage:
     query = request.query
-    kind, colon, target = query.get("target", "").partition(":")
-    if "target" in query and not (kind and colon and target):
-        raise ConfigurationError(
-            f"{query['target'][:60]!r} is not a valid target; write KIND:NAME, for example queue:mail"
-        )
     before = read_number(query.get("before", ""))
     chosen = {name: query[name] for name in ("actor", "action", "since", "until") if name in query}
     now = await _now(request)
     found = await request.ops.audit(
         limit=PAGE + 1,
         before=before,
-        target=(kind, target) if colon else None,
+        target=parse_target(query["target"]) if "target" in query else None,
         actor=chosen.get("actor"),
         action=chosen.get("action"),
-        since=read_time(chosen.get("since"), now),
-        until=read_time(chosen.get("until"), now),
+        since=parse_time(chosen["since"], now) if "since" in chosen else None,
+        until=parse_time(chosen["until"], now) if "until" in chosen else None,
     )
     return HtmlPage(
         "audit.html",

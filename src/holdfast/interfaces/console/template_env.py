@@ -12,8 +12,8 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from holdfast.interfaces.cli.columns import attempts, state
-from holdfast.interfaces.cli.formatting import ago, clock, many, printable, rough
+from holdfast.interfaces.presentation.deliveries import attempts, state
+from holdfast.interfaces.presentation.formatting import ago, clock, many, printable, rough
 
 _PACKAGE = "holdfast.interfaces.console"
 _STATIC = {

@@ -17,8 +17,8 @@ def open_console(afterwards: ExitStack, config: DemoConfig, port: int) -> str | 
     """Serves the console in the background; returns its URL, or None if `holdfast[console]` is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _NEEDED):
         return None
-    from holdfast.interfaces.console.standalone import serve_in_thread
     from holdfast.interfaces.console.user import Role
+    from holdfast.interfaces.server.standalone import serve_in_thread
 
     store = open_store(config.dsn, config.schema, role="holdfast-console", pool_size=2)
     # Operator, not admin: a visitor can replay dead letters, but not rerun delivered work.

@@ -1,7 +1,6 @@
 """MCP tools on the same operations as the other front ends. Output is redacted and bounded; actions are audited."""
 
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime
 from functools import wraps
 from typing import Annotated, Any, ParamSpec
 from uuid import UUID
@@ -13,12 +12,11 @@ from mcp.types import ToolAnnotations
 from pydantic import Field
 
 from holdfast._version import __version__
-from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import HoldfastError, Refused
 from holdfast.core.redaction.mask import mask
+from holdfast.interfaces.presentation.filters import delivery_filter, parse_time
 from holdfast.ops.service import Operations
 from holdfast.ops.shape import dumps
-from holdfast.stores.queries.query import Filter
 
 P = ParamSpec("P")
 Answer = dict[str, Any]
@@ -69,13 +67,13 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     ) -> object:
         """List dead letters, newest first, without payloads. A page may be short or empty without being the last. If
         `next` is present, pass it as `before` to get the next page."""
-        wanted = Filter(
-            dead=True,
-            consumers=() if consumer is None else (consumer,),
+        wanted = delivery_filter(
+            state="waiting",
+            consumer=() if consumer is None else (consumer,),
             type=type,
             error_type=error_type,
             group=group,
-            since=None if since is None else _moment(since),
+            since=None if since is None else parse_time(since, await ops.now()),
         )
         found = await ops.delivery_page(wanted, limit=limit, before=before)
         return {"events": found.items, "next": found.next}
@@ -166,17 +164,3 @@ def _as_tool(function: Callable[P, Awaitable[object]]) -> Callable[P, Coroutine[
 
     answer.__annotations__["return"] = Answer
     return answer
-
-
-def _moment(text: str) -> datetime:
-    try:
-        return datetime.now(UTC) - to_timedelta(text)
-    except ValueError:
-        pass
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError:
-        raise ToolError(
-            f"since={text[:80]!r} is invalid; pass an age (2h, 3d) or a time (2026-11-15T09:00:00Z)"
-        ) from None
-    return read.replace(tzinfo=UTC) if read.utcoffset() is None else read

@@ -1,0 +1,57 @@
+"""Deliveries in words: state, attempts, the scope of a search, and the commands that apply next."""
+
+from collections.abc import Iterator
+
+from holdfast.core.delivery import Status
+from holdfast.interfaces.presentation.formatting import clock
+from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.search import Found
+from holdfast.stores.queries.query import Listed
+
+_SAMPLE = 10
+
+
+def state(listed: Listed) -> str:
+    """The displayed state: the status, except for discarded and suspect deliveries."""
+    row = listed.delivery
+    if row.discarded_at is not None:
+        return "discarded"
+    return "suspect" if row.suspect and row.status == "pending" else row.status.value
+
+
+def attempts(listed: Listed) -> str:
+    row = listed.delivery
+    return f"{row.attempts}/{row.max_attempts}" if row.max_attempts else str(row.attempts)
+
+
+def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
+    """The commands that apply to the current state, each with its label."""
+    row = detail.listed.delivery
+    if row.dead:
+        yield "replay it", f"holdfast replay --id {row.id}"
+        if detail.alike is not None and detail.alike > 1 and row.fingerprint:
+            yield (
+                f"list all {detail.alike:,}",
+                f"holdfast dlq list --group {row.fingerprint} --consumer {row.consumer}",
+            )
+            replay = f"holdfast replay --group {row.fingerprint} --consumer {row.consumer}"
+            if detail.alike > _SAMPLE:
+                yield f"replay a sample of {_SAMPLE}", f"{replay} --limit {_SAMPLE}"
+            yield f"replay all {detail.alike:,}", replay
+        yield "discard it", f"holdfast dlq discard {row.id}"
+    elif row.status is Status.DELIVERED:
+        yield "run it again", f"holdfast replay --id {row.id} --rerun"
+    elif row.status in (Status.PENDING, Status.IN_FLIGHT):
+        yield "cancel it", f"holdfast deliveries cancel {row.id}"
+
+
+def search_scope(found: Found) -> str:
+    """Describes which deliveries a search covered."""
+    dead = (
+        "all dead letters" if found.dead_scanned is None else f"about {found.dead_scanned:,} of the newest dead letters"
+    )
+    rest = (
+        "all other deliveries" if found.scanned is None else f"about {found.scanned:,} of the newest other deliveries"
+    )
+    since = "" if found.back_to is None else f", back to {clock(found.back_to)}"
+    return f"searched {dead} and {rest}{since}"
