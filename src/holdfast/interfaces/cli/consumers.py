@@ -4,11 +4,12 @@ from datetime import datetime
 
 import click
 
+from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.filters import TIME
 from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
-from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.actions import CONSUMERS
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries, rough
 from holdfast.ops.consumers import ConsumerState
 
@@ -51,15 +52,6 @@ def _gets(one: ConsumerState) -> str:
     return patterns if one.relays_to is None else f"{patterns} → {one.relays_to}"
 
 
-@command(cli, name="pause", acts=True)
-@click.argument("name")
-@REASON
-def pause(name: str, reason: str | None) -> None:
-    """Pause a consumer: workers start no new runs. Running handlers finish."""
-    settings().operations().pause_consumer(name, actor=settings().who(), reason=reason)
-    note(f"consumer {name} paused; resume it with `holdfast consumers resume {name}`")
-
-
 @command(cli, name="resume", acts=True)
 @click.argument("name")
 @REASON
@@ -69,21 +61,6 @@ def resume(name: str, reason: str | None) -> None:
     resumed = ops.resume_consumer(name, actor=settings().who(), reason=reason)
     unblocked = ops.unblock_consumer(name, actor=settings().who(), reason=reason)
     note(f"consumer {name} resumed" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
-
-
-@command(cli, name="retire", acts=True)
-@click.argument("name")
-@click.option("--pattern", metavar="PATTERN", help="End only this subscription.  [default: all subscriptions]")
-@REASON
-def retire(name: str, pattern: str | None, reason: str | None) -> None:
-    """End a consumer's subscriptions: it receives no new messages. Existing deliveries still run."""
-    ops = settings().operations()
-    settings().confirm("end", f"the subscription of {name} to {pattern}" if pattern else f"all subscriptions of {name}")
-    ended = ops.retire_consumer(name, actor=settings().who(), reason=reason, pattern=pattern)
-    if settings().tabular:
-        note(f"ended subscriptions of consumer {name}: {', '.join(ended)}")
-    else:
-        show_json(settings(), {"consumer": name, "ended": ended})
 
 
 @command(cli, name="catch-up", acts=True)
@@ -105,3 +82,6 @@ def catch_up(name: str | None, since: datetime | None) -> None:
         note(f"added {many_deliveries(added)}" + (f" of {name}" if name else ""))
     else:
         show_json(settings(), {"added": added})
+
+
+add_actions(cli, CONSUMERS)

@@ -1,12 +1,10 @@
 """`holdfast cron`: lists, pauses, resumes and runs schedules."""
 
-import click
-
-from holdfast.interfaces.cli.output import note, show_list
-from holdfast.interfaces.cli.publish import print_published
-from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.actions import add_actions
+from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.actions import SCHEDULES
 from holdfast.interfaces.presentation.formatting import ago, moment
 from holdfast.ops.schedules import ScheduleState
 
@@ -41,28 +39,4 @@ def list_() -> None:
     show_list(settings(), found, columns, "no schedules; they register when a worker with @hf.cron starts")
 
 
-@command(cli, name="run", acts=True)
-@click.argument("name")
-@REASON
-def run(name: str, reason: str | None) -> None:
-    """Enqueue one run now, in addition to the scheduled ones."""
-    published = settings().operations().run_schedule(name, actor=settings().who(), reason=reason)
-    print_published(published, "enqueued")
-
-
-@command(cli, name="pause", acts=True)
-@click.argument("name")
-@REASON
-def pause(name: str, reason: str | None) -> None:
-    """Pause a schedule: it enqueues no runs until it is resumed."""
-    settings().operations().pause_schedule(name, actor=settings().who(), reason=reason)
-    note(f"schedule {name} paused; resume it with `holdfast cron resume {name}`")
-
-
-@command(cli, name="resume", acts=True)
-@click.argument("name")
-@REASON
-def resume(name: str, reason: str | None) -> None:
-    """Resume a schedule. Its missed= policy decides about runs missed during the pause."""
-    resumed = settings().operations().resume_schedule(name, actor=settings().who(), reason=reason)
-    note(f"schedule {name} resumed" if resumed else f"schedule {name} was not paused")
+add_actions(cli, SCHEDULES)

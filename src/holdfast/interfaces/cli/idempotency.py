@@ -2,11 +2,12 @@
 
 import click
 
+from holdfast.interfaces.cli.actions import add_actions
 from holdfast.interfaces.cli.filters import PAGE
-from holdfast.interfaces.cli.output import console, note, show_json, show_list, status_style
-from holdfast.interfaces.cli.queues import REASON
+from holdfast.interfaces.cli.output import console, show_json, show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.actions import KEYS
 from holdfast.interfaces.presentation.formatting import ago, moment, printable
 from holdfast.ops.idempotency import KeyDetail
 from holdfast.stores.integrations.idempotency import Progress, Record
@@ -81,18 +82,8 @@ def _print_response(detail: KeyDetail) -> None:
         console().print(f"\n{printable(detail.body[:_SHOWN])}{more}", soft_wrap=True)
 
 
-@command(cli, name="release", acts=True)
-@click.argument("scope")
-@click.argument("key")
-@click.option("--force", is_flag=True, help="Also release a completed key. Its effect can then happen again.")
-@REASON
-def release(scope: str, key: str, force: bool, reason: str | None) -> None:
-    """Release a key so that it can be used again. A request that holds it can no longer complete."""
-    was = (
-        settings().operations().release_idempotency_key(scope, key, actor=settings().who(), reason=reason, force=force)
-    )
-    note(f"released key {key} of {scope} (was {was}); the next request with it is executed")
-
-
 def _state(one: Record) -> str:
     return "lapsed" if one.lapsed else one.status.value
+
+
+add_actions(cli, KEYS)

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import click
 
+from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.bulk import drive, read_plan
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json, show_list
-from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries, moment

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import click
 
+from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.filters import ID
 from holdfast.interfaces.cli.output import note, show_json, show_list
-from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.formatting import ago, many, many_deliveries, moment, one_line, rough

@@ -2,10 +2,11 @@
 
 import click
 
+from holdfast.interfaces.cli.actions import add_actions
 from holdfast.interfaces.cli.output import note, show_json, show_list
-from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.actions import TOKENS
 from holdfast.interfaces.presentation.formatting import ago, moment
 from holdfast.stores.admin.token import Scope, Token
 
@@ -61,16 +62,10 @@ def list_() -> None:
     show_list(settings(), found, columns, "no tokens; create one with `holdfast tokens create --name ci --scope read`")
 
 
-@command(cli, name="revoke", acts=True)
-@click.argument("token")
-@REASON
-def revoke(token: str, reason: str | None) -> None:
-    """Revoke a token immediately, by id or name."""
-    settings().operations().revoke_token(token, actor=settings().who(), reason=reason)
-    note(f"token {token} revoked")
-
-
 def _state(one: Token) -> str:
     if one.revoked_at is not None:
         return "revoked"
     return "valid" if one.valid else "expired"
+
+
+add_actions(cli, TOKENS)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.arguments import read_headers
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import console, note, show_json, show_list
-from holdfast.interfaces.cli.queues import REASON
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.presentation.actions import WEBHOOKS
 from holdfast.interfaces.presentation.formatting import ago, one_line, printable
 from holdfast.ops.webhooks import Webhook
 
@@ -141,27 +142,6 @@ def test(id: str, networks: tuple[str, ...], http: bool) -> ExitCode:
     return ExitCode.DONE if result.accepted else ExitCode.PARTIAL
 
 
-@command(cli, name="disable", acts=True)
-@click.argument("id")
-@click.option("--reason", metavar="TEXT", required=True, help="Reason, shown in the list and stored in the audit log.")
-def disable(id: str, reason: str) -> None:
-    """Disable an endpoint: it gets no new deliveries, and existing ones are held."""
-    disabled = settings().operations().disable_webhook(id, actor=settings().who(), reason=reason)
-    if disabled:
-        note(f"endpoint {id} disabled; enable it with `holdfast webhooks enable {id}`")
-    else:
-        note(f"endpoint {id} was already disabled")
-
-
-@command(cli, name="enable", acts=True)
-@click.argument("id")
-@REASON
-def enable(id: str, reason: str | None) -> None:
-    """Enable an endpoint: it gets its held deliveries and new events."""
-    enabled = settings().operations().enable_webhook(id, actor=settings().who(), reason=reason)
-    note(f"endpoint {id} enabled" if enabled else f"endpoint {id} was not disabled")
-
-
 @command(cli, name="rotate-secret", acts=True)
 @click.argument("id")
 @click.option(
@@ -181,3 +161,6 @@ def _show(added: "Added") -> None:
     console().print(f"id      {added.id}")
     console().print(f"secret  {added.secret}")
     note("save the secret, it is not shown again; the receiver needs it to verify signatures")
+
+
+add_actions(cli, WEBHOOKS)

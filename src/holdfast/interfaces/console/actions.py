@@ -6,116 +6,44 @@ from dataclasses import dataclass
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console import plan_pages
 from holdfast.interfaces.console.request import ConsoleRequest, Redirect
-from holdfast.interfaces.console.user import Role
+from holdfast.interfaces.console.user import ROLES, Role
+from holdfast.interfaces.presentation.actions import ACTIONS as OPERATOR_ACTIONS
+from holdfast.interfaces.presentation.actions import ActionField, FieldKind, OperatorAction
+from holdfast.stores.messages.publish import Published
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleAction:
-    """A change: the role it requires and the function that makes it."""
+    """A change: the role it requires, the function that makes it, and its row in the shared table if it has one."""
 
     role: Role
     run: Callable[[ConsoleRequest], Awaitable[Redirect]]
+    action: OperatorAction | None = None
 
 
-def _target(request: ConsoleRequest) -> str:
-    name = request.form.get("name", "")
-    if not name:
-        raise ConfigurationError("the form has no target; reload the page and try again")
-    return name
+def _form_action(action: OperatorAction) -> ConsoleAction:
+    async def run(request: ConsoleRequest) -> Redirect:
+        form = {name: value.strip() for name, value in request.form.items()}
+        reason = form.get("reason") or None
+        if not form.get("name"):
+            raise ConfigurationError("the form has no target; reload the page and try again")
+        if action.needs_reason and reason is None:
+            raise ConfigurationError("enter a reason; it is shown in the list and recorded in the audit log")
+        # The name is not stripped: it is the form's hidden field.
+        *parts, last = action.arguments
+        item = {**{name: request.form.get(name, "") for name in parts}, last: request.form["name"]}
+        fields = {field.name: _read(field, form.get(field.name, "")) for field in action.fields}
+        call = action.call(request.ops)
+        result = await call(*item.values(), actor=request.user.name, reason=reason, **fields)
+        text = action.text(result, {**item, **fields})
+        page = f"/messages/{result.id}" if isinstance(result, Published) else action.resource.page
+        return Redirect(f"{text[:1].upper()}{text[1:]}.", request.url(page))
+
+    return ConsoleAction(ROLES[action.scope], run, action)
 
 
-def _reason(request: ConsoleRequest) -> str | None:
-    return request.form.get("reason", "").strip() or None
-
-
-async def _pause_queue(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    await request.ops.pause_queue(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(f"Queue {name} paused. Running deliveries finish.", request.url("/queues"))
-
-
-async def _resume_queue(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    resumed = await request.ops.resume_queue(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(f"Queue {name} resumed." if resumed else f"Queue {name} was not paused.", request.url("/queues"))
-
-
-async def _pause_consumer(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    await request.ops.pause_consumer(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(f"Consumer {name} paused. Running deliveries finish.", request.url("/consumers"))
-
-
-async def _resume_consumer(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    resumed = await request.ops.resume_consumer(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(
-        f"Consumer {name} resumed." if resumed else f"Consumer {name} was not paused.", request.url("/consumers")
-    )
-
-
-async def _unblock_consumer(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    unblocked = await request.ops.unblock_consumer(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(
-        f"Consumer {name} unblocked." if unblocked else f"Consumer {name} was not blocked.", request.url("/consumers")
-    )
-
-
-async def _pause_schedule(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    await request.ops.pause_schedule(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(f"Schedule {name} paused.", request.url("/schedules"))
-
-
-async def _resume_schedule(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    resumed = await request.ops.resume_schedule(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(
-        f"Schedule {name} resumed." if resumed else f"Schedule {name} was not paused.", request.url("/schedules")
-    )
-
-
-async def _run_schedule(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    published = await request.ops.run_schedule(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(f"Run of {name} enqueued.", request.url(f"/messages/{published.id}"))
-
-
-async def _reset_breaker(request: ConsoleRequest) -> Redirect:
-    name = _target(request)
-    closed = await request.ops.reset_breaker(name, actor=request.user.name, reason=_reason(request))
-    return Redirect(
-        f"Circuit {name} closed." if closed else f"Circuit {name} was already closed.", request.url("/breakers")
-    )
-
-
-async def _trip_breaker(request: ConsoleRequest) -> Redirect:
-    name, duration = _target(request), request.form.get("duration", "").strip() or "1h"
-    await request.ops.trip_breaker(name, actor=request.user.name, duration=duration, reason=_reason(request))
-    return Redirect(f"Circuit {name} opened for {duration}.", request.url("/breakers"))
-
-
-async def _disable_webhook(request: ConsoleRequest) -> Redirect:
-    id, why = _target(request), _reason(request)
-    if why is None:
-        raise ConfigurationError("enter a reason; the owner of the endpoint will ask for it")
-    await request.ops.disable_webhook(id, actor=request.user.name, reason=why)
-    return Redirect(f"Endpoint {id} disabled. Waiting deliveries are held.", request.url("/webhooks"))
-
-
-async def _enable_webhook(request: ConsoleRequest) -> Redirect:
-    id = _target(request)
-    await request.ops.enable_webhook(id, actor=request.user.name, reason=_reason(request))
-    return Redirect(f"Endpoint {id} enabled.", request.url("/webhooks"))
-
-
-async def _release_key(request: ConsoleRequest) -> Redirect:
-    scope, key = request.form.get("scope", ""), _target(request)
-    was = await request.ops.release_idempotency_key(
-        scope, key, actor=request.user.name, reason=_reason(request), force=request.form.get("force") == "yes"
-    )
-    return Redirect(f"Key {key} released; its state was {was}.", request.url("/keys"))
+def _read(field: ActionField, text: str) -> object:
+    return text == "yes" if field.kind is FieldKind.FLAG else text or field.default or None
 
 
 ACTIONS: dict[str, ConsoleAction] = {
@@ -124,18 +52,6 @@ ACTIONS: dict[str, ConsoleAction] = {
     "/plans/pause": ConsoleAction(Role.OPERATOR, plan_pages.pause),
     "/plans/resume": ConsoleAction(Role.OPERATOR, plan_pages.resume),
     "/plans/abandon": ConsoleAction(Role.OPERATOR, plan_pages.abandon),
-    "/queues/pause": ConsoleAction(Role.OPERATOR, _pause_queue),
-    "/queues/resume": ConsoleAction(Role.OPERATOR, _resume_queue),
-    "/consumers/pause": ConsoleAction(Role.OPERATOR, _pause_consumer),
-    "/consumers/resume": ConsoleAction(Role.OPERATOR, _resume_consumer),
-    "/consumers/unblock": ConsoleAction(Role.OPERATOR, _unblock_consumer),
-    "/schedules/pause": ConsoleAction(Role.OPERATOR, _pause_schedule),
-    "/schedules/resume": ConsoleAction(Role.OPERATOR, _resume_schedule),
-    "/schedules/run": ConsoleAction(Role.OPERATOR, _run_schedule),
-    "/breakers/reset": ConsoleAction(Role.OPERATOR, _reset_breaker),
-    "/breakers/trip": ConsoleAction(Role.OPERATOR, _trip_breaker),
-    "/webhooks/disable": ConsoleAction(Role.ADMIN, _disable_webhook),
-    "/webhooks/enable": ConsoleAction(Role.ADMIN, _enable_webhook),
-    "/keys/release": ConsoleAction(Role.ADMIN, _release_key),
+    **{f"{action.resource.page}/{action.verb}": _form_action(action) for action in OPERATOR_ACTIONS if action.label},
 }
 """Changes by the path that receives their form."""

@@ -316,6 +316,7 @@ def _page_variables(page_request: ConsoleRequest) -> Mapping[str, Any]:
         "can": page_request.can,
         "csrf_token": page_request.csrf_token,
         "path": str(page_request.http.scope["path"]).removeprefix(page_request.root),
+        "actions": ACTIONS,
     }
 
 

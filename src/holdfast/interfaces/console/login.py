@@ -21,15 +21,13 @@ from holdfast.interfaces.console.security import (
     read_csrf_token,
     set_csrf_cookie,
 )
-from holdfast.interfaces.console.user import Role, User
+from holdfast.interfaces.console.user import ROLES, User
 from holdfast.interfaces.presentation.refusals import UNAUTHENTICATED, Refusals
 from holdfast.ops.service import Operations
-from holdfast.stores.admin.token import Scope
 
 _COOKIE = "holdfast_session"
 _SESSION_SECONDS = 12 * 3600
 _MAX_SESSIONS = 1000
-ROLES = {Scope.READ: Role.VIEWER, Scope.OPERATE: Role.OPERATOR, Scope.ADMIN: Role.ADMIN}
 
 
 @dataclass(frozen=True, slots=True)

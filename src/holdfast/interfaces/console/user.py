@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.text import sanitise
+from holdfast.stores.admin.token import Scope
 
 
 class Role(StrEnum):
@@ -23,6 +24,10 @@ class Role(StrEnum):
     def covers(self, needed: "Role") -> bool:
         order = list(Role)
         return order.index(self) >= order.index(needed)
+
+
+ROLES = {Scope.READ: Role.VIEWER, Scope.OPERATE: Role.OPERATOR, Scope.ADMIN: Role.ADMIN}
+"""The role of the console for each scope of a token."""
 
 
 @dataclass(frozen=True, slots=True)

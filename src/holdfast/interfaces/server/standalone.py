@@ -19,9 +19,9 @@ from holdfast.interfaces.api.app import PREFIX, api
 from holdfast.interfaces.api.auth import forwarded_by, is_loopback
 from holdfast.interfaces.api.endpoint import Caller
 from holdfast.interfaces.console.app import Console
-from holdfast.interfaces.console.login import ROLES, LoginSessions
+from holdfast.interfaces.console.login import LoginSessions
 from holdfast.interfaces.console.security import LOOPBACK, Forbidden, check_host
-from holdfast.interfaces.console.user import Role, User
+from holdfast.interfaces.console.user import ROLES, Role, User
 from holdfast.interfaces.metrics.serve import CONTENT_TYPE
 from holdfast.interfaces.server.connection import create_server
 from holdfast.ops.service import Operations

@@ -1,0 +1,255 @@
+"""Every operator action, once. API routes, console forms and CLI commands are made from this table.
+
+An action calls one method of `ops` with its arguments, the actor, the reason and its fields. The method writes the audit
+entry. A new row is a new route, form and command; each front end has its own way to read fields, see `FieldKind`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from holdfast.ops.service import Operations
+from holdfast.stores.admin.token import Scope
+from holdfast.stores.messages.publish import Published
+
+
+class FieldKind(Enum):
+    """How a front end reads a field: a flag, an optional text, or a duration with a default."""
+
+    FLAG = auto()
+    TEXT = auto()
+    DURATION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ActionField:
+    """An optional parameter of an action. `help` describes the option of the CLI."""
+
+    name: str
+    kind: FieldKind
+    help: str
+    default: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The items that actions change: the path of their list in the API, and their names in the console and the CLI."""
+
+    noun: str
+    path: str
+    page: str
+    command: str
+
+
+QUEUES = Resource("queue", "/queues", "/queues", "queues")
+CONSUMERS = Resource("consumer", "/consumers", "/consumers", "consumers")
+SCHEDULES = Resource("schedule", "/schedules", "/schedules", "cron")
+WEBHOOKS = Resource("webhook endpoint", "/webhooks", "/webhooks", "webhooks")
+BREAKERS = Resource("circuit", "/breakers", "/breakers", "breakers")
+KEYS = Resource("idempotency key", "/idempotency-keys", "/keys", "idempotency")
+TOKENS = Resource("token", "/tokens", "", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAction:
+    """One action on one item.
+
+    `arguments` identify the item; the last one is its name. `done` and `unchanged` are the result in words. `effect`
+    is what the form of the console says before, `undo` the action that reverts it. An empty `label` means that the
+    console does not offer it, an empty `help` that the CLI does not.
+    """
+
+    resource: Resource
+    verb: str
+    call: Callable[[Operations], Callable[..., Any]]
+    summary: str
+    done: str
+    unchanged: str = ""
+    scope: Scope = Scope.OPERATE
+    arguments: tuple[str, ...] = ("name",)
+    fields: tuple[ActionField, ...] = ()
+    result: Any = bool
+    label: str
+    effect: str = ""
+    is_dangerous: bool = False
+    needs_reason: bool = False
+    help: str = ""
+    undo: str = ""
+    confirm: Callable[[Mapping[str, Any]], str] | None = None
+
+    def text(self, result: object, given: Mapping[str, object]) -> str:
+        """Describes what the action did. `given` are its arguments and fields."""
+        shown = ", ".join(result) if type(result) is tuple else result
+        return (self.unchanged if result is False else self.done).format(result=shown, **given)
+
+
+def _action(
+    resource: Resource, verb: str, call: Callable[[Operations], Callable[..., Any]], **more: Any
+) -> OperatorAction:
+    texts = {
+        "summary": f"{verb.capitalize()} a {resource.noun}",
+        "done": f"{resource.noun} {{name}} {verb}d",
+        "label": verb.capitalize(),
+    }
+    return OperatorAction(resource=resource, verb=verb, call=call, **{**texts, **more})
+
+
+def _subscriptions(given: Mapping[str, Any]) -> str:
+    name, pattern = given["name"], given["pattern"]
+    return f"the subscription of {name} to {pattern}" if pattern else f"all subscriptions of {name}"
+
+
+_UNTIL_RESUMED = "Running deliveries finish. No new deliveries start until you resume it."
+
+ACTIONS = (
+    _action(
+        QUEUES,
+        "pause",
+        lambda ops: ops.pause_queue,
+        fields=(ActionField("force", FieldKind.FLAG, "Pause it even if no consumer or job uses it yet."),),
+        effect=_UNTIL_RESUMED,
+        help="Pause a queue: workers claim nothing from it until it is resumed. Running handlers finish.",
+        undo="resume",
+    ),
+    _action(
+        QUEUES,
+        "resume",
+        lambda ops: ops.resume_queue,
+        unchanged="queue {name} was not paused",
+        help="Resume a queue.",
+    ),
+    _action(
+        CONSUMERS,
+        "pause",
+        lambda ops: ops.pause_consumer,
+        effect=_UNTIL_RESUMED,
+        help="Pause a consumer: workers start no new runs. Running handlers finish.",
+        undo="resume",
+    ),
+    _action(CONSUMERS, "resume", lambda ops: ops.resume_consumer, unchanged="consumer {name} was not paused"),
+    _action(
+        CONSUMERS,
+        "unblock",
+        lambda ops: ops.unblock_consumer,
+        summary="Unblock a consumer immediately",
+        done="consumer {name} unblocked",
+        unchanged="consumer {name} was not blocked",
+        effect="Holdfast retries it automatically. This retries it now.",
+    ),
+    _action(
+        CONSUMERS,
+        "retire",
+        lambda ops: ops.retire_consumer,
+        scope=Scope.ADMIN,
+        fields=(ActionField("pattern", FieldKind.TEXT, "End only this subscription.  [default: all subscriptions]"),),
+        result=list[str],
+        summary="End a consumer's subscriptions",
+        done="ended subscriptions of consumer {name}: {result}",
+        label="",
+        help="End a consumer's subscriptions: it receives no new messages. Existing deliveries still run.",
+        confirm=_subscriptions,
+    ),
+    _action(
+        SCHEDULES,
+        "pause",
+        lambda ops: ops.pause_schedule,
+        effect="No runs start until you resume it.",
+        help="Pause a schedule: it enqueues no runs until it is resumed.",
+        undo="resume",
+    ),
+    _action(
+        SCHEDULES,
+        "resume",
+        lambda ops: ops.resume_schedule,
+        unchanged="schedule {name} was not paused",
+        help="Resume a schedule. Its missed= policy decides about runs missed during the pause.",
+    ),
+    _action(
+        SCHEDULES,
+        "run",
+        lambda ops: ops.run_schedule,
+        result=Published,
+        summary="Run the job of a schedule once, now",
+        done="run of {name} enqueued",
+        label="Run now",
+        effect="Starts one extra run. Scheduled runs are not affected.",
+        help="Enqueue one run now, in addition to the scheduled ones.",
+    ),
+    _action(
+        WEBHOOKS,
+        "disable",
+        lambda ops: ops.disable_webhook,
+        scope=Scope.ADMIN,
+        needs_reason=True,
+        arguments=("id",),
+        summary="Disable a webhook endpoint and hold its deliveries",
+        done="endpoint {id} disabled",
+        unchanged="endpoint {id} was already disabled",
+        effect="Nothing more is sent to it. Waiting deliveries are held.",
+        is_dangerous=True,
+        help="Disable an endpoint: it gets no new deliveries, and existing ones are held.",
+        undo="enable",
+    ),
+    _action(
+        WEBHOOKS,
+        "enable",
+        lambda ops: ops.enable_webhook,
+        scope=Scope.ADMIN,
+        arguments=("id",),
+        done="endpoint {id} enabled",
+        unchanged="endpoint {id} was not disabled",
+        effect="It receives held deliveries and new events.",
+        help="Enable an endpoint: it gets its held deliveries and new events.",
+    ),
+    _action(
+        BREAKERS,
+        "reset",
+        lambda ops: ops.reset_breaker,
+        summary="Close a circuit",
+        done="circuit {name} closed",
+        unchanged="circuit {name} was already closed and had no failures",
+        label="Close",
+        effect="Calls are allowed again immediately and the failure count is reset.",
+        help="Close a circuit and reset its failure count.",
+    ),
+    _action(
+        BREAKERS,
+        "trip",
+        lambda ops: ops.trip_breaker,
+        fields=(ActionField("duration", FieldKind.DURATION, "Time that it stays open.", "1h"),),
+        summary="Open a circuit for a given time",
+        done="circuit {name} opened for {duration}",
+        label="Open",
+        effect="Calls are rejected and their deliveries are parked until this time is over.",
+        is_dangerous=True,
+        help="Open a circuit: calls fail immediately and deliveries park until the time is over and a probe succeeds.",
+        undo="reset",
+    ),
+    _action(
+        KEYS,
+        "release",
+        lambda ops: ops.release_idempotency_key,
+        scope=Scope.ADMIN,
+        arguments=("scope", "key"),
+        fields=(
+            ActionField("force", FieldKind.FLAG, "Also release a completed key. Its effect can then happen again."),
+        ),
+        summary="Release an idempotency key",
+        done="key {key} of {scope} released (was {result}); the next request with it is executed",
+        effect="The next request with this key runs again.",
+        is_dangerous=True,
+        help="Release a key so that it can be used again. A request that holds it can no longer complete.",
+    ),
+    _action(
+        TOKENS,
+        "revoke",
+        lambda ops: ops.revoke_token,
+        scope=Scope.ADMIN,
+        arguments=("token",),
+        summary="Revoke a token, by id or name",
+        done="token {token} revoked",
+        label="",
+        help="Revoke a token immediately, by id or name.",
+    ),
+)
