@@ -15,9 +15,10 @@ import orjson
 
 from bench.peers.protocol import Handle, Payload, Peer, batches, serve
 from holdfast import Holdfast
+from holdfast.core.drive import drive
 from holdfast.core.identity import delivery_id, uuid7
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim
-from holdfast.stores.dialect import Style
+from holdfast.stores.dialect import Answer, Style
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.sqlite.dialect import SqliteDialect
 
@@ -82,15 +83,11 @@ class BareSqlite(Peer):
         db.close()
 
     def _run(self, db: sqlite3.Connection, query: Query) -> Rows:
-        steps = self._dialect.expand(query, Style.NAMED)
-        try:
-            text, values = next(steps)
-            while True:
-                cursor = db.execute(text, values)  # type: ignore[arg-type]
-                names = [column[0] for column in cursor.description or ()]
-                text, values = steps.send((names, cursor.fetchall()))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        def run(statement: tuple[str, Any]) -> Answer:
+            cursor = db.execute(*statement)
+            return [column[0] for column in cursor.description or ()], cursor.fetchall()
+
+        return drive(self._dialect.expand(query, Style.NAMED), run)
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, isolation_level=None)

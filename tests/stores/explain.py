@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from holdfast.stores.connections.connection import OnConnection, Psycopg, Sqlite3
+from holdfast.stores.connections.connection import Psycopg, Sqlite3, run_on
 from holdfast.stores.dialect import Answer, Parameters, Stream, Style
-from holdfast.stores.operation import Operation, Query, Rows, drive
+from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import HOT_SESSION, PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.stores.query_hook import before_each_query
 
 T = TypeVar("T")
 
@@ -72,26 +73,22 @@ class Session:
     def __init__(self, store: PostgresStore, connection: psycopg.Connection) -> None:
         self.connection = connection
         self._dialect = store.dialect
-        self._executor = OnConnection(store.dialect, Psycopg(connection))
         self._queries: dict[str, Query] = {}
-
-    def execute(self, query: Query) -> Rows:
-        self._queries[query.name] = query
-        return self._executor.execute(query)
 
     def run(self, operation: Operation[T]) -> T:
         """Runs an operation in a transaction of its own."""
         with self.connection.transaction():
-            return drive(operation, self)
+            return self.continue_with(operation)
 
     def continue_with(self, operation: Operation[T]) -> T:
         """Runs an operation in the transaction that is open."""
-        return drive(operation, self)
+        recorded = before_each_query(operation, self._record)
+        return run_on(recorded, self._dialect, Psycopg(self.connection))
 
     def try_out(self, operation: Operation[T]) -> T:
         """Runs an operation and undoes it."""
         with self.undone():
-            return drive(operation, self)
+            return self.continue_with(operation)
 
     def plan_mode(self, mode: str) -> None:
         """`auto` lets the server choose; `force_generic_plan` shows the worst that a prepared statement may come to."""
@@ -111,6 +108,9 @@ class Session:
             cursor.execute(call.encode(), list(values) or None)
             ((told,),) = cursor.fetchall()
         return Plan(tuple(_flatten(told[0]["Plan"])))
+
+    def _record(self, query: Query) -> None:
+        self._queries[query.name] = query
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -153,7 +153,7 @@ def sqlite_plan(store: SqliteStore, operation: Operation[T]) -> tuple[T, list[st
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         told = Told(connection)
         connection.execute("begin immediate")
-        result = drive(operation, OnConnection(store.dialect, told))
+        result = run_on(operation, store.dialect, told)
         connection.execute("commit")
         return result, told.plan
 
@@ -169,7 +169,7 @@ def sqlite_steps(store: SqliteStore, operation: Operation[object]) -> int:
 
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         connection.set_progress_handler(count, 1000)
-        drive(operation, OnConnection(store.dialect, Sqlite3(connection)))
+        run_on(operation, store.dialect, Sqlite3(connection))
     return taken
 
 

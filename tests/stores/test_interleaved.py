@@ -8,12 +8,13 @@ import psycopg
 
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.stores.admin.actions import audit, replay
-from holdfast.stores.connections.connection import AsyncPsycopg, OnAsyncConnection, Psycopg, run_on
+from holdfast.stores.connections.connection import AsyncPsycopg, Psycopg, run_on, run_on_async
 from holdfast.stores.deliveries.claim import Lane, claim, take_over
+from holdfast.stores.dialect import Answer, Parameters
 from holdfast.stores.event_log.projection import Occupied, hold, unoccupied
 from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.messages.registry import catch_up
-from holdfast.stores.operation import Operation, Query, Rows, drive_async
+from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
 from tests.stores import test_projection
 from tests.stores.build import (
@@ -33,6 +34,7 @@ from tests.stores.build import (
     start,
     until_one_waits,
 )
+from tests.stores.query_hook import before_each_query
 from tests.stores.test_prune import prune
 
 LANE = [Lane("default", "mail", 0, 1)]
@@ -125,15 +127,20 @@ async def test_a_subscription_that_joins_during_a_catch_up_misses_nothing(postgr
     (published,) = await put(store, message())
     await register_consumers(store, {"first": ["*"]})
     async with await psycopg.AsyncConnection.connect(store.conninfo) as connection:
-        executor = OnAsyncConnection(store.dialect, AsyncPsycopg(connection))
+        running = ""
 
-        class Joined:
-            async def execute(self, query: Query) -> Rows:
-                if query.name == "catch_up_advance":
+        def record(query: Query) -> None:
+            nonlocal running
+            running = query.name
+
+        class Joined(AsyncPsycopg):
+            async def run(self, text: str, values: Parameters) -> Answer:
+                if running == "catch_up_advance":
                     await register_consumers(store, {"second": ["*"]})
-                return await executor.execute(query)
+                return await super().run(text, values)
 
-        assert await drive_async(catch_up(), Joined()) == (1, False)
+        observed = before_each_query(catch_up(), record)
+        assert await run_on_async(observed, store.dialect, Joined(connection)) == (1, False)
     assert await catch_up_fully(store) == 1
     assert await consumers_of(store, published.id) == {"first", "second"}
 

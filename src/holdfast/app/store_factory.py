@@ -1,16 +1,17 @@
 """From a DSN to a store, and making a store ready for an app."""
 
-import contextlib
 import os
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.mask import mask
 from holdfast.stores.connections.connection import AsyncConnection, Connection
 from holdfast.stores.errors import typed
 from holdfast.stores.messages.publish import TAKE_LOCK
+from holdfast.stores.operation import Rows
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore, migration_steps
 
@@ -60,20 +61,18 @@ def check_dsn(dsn: object) -> Path | None:
 
 def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
     """Makes the tables inside the caller's transaction: a second connection would meet "database is locked"."""
-    steps = migration_steps(store.dialect)
-    with contextlib.suppress(StopIteration), typed(TAKE_LOCK):
-        text = next(steps)
-        while True:
-            text = steps.send(conn.run(text, {})[1])
+    with typed(TAKE_LOCK):
+        drive(migration_steps(store.dialect), lambda text: conn.run(text, {})[1])
 
 
 async def migrate_async(store: SqliteStore, conn: AsyncConnection) -> None:
     """`migrate_blocking`, awaiting."""
-    steps = migration_steps(store.dialect)
-    with contextlib.suppress(StopIteration), typed(TAKE_LOCK):
-        text = next(steps)
-        while True:
-            text = steps.send((await conn.run(text, {}))[1])
+
+    async def run(text: str) -> Rows:
+        return (await conn.run(text, {}))[1]
+
+    with typed(TAKE_LOCK):
+        await drive_async(migration_steps(store.dialect), run)
 
 
 def _sqlite_path(dsn: str) -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar, assert_never
 
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import StoreError
 from holdfast.stores.integrations import idempotency as stored
 from holdfast.stores.integrations.idempotency import Found, Held, StoredResponse
@@ -88,44 +89,18 @@ class Records(Protocol):
 
 async def carry_out(flow: Flow[T], records: Records) -> T:
     """Runs a flow to its end, awaiting; that the records are away is the flow's to deal with."""
-    try:
-        step = next(flow)
-        while True:
-            if isinstance(step, Pause):
-                await asyncio.sleep(step.seconds)
-                step = next(flow)
-                continue
-            try:
-                answer = await records.do(step)
-            except StoreError as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        flow.close()
+    return await drive_async(
+        flow,
+        lambda step: asyncio.sleep(step.seconds) if isinstance(step, Pause) else records.do(step),
+        StoreError,
+    )
 
 
 def carry_out_sync(flow: Flow[T], records: Records) -> T:
     """Runs a flow to its end, blocking."""
-    try:
-        step = next(flow)
-        while True:
-            if isinstance(step, Pause):
-                time.sleep(step.seconds)
-                step = next(flow)
-                continue
-            try:
-                answer = records.do_sync(step)
-            except StoreError as error:
-                step = flow.throw(error)
-            else:
-                step = flow.send(answer)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        flow.close()
+    return drive(
+        flow, lambda step: time.sleep(step.seconds) if isinstance(step, Pause) else records.do_sync(step), StoreError
+    )
 
 
 class Service(Protocol):

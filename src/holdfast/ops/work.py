@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from holdfast.core.drive import drive, drive_async
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
@@ -42,27 +43,14 @@ def ask(call: Callable[[Store], T]) -> Work[T]:
 
 def perform_sync(store: Store, work: Work[T]) -> T:
     """Carries work out, blocking. When it raises, the operations before are committed and stay."""
-    try:
-        step = next(work)
-        while True:
-            step = work.send(step.call(store) if isinstance(step, Ask) else store.run_sync(step))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        work.close()
+    return drive(work, lambda step: step.call(store) if isinstance(step, Ask) else store.run_sync(step))
 
 
 async def perform(store: Store, work: Work[T]) -> T:
     """`perform_sync`, awaiting."""
-    try:
-        step = next(work)
-        while True:
-            answer = asyncio.to_thread(step.call, store) if isinstance(step, Ask) else store.run(step)
-            step = work.send(await answer)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        work.close()
+    return await drive_async(
+        work, lambda step: asyncio.to_thread(step.call, store) if isinstance(step, Ask) else store.run(step)
+    )
 
 
 class Side:

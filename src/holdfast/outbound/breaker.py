@@ -5,10 +5,12 @@ import time
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ParamSpec, TypedDict, TypeVar
 
 from holdfast._log import get_logger
 from holdfast.core.circuit import Change, Circuit, Entry, Limits, Result, enter, leave, reset, trip
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import CircuitOpen, StoreUnavailable
 from holdfast.core.names import check_name
@@ -236,30 +238,10 @@ class CircuitBreaker:
         return outcome
 
     async def _drive(self, steps: _Steps[T]) -> T:
-        try:
-            change = next(steps)
-            while True:
-                try:
-                    answer = await self.circuits.change(self.name, change)
-                except StoreUnavailable as error:
-                    change = steps.throw(error)
-                else:
-                    change = steps.send(answer)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        return await drive_async(steps, partial(self.circuits.change, self.name), StoreUnavailable)
 
     def _drive_sync(self, steps: _Steps[T]) -> T:
-        try:
-            change = next(steps)
-            while True:
-                try:
-                    answer = self.circuits.change_sync(self.name, change)
-                except StoreUnavailable as error:
-                    change = steps.throw(error)
-                else:
-                    change = steps.send(answer)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+        return drive(steps, partial(self.circuits.change_sync, self.name), StoreUnavailable)
 
 
 class SyncCircuitBreaker:

@@ -3,11 +3,12 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
 
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import CircuitOpen, TerminalError
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.retry_state import Attempt
@@ -108,13 +109,13 @@ class ServiceClient:
         call, retry_runner = self._service.call(method, path, conflict_ok, options)
 
         async def attempt(attempt: Attempt) -> Response:
-            return await _drive(self._service.attempt(self._transport, call, attempt))
+            return await drive_async(self._service.attempt(self._transport, call, attempt), _awaitable, BaseException)
 
         return parsed(await retry_runner.run(attempt, True), returns)
 
     async def probe(self, path: str = "/") -> Availability:
         """Makes one request and returns whether the service is available, retriable (408, 425, 429, 5xx) or unavailable."""
-        return await _drive(self._service.probe(self._transport, path))
+        return await drive_async(self._service.probe(self._transport, path), _awaitable, BaseException)
 
     async def close(self) -> None:
         """Closes the connections; they open again when needed."""
@@ -149,13 +150,13 @@ class SyncServiceClient:
         call, retry_runner = self._service.call(method, path, conflict_ok, options)
 
         def attempt(attempt: Attempt) -> Response:
-            return _drive_sync(self._service.attempt(self._transport, call, attempt))
+            return drive(self._service.attempt(self._transport, call, attempt), _performed)
 
         return parsed(retry_runner.run_sync(attempt, True), returns)
 
     def probe(self, path: str = "/") -> Availability:
         """`ServiceClient.probe`, blocking."""
-        return _drive_sync(self._service.probe(self._transport, path))
+        return drive(self._service.probe(self._transport, path), _performed)
 
     def close(self) -> None:
         """Closes the connections; they open again when needed."""
@@ -284,25 +285,10 @@ class _SyncTransport:
             return self._client
 
 
-async def _drive(steps: Generator[Any, Any, T]) -> T:
-    try:
-        step = next(steps)
-        while True:
-            try:
-                value = await step
-            except BaseException as error:  # noqa: BLE001 - the generator raises it or another error
-                step = steps.throw(error)
-            else:
-                step = steps.send(value)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+def _awaitable(step: Any) -> Awaitable[Any]:
+    return step  # type: ignore[no-any-return]
 
 
-def _drive_sync(steps: Generator[Any, Any, T]) -> T:
+def _performed(step: Any) -> Any:
     # A blocking step has already run, or raised, when it is yielded.
-    try:
-        value = next(steps)
-        while True:
-            value = steps.send(value)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return step

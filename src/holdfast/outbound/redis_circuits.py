@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import orjson
 
 from holdfast.core.circuit import Change, Circuit
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 
@@ -52,25 +53,15 @@ class RedisCircuits:
 
     async def change(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
         """Applies a change atomically; see `CircuitStore`."""
-        steps = self._steps(name, change)
         try:
-            command = next(steps)
-            while True:
-                command = steps.send(await command(self._redis))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return await drive_async(self._steps(name, change), lambda command: command(self._redis))
         except self._errors as error:
             raise StoreUnavailable("redis", str(error)) from error
 
     def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
         """`change`, blocking."""
-        steps = self._steps(name, change)
         try:
-            command = next(steps)
-            while True:
-                command = steps.send(command(self._redis_sync))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return drive(self._steps(name, change), lambda command: command(self._redis_sync))
         except self._errors as error:
             raise StoreUnavailable("redis", str(error)) from error
 

@@ -5,10 +5,11 @@ caller's, sends the rows of each yielded `Query` back in. So there is one SQL te
 for every driver and both colours.
 """
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -20,16 +21,18 @@ Rows = Sequence[Row]
 Columns = Mapping[str, Sequence[object]]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Query(NamedTuple):
     """One named statement with its values. `batches` are columns of equal length, `slots` chosen fragments.
 
     `rows` are streamed into a statement that gives nothing back, on a store's own connection alone.
     """
 
     name: str
-    values: Mapping[str, object] = field(default_factory=dict)
-    batches: Mapping[str, Columns] = field(default_factory=dict)
+    values: Mapping[str, object] = _NONE
+    batches: Mapping[str, Columns] = _NONE
     slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
     limit: int | None = None
     rows: Iterable[Row] | None = None
@@ -71,44 +74,6 @@ def operation(
         return make
 
     return decorate if function is None else decorate(function)
-
-
-class Executor(Protocol):
-    """Runs statements on one blocking connection."""
-
-    def execute(self, query: Query) -> Rows: ...
-
-
-class AsyncExecutor(Protocol):
-    """Runs statements on one awaiting connection."""
-
-    def execute(self, query: Query) -> Awaitable[Rows]: ...
-
-
-def drive(operation: Operation[T], executor: Executor) -> T:
-    """Runs an operation to its end on a blocking connection; commits nothing by itself."""
-    steps = operation.start()
-    try:
-        query = next(steps)
-        while True:
-            query = steps.send(executor.execute(query))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        steps.close()
-
-
-async def drive_async(operation: Operation[T], executor: AsyncExecutor) -> T:
-    """Runs an operation to its end on an awaiting connection; commits nothing by itself."""
-    steps = operation.start()
-    try:
-        query = next(steps)
-        while True:
-            query = steps.send(await executor.execute(query))
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    finally:
-        steps.close()
 
 
 def columns(names: Iterable[str], rows: Iterable[Row]) -> dict[str, list[object]]:

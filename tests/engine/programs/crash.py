@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import holdfast.stores.sqlite.store
-from holdfast.stores.operation import Operation, Query
+from holdfast.stores.operation import Operation
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.stores.query_hook import before_each_query
 
 _OPERATIONS = {
     "start_worker": "announce",
@@ -108,21 +109,11 @@ def install() -> None:
         return
 
 
-class _Noting:
-    """An executor that remembers which statements ran."""
-
-    def __init__(self, executor: Any, names: list[str]) -> None:
-        self._executor, self._names = executor, names
-
-    def execute(self, query: Query) -> Any:
-        self._names.append(query.name)
-        return self._executor.execute(query)
-
-
-def _noted(executor: Any) -> _Noting:
+def _recorded(operation: Operation[Any]) -> Operation[Any]:
+    """The operation, which records the statements that it runs."""
     names: list[str] = []
     _executed.set(names)
-    return _Noting(executor, names)
+    return before_each_query(operation, lambda query: names.append(query.name))
 
 
 def _come(when: str, result: object) -> None:
@@ -137,10 +128,10 @@ def _come(when: str, result: object) -> None:
 
 def _arm_sqlite() -> None:
     sqlite: Any = holdfast.stores.sqlite.store
-    drive, run_sync = sqlite.drive, SqliteStore.run_sync
+    run_on, run_sync = sqlite.run_on, SqliteStore.run_sync
 
-    def driven(operation: Operation[Any], executor: Any) -> Any:
-        result = drive(operation, _noted(executor))
+    def recorded(operation: Operation[Any], *connection: Any) -> Any:
+        result = run_on(_recorded(operation), *connection)
         _come("uncommitted", result)
         return result
 
@@ -150,22 +141,22 @@ def _arm_sqlite() -> None:
         _come("committed", result)
         return result
 
-    sqlite.drive = driven
+    sqlite.run_on = recorded
     SqliteStore.run_sync = run  # type: ignore[method-assign]
 
 
 def _arm_postgres() -> None:
     postgres: Any = importlib.import_module("holdfast.stores.postgres.store")
     store = postgres.PostgresStore
-    drive, drive_async, run_sync, run_async = postgres.drive, postgres.drive_async, store.run_sync, store.run
+    run_on, run_on_async, run_sync, run_async = postgres.run_on, postgres.run_on_async, store.run_sync, store.run
 
-    def driven(operation: Operation[Any], executor: Any) -> Any:
-        result = drive(operation, _noted(executor))
+    def recorded(operation: Operation[Any], *connection: Any) -> Any:
+        result = run_on(_recorded(operation), *connection)
         _come("uncommitted", result)
         return result
 
-    async def driven_async(operation: Operation[Any], executor: Any) -> Any:
-        result = await drive_async(operation, _noted(executor))
+    async def recorded_async(operation: Operation[Any], *connection: Any) -> Any:
+        result = await run_on_async(_recorded(operation), *connection)
         _come("uncommitted", result)
         return result
 
@@ -181,7 +172,7 @@ def _arm_postgres() -> None:
         _come("committed", result)
         return result
 
-    postgres.drive, postgres.drive_async = driven, driven_async
+    postgres.run_on, postgres.run_on_async = recorded, recorded_async
     store.run_sync, store.run = run, run_awaiting
 
 

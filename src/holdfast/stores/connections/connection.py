@@ -6,16 +6,17 @@ each statement by itself is refused.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeVar
 
+from holdfast.core.drive import drive, drive_async, expand
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
 from holdfast.stores.connections.framework import AsyncSqlalchemy, Django, Sqlalchemy, django_connection
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
 from holdfast.stores.dialect import Answer, Dialect, Parameters, Stream, Style
 from holdfast.stores.errors import meaning
-from holdfast.stores.operation import Operation, Query, Rows, drive, drive_async
+from holdfast.stores.operation import Operation
 
 T = TypeVar("T")
 
@@ -236,54 +237,21 @@ def _instead(modules: set[str], names: set[str]) -> str:
     return ""
 
 
-class OnConnection:
-    """Runs queries on a blocking connection in one dialect."""
-
-    def __init__(self, dialect: Dialect, conn: Connection) -> None:
-        self._dialect, self._conn = dialect, conn
-
-    def execute(self, query: Query) -> Rows:
-        steps = self._dialect.expand(query, self._conn.style)
-        try:
-            text, values = next(steps)
-            while True:
-                text, values = steps.send(self._conn.run(text, values))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        except Exception as error:
-            if typed := meaning(error, query):
-                raise typed from error
-            raise
-
-
-class OnAsyncConnection:
-    """Runs queries on an awaiting connection in one dialect."""
-
-    def __init__(self, dialect: Dialect, conn: AsyncConnection) -> None:
-        self._dialect, self._conn = dialect, conn
-
-    async def execute(self, query: Query) -> Rows:
-        steps = self._dialect.expand(query, self._conn.style)
-        try:
-            text, values = next(steps)
-            while True:
-                text, values = steps.send(await self._conn.run(text, values))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        except Exception as error:
-            if typed := meaning(error, query):
-                raise typed from error
-            raise
-
-
 def run_on(operation: Operation[T], dialect: Dialect, conn: Connection) -> T:
-    """Runs an operation inside the caller's transaction; whether it lasts is the caller's to decide."""
-    return drive(operation, OnConnection(dialect, conn))
+    """Runs an operation inside the transaction that is open on `conn`; its owner commits or rolls back."""
+    return drive(_statements(operation, dialect, conn.style), lambda statement: conn.run(*statement), Exception)
 
 
-async def run_on_async(operation: Operation[T], dialect: Dialect, conn: AsyncConnection) -> T:
-    """Runs an operation inside the caller's transaction; whether it lasts is the caller's to decide."""
-    return await drive_async(operation, OnAsyncConnection(dialect, conn))
+def run_on_async(operation: Operation[T], dialect: Dialect, conn: AsyncConnection) -> Coroutine[Any, Any, T]:
+    """`run_on` for an async connection."""
+    return drive_async(_statements(operation, dialect, conn.style), lambda statement: conn.run(*statement), Exception)
+
+
+def _statements(
+    operation: Operation[T], dialect: Dialect, style: Style
+) -> Generator[tuple[str, Parameters], Answer, T]:
+    """The statements of an operation in the driver's style; errors of the driver are translated by their query."""
+    return expand(operation.start(), lambda query: dialect.expand(query, style), meaning)
 
 
 def _check_psycopg(conn: Any) -> None:

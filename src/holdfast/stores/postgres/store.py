@@ -26,12 +26,12 @@ from holdfast.stores.connections.connection import (
     AsyncConnection,
     AsyncPsycopg,
     Connection,
-    OnAsyncConnection,
-    OnConnection,
     Psycopg,
+    run_on,
+    run_on_async,
 )
 from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
-from holdfast.stores.operation import Operation, drive, drive_async
+from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.notifier import Hints
 from holdfast.stores.postgres.pool import AsyncPool, Pool
@@ -123,11 +123,11 @@ class PostgresStore:
                 with self._translated(), _heeding_cancellation():
                     async with pool.connection() as connection:
                         with self._patience.watch(connection) as answered:
-                            executor = OnAsyncConnection(self.dialect, AsyncPsycopg(connection, answered))
+                            conn = AsyncPsycopg(connection, answered)
                             if operation.single:
-                                return await drive_async(operation, executor)
+                                return await run_on_async(operation, self.dialect, conn)
                             async with connection.transaction():
-                                return await drive_async(operation, executor)
+                                return await run_on_async(operation, self.dialect, conn)
             except _AGAIN:
                 if not tries_left:
                     raise
@@ -142,11 +142,11 @@ class PostgresStore:
                     self._pool.connection() as connection,
                     self._patience.watch(connection) as answered,
                 ):
-                    executor = OnConnection(self.dialect, Psycopg(connection, answered))
+                    conn = Psycopg(connection, answered)
                     if operation.single:
-                        return drive(operation, executor)
+                        return run_on(operation, self.dialect, conn)
                     with connection.transaction():
-                        return drive(operation, executor)
+                        return run_on(operation, self.dialect, conn)
             except _AGAIN:
                 if not tries_left:
                     raise

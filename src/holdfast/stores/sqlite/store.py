@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.core.drive import drive
 from holdfast.core.errors import (
     ConfigurationError,
     EngineRunning,
@@ -25,11 +26,11 @@ from holdfast.core.errors import (
     StoreReplaced,
     StoreUnavailable,
 )
-from holdfast.stores.connections.connection import AsyncConnection, Connection, OnConnection, Sqlite3
+from holdfast.stores.connections.connection import AsyncConnection, Connection, Sqlite3, run_on
 from holdfast.stores.connections.identity import Verified
 from holdfast.stores.file import private
 from holdfast.stores.migration import SchemaStatus, migrations, newest
-from holdfast.stores.operation import Operation, Rows, drive
+from holdfast.stores.operation import Operation, Rows
 from holdfast.stores.sqlite.dialect import SqliteDialect
 from holdfast.stores.sqlite.lock import Waiting
 from holdfast.stores.sqlite.verification import Files
@@ -86,7 +87,7 @@ class SqliteStore:
 
     def run_sync(self, operation: Operation[T]) -> T:
         with self._transaction(immediate=not operation.reads) as connection:
-            return drive(operation, OnConnection(self.dialect, Sqlite3(connection)))
+            return run_on(operation, self.dialect, Sqlite3(connection))
 
     @contextlib.contextmanager
     def transaction(self, lock_timeout: timedelta) -> Iterator[sqlite3.Connection]:
@@ -285,13 +286,7 @@ class SqliteStore:
 
 def migrate_on(connection: sqlite3.Connection, dialect: SqliteDialect) -> list[str]:
     """Applies what is missing inside the transaction that is open on this connection; names what it applied."""
-    steps = migration_steps(dialect)
-    try:
-        text = next(steps)
-        while True:
-            text = steps.send(connection.execute(text).fetchall())
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+    return drive(migration_steps(dialect), lambda text: connection.execute(text).fetchall())
 
 
 def migration_steps(dialect: SqliteDialect) -> Generator[str, Rows, list[str]]:
@@ -323,13 +318,15 @@ def schema_version(connection: sqlite3.Connection, dialect: SqliteDialect) -> in
 
 def schema_text(dialect: SqliteDialect) -> str:
     """All migrations as one script, for people who apply it themselves; it notes the version as `migrate` does."""
-    steps = migration_steps(dialect)
-    script = [next(steps)]
-    next(steps)  # asks for the version, and is told that there is none
-    with contextlib.suppress(StopIteration):
-        script.append(steps.send([(0,)]))
-        while True:
-            script.append(steps.send([]))
+    script: list[str] = []
+
+    def record(text: str) -> Rows:
+        if text.startswith("select"):  # the version: 0, so that every migration follows
+            return [(0,)]
+        script.append(text)
+        return []
+
+    drive(migration_steps(dialect), record)
     return ";\n\n".join(text.strip().removesuffix(";") for text in script) + ";\n"
 
 
