@@ -220,7 +220,7 @@ def test_holds_wait_longer_and_longer_within_bounds() -> None:
 
 @pytest.mark.parametrize(("expiries", "suspect"), [(0, False), (1, False), (2, True), (3, True)])
 def test_a_second_expiry_in_a_row_makes_a_suspect(expiries: int, suspect: bool) -> None:
-    assert suspect_after(replace(DELIVERY, expiries=expiries)) is suspect
+    assert suspect_after(expiries) is suspect
 
 
 CHANGES: list[tuple[Change, str, Status, bool]] = [

@@ -23,7 +23,7 @@ def trace(*files: str, error: str = "ConnectionError: refused") -> str:
         ),
         (("C:\\shop\\pay.py", "C:\\Python312\\Lib\\ssl.py"), "C:\\shop\\pay.py:1 in f1"),
         (
-            ("/app/.venv/lib/python3.12/site-packages/holdfast/engine/invocation.py", "/app/shop.py"),
+            ("/app/.venv/lib/python3.12/site-packages/holdfast/engine/runner.py", "/app/shop.py"),
             "/app/shop.py:2 in f2",
         ),
         (("/usr/lib/python3.11/asyncio/runners.py", "<frozen importlib>"), "<frozen importlib>:2 in f2"),

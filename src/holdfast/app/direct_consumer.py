@@ -6,13 +6,9 @@ or is dead. Whoever dies before that is handed it again.
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
-
-import orjson
 
 from holdfast._log import get_logger
 from holdfast.brokers.decoder import RecordDecoder
@@ -22,26 +18,24 @@ from holdfast.brokers.retrying_store import RetryingStore
 from holdfast.core.change import Deliver
 from holdfast.core.decide import budget
 from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
-from holdfast.core.failures.report import report
-from holdfast.core.failures.verdict import Verdict
-from holdfast.core.identity import delivery_id, uuid7
+from holdfast.core.identity import uuid7
 from holdfast.core.key import check_key
 from holdfast.core.message import NewMessage
-from holdfast.core.outcome import Failed, Outcome, Succeeded
+from holdfast.core.outcome import Succeeded
 from holdfast.core.redaction.redact import hiding
 from holdfast.engine.consumer_blocker import ConsumerBlocker
-from holdfast.engine.context import Context
-from holdfast.engine.executor import RolledBack
+from holdfast.engine.context import Context, Publisher
 from holdfast.engine.handler import Handler
-from holdfast.engine.invocation import RunResult, invoke
+from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.log_fields import delivery_fields
+from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.threads import Threads
-from holdfast.engine.tracing import traced
-from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.deliveries.settle import Hold
 from holdfast.stores.messages.intake import Known, look_up, record_handled, take_in, take_in_settled
 from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.operation import Operation
+from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -54,7 +48,19 @@ _MAX_DELIVERY_COUNT = 5
 class DirectContext(Context):
     """A record as its handler sees it. There is no delivery yet: `complete` records its key as handled."""
 
-    __slots__ = ()
+    __slots__ = ("message",)
+
+    def __init__(
+        self,
+        invocation: MessageInvocation,
+        worker: str,
+        store: Store,
+        publisher: Publisher,
+        max_attempts: int,
+        message: NewMessage,
+    ) -> None:
+        super().__init__(invocation, worker, store, publisher, max_attempts)
+        self.message = message
 
     def _completion(self, key: str | None) -> Operation[None]:
         keys = [found for found in (self.key, key) if found is not None]
@@ -81,6 +87,7 @@ class DirectConsumer:
         self._settlements = SettlementBuilder(worker, app._alerts, app.meter)
         self._backpressure = Backpressure(store, handler.name, handler.queue)
         self._threads = Threads("holdfast-direct")
+        self._runner = Runner(app.rules, app._bound_to.window, self._threads, self._claim_state, app._tracing)
         self._blocker = ConsumerBlocker(store, worker, app._probes, self._threads)
         self._fanout = Fanout()
         self._missing_id = MissingIdWarning(handler.name)
@@ -146,49 +153,27 @@ class DirectConsumer:
         self._app._wake()
 
     async def _run(self, record: Record, message: NewMessage) -> None:
-        handler, claimed = self._handler, _as_claimed(message, self._handler)
-        context = DirectContext(claimed, self._worker, self._app.store, self._app, budget(claimed, handler.retry))
-        started = time.monotonic()
-        result, _ = await traced(self._app._tracing, claimed, lambda: self._invoke(claimed, context))
-        outcome = await self._stored_outcome(message, context, result)
-        elapsed = time.monotonic() - started
-        if isinstance(outcome, Succeeded):
-            self._app.meter.settled(claimed, Deliver.name, elapsed)
+        handler, invocation = self._handler, MessageInvocation.of(message, self._handler.name, self._handler.queue)
+        context = DirectContext(
+            invocation, self._worker, self._app.store, self._app, budget(invocation, handler.retry), message
+        )
+        run = await self._runner.run(handler, context)
+        if isinstance(run.outcome, Succeeded):
+            self._app.meter.settled(invocation, Deliver.name, run.elapsed)
         else:
-            await self._keep(record, message, claimed, outcome, elapsed)
-        if result.thread is not None:
+            await self._keep(record, context, run)
+        if run.thread is not None:
             # Nothing can stop it, so its slot is not free.
-            await asyncio.wait({result.thread})
+            await asyncio.wait({run.thread})
 
-    async def _invoke(self, claimed: Claimed, context: Context) -> RunResult:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            window = self._app._bound_to.window
-            return await invoke(self._handler, claimed, context, self._app.rules, self._threads, window)
-        except asyncio.CancelledError as cancelled:
-            if task.cancelling():
-                raise
-            # The handler let a cancellation of its own escape.
-            return RunResult(Failed(report(cancelled), Verdict.retry()), cancelled)
+    async def _claim_state(self, context: "DirectContext") -> Hold:
+        return Hold.SETTLED if (await self._known(context.message)).taken else Hold.MINE
 
-    async def _stored_outcome(self, message: NewMessage, context: Context, result: RunResult) -> Outcome:
-        """How it result; for a handler that completed by itself the store says that."""
-        if not context.completing:
-            return result.outcome
-        if context.already_handled or (await self._known(message)).taken:
-            return Succeeded()
-        if isinstance(result.outcome, Succeeded):
-            why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
-            return Failed(report(why), Verdict.retry())
-        return result.outcome
-
-    async def _keep(
-        self, record: Record, message: NewMessage, claimed: Claimed, outcome: Outcome, elapsed: float
-    ) -> None:
-        """Makes a failure durable, as the one decision about it says."""
-        outcome = await self._blocker.found(claimed.consumer, outcome)
-        _, ack = self._settlements.build(claimed, outcome, self._handler.retry, elapsed)
+    async def _keep(self, record: Record, context: DirectContext, run: FinishedRun) -> None:
+        """Stores a failure as a delivery, in the state that `decide` returns."""
+        message, invocation = context.message, context.invocation
+        outcome = await self._blocker.found(invocation.consumer, run.outcome)
+        _, ack = self._settlements.build(invocation, outcome, self._handler.retry, run.elapsed)
         try:
             kept = await self._store.run(take_in_settled(message, ack.settlement, self._worker, self._fanout))
         except StoreError:
@@ -198,7 +183,7 @@ class DirectConsumer:
             await self._unreadable.keep(record, why)
             return
         if kept is None:
-            log.info("failure already stored", **delivery_fields(claimed))
+            log.info("failure already stored", **delivery_fields(invocation))
         elif ack.written is not None:
             ack.written()
         self._app._wake()
@@ -213,39 +198,3 @@ def _stable_id(message: NewMessage, record: Record) -> UUID:
         return message.id
     mark = hashlib.sha256(f"{message.source} {message.key}".encode()).digest()
     return uuid7(max(0, int(record.at.timestamp() * 1000)), int.from_bytes(mark[:10], "big") >> 6)
-
-
-def _as_claimed(message: NewMessage, handler: Handler) -> Claimed:
-    """A record in the form in which the engine runs things: its first attempt, held by nobody."""
-    return Claimed(
-        id=delivery_id(message.id, handler.name),
-        message_id=message.id,
-        consumer=handler.name,
-        queue=handler.queue,
-        priority=handler.priority,
-        generation=message.generation,
-        attempts=1,
-        max_attempts=None,
-        fence=0,
-        holds=0,
-        expiries=0,
-        suspect=False,
-        run_at=_now(message),
-        retry=None,
-        type=message.type,
-        source=message.source,
-        key=message.key,
-        payload=message.payload,
-        headers=_json(message),
-        occurred_at=_now(message),
-        message_generation=message.generation,
-    )
-
-
-def _now(message: NewMessage) -> datetime:
-    # For people: nothing is decided by it.
-    return message.occurred_at or datetime.now(UTC)
-
-
-def _json(message: NewMessage) -> str:
-    return orjson.dumps(message.headers).decode() if message.headers else "{}"

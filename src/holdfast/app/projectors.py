@@ -8,26 +8,21 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 from uuid import UUID
 
-import orjson
-
 from holdfast.core.change import Deliver, Discard
 from holdfast.core.decide import budget, decide
 from holdfast.core.errors import NotFound, RebuildStopped, Refused, TerminalError
 from holdfast.core.events.event import NewerVersion
-from holdfast.core.failures.classify import Verdict
-from holdfast.core.failures.report import report
-from holdfast.core.identity import delivery_id
 from holdfast.core.message import Message
-from holdfast.core.outcome import Failed, Outcome, Succeeded, error_of
-from holdfast.core.redaction.redact import hidden, hiding
+from holdfast.core.outcome import error_of
+from holdfast.core.redaction.redact import hiding
 from holdfast.engine.context import IDLE_TIMEOUT, Context
-from holdfast.engine.executor import RolledBack
 from holdfast.engine.handler import Handler, Kind
-from holdfast.engine.invocation import RunResult, invoke
+from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.options import instance_id
+from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.threads import Threads
 from holdfast.projections.rebuild import LEASE, Rebuild, RebuildProgress, Rebuilt, Subject
-from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.deliveries.settle import Hold
 from holdfast.stores.event_log.log import Wanted
 from holdfast.stores.event_log.projection import Place, checkpoint, reached
 from holdfast.stores.operation import Operation
@@ -162,13 +157,15 @@ class _Silent:
 class _RebuildContext(Context):
     """An event of the past as its handler sees it: completing it moves the rebuild on, in the same transaction."""
 
-    __slots__ = ("_lease", "_place")
+    __slots__ = ("_lease", "place")
 
     rebuilding = True
 
-    def __init__(self, claimed: Claimed, store: Store, attempts: int, place: Place, lease: timedelta) -> None:
-        super().__init__(claimed, place.held.owner, store, _Silent(), attempts)
-        self._place, self._lease = place, lease
+    def __init__(
+        self, invocation: MessageInvocation, store: Store, attempts: int, place: Place, lease: timedelta
+    ) -> None:
+        super().__init__(invocation, place.held.owner, store, _Silent(), attempts)
+        self.place, self._lease = place, lease
 
     def _completion(self, key: str | None) -> Operation[None]:
         if key is not None:
@@ -176,7 +173,7 @@ class _RebuildContext(Context):
                 f"projector {self.consumer} completes with key=, which a rebuild cannot tell from the first time; "
                 "complete without it"
             )
-        return checkpoint(self._place, self._lease, IDLE_TIMEOUT)
+        return checkpoint(self.place, self._lease, IDLE_TIMEOUT)
 
 
 class _Applying:
@@ -187,6 +184,7 @@ class _Applying:
         # It was all seen before; that must not keep it from being applied.
         self._handler = replace(handler, dedupe=None)
         self._threads = Threads("holdfast-rebuild")
+        self._runner = Runner(app.rules, app._bound_to.window, self._threads, self._claim_state)
 
     def close(self) -> None:
         self._threads.close()
@@ -200,71 +198,37 @@ class _Applying:
             return await self._apply(message, place)
 
     async def _apply(self, message: Message, place: Place) -> bool:
-        policy, attempt = self._handler.retry, 1
+        handler, policy, attempt = self._handler, self._handler.retry, 1
         while True:
-            claimed = _claimed(self._handler, message, place, attempt)
-            context = _RebuildContext(claimed, self._app.store, budget(claimed, policy), place, self._lease)
-            run = await invoke(
-                self._handler, claimed, context, self._app.rules, self._threads, self._app._bound_to.window
+            invocation = MessageInvocation.of(
+                message, handler.name, handler.queue, attempts=attempt, fence=place.held.fence
             )
+            context = _RebuildContext(invocation, self._app.store, budget(invocation, policy), place, self._lease)
+            run = await self._runner.run(handler, context)
             if run.thread is not None:
-                # Nothing can stop it, and the next run must not meet it.
+                # Nothing can stop it, and the next run must not overlap with it.
                 await asyncio.wait({run.thread})
-            outcome = run.outcome
-            if context.completing:
-                cursor, _ = await self._app.store.run(reached(place.held))
-                if cursor == place.reached:
-                    return True
-                outcome = _undone(run)
-            change = decide(claimed, outcome, policy, random.random())  # noqa: S311
+            if run.claim_state is Hold.SETTLED:
+                return True
+            change = decide(invocation, run.outcome, policy, random.random())  # noqa: S311
             if isinstance(change, Deliver | Discard):
                 return False
             delay = getattr(change, "delay", None)
             if delay is None or isinstance(run.error, NewerVersion) or attempt >= policy.attempts:
-                raise RebuildStopped(place.held.name, message.id, _problem(outcome, run))
+                raise RebuildStopped(place.held.name, message.id, _problem(run))
             await asyncio.sleep(min(delay, _LONGEST_WAIT).total_seconds())
             attempt += 1
 
-
-def _undone(run: RunResult) -> Outcome:
-    if not isinstance(run.outcome, Succeeded):
-        return run.outcome
-    why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
-    return Failed(report(why, hidden()), Verdict.retry())
+    async def _claim_state(self, context: "_RebuildContext") -> Hold:
+        cursor, _ = await self._app.store.run(reached(context.place.held))
+        return Hold.SETTLED if cursor == context.place.reached else Hold.MINE
 
 
-def _problem(outcome: Outcome, run: RunResult) -> str:
-    error = error_of(outcome)
+def _problem(run: FinishedRun) -> str:
+    error = error_of(run.outcome)
     if error is not None:
         return f"{error.type}: {error.message}"
-    return f"it ended as {outcome.name}" + (f" ({type(run.error).__name__})" if run.error is not None else "")
-
-
-def _claimed(handler: Handler, message: Message, place: Place, attempt: int) -> Claimed:
-    """An event of the past in the shape in which handlers get their work."""
-    return Claimed(
-        id=delivery_id(message.id, handler.name),
-        message_id=message.id,
-        consumer=handler.name,
-        queue=handler.queue,
-        priority=handler.priority,
-        generation=message.generation,
-        attempts=attempt,
-        max_attempts=None,
-        fence=place.held.fence,
-        holds=0,
-        expiries=0,
-        suspect=False,
-        run_at=message.occurred_at,
-        retry=None,
-        type=message.type,
-        source=message.source,
-        key=message.key,
-        payload=message.payload,
-        headers=orjson.dumps(dict(message.headers)).decode(),
-        occurred_at=message.occurred_at,
-        message_generation=message.generation,
-    )
+    return f"it ended as {run.outcome.name}" + (f" ({type(run.error).__name__})" if run.error is not None else "")
 
 
 def projector_names(handlers: Iterable[Handler]) -> list[str]:

@@ -5,11 +5,8 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-
-import orjson
 
 from holdfast._log import get_logger
 from holdfast.app.commit_watch import CommitWatch
@@ -18,15 +15,14 @@ from holdfast.app.redaction import DeclaredRedactions
 from holdfast.app.router import Reaction
 from holdfast.core.events import payload
 from holdfast.core.events.pattern import matches
-from holdfast.core.identity import delivery_id
-from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage
+from holdfast.core.message import DEFAULT_QUEUE, NewMessage
 from holdfast.core.redaction.redact import hiding
 from holdfast.core.telemetry.correlation import correlate
 from holdfast.engine.context import Context, Publisher
+from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.log_fields import error_fields, loggable
 from holdfast.engine.threads import Threads
 from holdfast.produce.commit import after_commit
-from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.messages.publish import Messages, Published, Unmade
 from holdfast.stores.protocol import Store
 
@@ -130,32 +126,5 @@ class Reactions:
         )
         if not reaction.takes_context:
             return (body,)
-        return (Context(_as_claimed(reaction, message), "in-process", self._store, self._publisher, 1), body)
-
-
-def _as_claimed(reaction: Reaction, message: NewMessage) -> Claimed:
-    name = reaction.function.__name__
-    now = datetime.now(UTC)
-    return Claimed(
-        id=delivery_id(message.id, name),
-        message_id=message.id,
-        consumer=name,
-        queue=DEFAULT_QUEUE,
-        priority=DEFAULT_PRIORITY,
-        generation=message.generation,
-        attempts=1,
-        max_attempts=1,
-        fence=0,
-        holds=0,
-        expiries=0,
-        suspect=False,
-        run_at=now,
-        retry=None,
-        type=message.type,
-        source=message.source,
-        key=message.key,
-        payload=message.payload,
-        headers=orjson.dumps(dict(message.headers)).decode(),
-        occurred_at=message.occurred_at or now,
-        message_generation=message.generation,
-    )
+        invocation = MessageInvocation.of(message, reaction.function.__name__, DEFAULT_QUEUE)
+        return (Context(invocation, "in-process", self._store, self._publisher, 1), body)

@@ -28,7 +28,6 @@ from holdfast.engine.alert import DeadLetterAlert
 from holdfast.engine.context import IDLE_TIMEOUT, Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions, instance_id
-from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.messages.intake import forget_handled, report_intake, take_in_completing
 from holdfast.stores.messages.publish import Fanout
 
@@ -92,12 +91,12 @@ def broker_source(
     )
 
 
-async def reprocess_raw(router: "Router", name: str, context: Context, claimed: Claimed) -> None:
+async def reprocess_raw(router: "Router", name: str, context: Context) -> None:
     """Reads a record anew that was kept raw: stored as a message, if it is absent, as the raw one is done."""
     app = router._bound()
     decoder, record = (
         _decoder(app, app.handlers[name], app.broker_sources[name]),
-        record_of(payload.decode(claimed.payload)),
+        record_of(payload.decode(context.invocation.payload)),
     )
     message = decoder.message(record)
     if message is None:

@@ -66,9 +66,9 @@ def budget(delivery: Counted, policy: RetryPolicy) -> int:
     return policy.attempts if delivery.max_attempts is None else delivery.max_attempts
 
 
-def suspect_after(delivery: Counted) -> bool:
-    """Say whether `delivery`, its last expiry counted, must run alone: its workers keep dying."""
-    return delivery.expiries >= SUSPECT_EXPIRIES
+def suspect_after(expiries: int) -> bool:
+    """Say whether a delivery with this many expired leases must run alone: its workers keep dying."""
+    return expiries >= SUSPECT_EXPIRIES
 
 
 def _failed(delivery: Counted, outcome: Failed, policy: RetryPolicy, random: float) -> Change:

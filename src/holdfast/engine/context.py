@@ -8,9 +8,9 @@ from uuid import UUID
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
 from holdfast.core.key import check_key
+from holdfast.engine.invocation import Invocation
 from holdfast.stores.connections.binding import join, join_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
-from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.deliveries.dedupe import is_rerun
 from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.operation import Operation
@@ -35,7 +35,6 @@ class Context:
 
     __slots__ = (
         "_by_key",
-        "_claimed",
         "_idle_timeout",
         "_keep_run",
         "_max_attempts",
@@ -46,6 +45,7 @@ class Context:
         "completing",
         "detail",
         "headers",
+        "invocation",
     )
 
     rebuilding = False
@@ -53,7 +53,7 @@ class Context:
 
     def __init__(
         self,
-        claimed: Claimed,
+        invocation: Invocation,
         worker: str,
         store: Store,
         publisher: Publisher | None,
@@ -64,12 +64,12 @@ class Context:
         idle_timeout: timedelta = IDLE_TIMEOUT,
     ) -> None:
         self._keep_run, self._by_key, self._idle_timeout = keep_run, by_key, idle_timeout
-        self._claimed = claimed
+        self.invocation = invocation
         self._worker = worker
         self._store = store
         self._publisher = publisher
         self._max_attempts = max_attempts
-        self.headers: Mapping[str, str] = claimed.correlation
+        self.headers: Mapping[str, str] = invocation.correlation
         self.completing = False
         """Set once `complete` was called: then the store, not the handler's return, says how it ended."""
         self.already_handled = False
@@ -85,20 +85,20 @@ class Context:
     @property
     def claim(self) -> Claim:
         """The right to settle this delivery, as long as its fence is the row's."""
-        return Claim(self._claimed.id, self._worker, self._claimed.fence)
+        return Claim(self.invocation.id, self._worker, self.invocation.fence)
 
     @property
     def delivery_id(self) -> UUID:
-        return self._claimed.id
+        return self.invocation.id
 
     @property
     def message_id(self) -> UUID:
         """Stable through every retry and replay: the id to hand to the outside world."""
-        return self._claimed.message_id
+        return self.invocation.message_id
 
     @property
     def attempt(self) -> int:
-        return self._claimed.attempts
+        return self.invocation.attempts
 
     @property
     def max_attempts(self) -> int:
@@ -106,35 +106,35 @@ class Context:
 
     @property
     def type(self) -> str:
-        return self._claimed.type
+        return self.invocation.type
 
     @property
     def source(self) -> str:
-        return self._claimed.source
+        return self.invocation.source
 
     @property
     def key(self) -> str | None:
-        return self._claimed.key
+        return self.invocation.key
 
     @property
     def consumer(self) -> str:
-        return self._claimed.consumer
+        return self.invocation.consumer
 
     @property
     def queue(self) -> str:
-        return self._claimed.queue
+        return self.invocation.queue
 
     @property
     def generation(self) -> int:
-        return self._claimed.generation
+        return self.invocation.generation
 
     @property
     def occurred_at(self) -> datetime:
-        return self._claimed.occurred_at
+        return self.invocation.occurred_at
 
     @property
     def fence(self) -> int:
-        return self._claimed.fence
+        return self.invocation.fence
 
     async def complete(self, *, conn: Any, key: str | None = None) -> None:
         """Marks this delivery delivered in the handler's own transaction: effect and outcome commit together.

@@ -10,8 +10,8 @@ from holdfast.core.redaction.redact import Redactor
 from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Publisher
 from holdfast.engine.handler import Handler
-from holdfast.engine.invocation import DedupeWindow
 from holdfast.engine.meter import Meter
+from holdfast.engine.runner import DedupeWindow
 from holdfast.engine.tracing import Tracing
 from holdfast.stores.protocol import Store
 

@@ -1,22 +1,18 @@
 """One attempt: running a claimed delivery, finding out how it ended, and handing its settlement lease_lost."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 
 import orjson
 
 from holdfast._log import get_logger
 from holdfast.core.change import Deliver
 from holdfast.core.decide import budget
-from holdfast.core.delivery import Claim
-from holdfast.core.errors import ConfigurationError, HoldfastError, StoreUnavailable
+from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.failures.classify import Verdict
 from holdfast.core.failures.report import report
-from holdfast.core.outcome import Failed, Outcome, Released, Succeeded
+from holdfast.core.outcome import Failed, Outcome, Released
 from holdfast.core.redaction.redact import hidden, hide_from_here, scrub
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.trace_context import TRACEPARENT
@@ -24,14 +20,13 @@ from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.context import Context
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.handler import Handler
-from holdfast.engine.invocation import RunResult, invoke
 from holdfast.engine.log_fields import delivery_fields, error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
+from holdfast.engine.runner import Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.engine.threads import Threads
-from holdfast.engine.tracing import traced
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
 from holdfast.stores.deliveries.settle import Hold, ownership, unlocked
 from holdfast.stores.queries.query import first_trace
@@ -39,10 +34,6 @@ from holdfast.stores.queries.query import first_trace
 log = get_logger("holdfast.worker")
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
-
-
-class RolledBack(HoldfastError):
-    """A handler called `ctx.complete` and returned, but its transaction did not commit."""
 
 
 class DeliveryExecutor:
@@ -65,6 +56,14 @@ class DeliveryExecutor:
         self._deps, self._store, self._worker, self._lease = deps, deps.store, worker, lease
         self._settler, self._settlements, self._lease_lost = settler, settlements, lease_lost
         self._threads = Threads("holdfast-handler")
+        self._runner = Runner(
+            deps.rules,
+            deps.window,
+            self._threads,
+            self._claim_state,
+            deps.tracing,
+            lambda id: self._store.run(first_trace(id)),
+        )
         self._blocker = ConsumerBlocker(self._store, worker, deps.probes, self._threads, hold_back)
         self._payloads = LargePayloads(self._store)
 
@@ -132,42 +131,26 @@ class DeliveryExecutor:
             by_key=handler.by_key,
             idle_timeout=self._lease,
         )
-        started = time.monotonic()
-        trace = None
-        if self._deps.tracing.on:
-            run, first = partial(self._invoke, handler, loaded, context, task), first_trace(claimed.id)
-            ended, trace = await traced(self._deps.tracing, claimed, run, partial(self._store.run, first))
-        else:
-            ended = await self._invoke(handler, loaded, context, task)
-        elapsed = time.monotonic() - started
-        outcome = await self._stored_outcome(claimed, ended, elapsed) if context.completing else ended.outcome
-        if outcome is not None and context.already_handled:
-            log.info("already handled", **delivery_fields(claimed))
-            outcome = Succeeded()
-        if outcome is not None:
-            detail = context.detail if trace is None else {**(context.detail or {}), TRACEPARENT: trace}
-            await self._settle(claimed, handler, policy, outcome, elapsed, detail)
-        else:
+        run = await self._runner.run(handler, context, task)
+        if run.claim_state is Hold.SETTLED:
+            self._deps.meter.settled(claimed, Deliver.name, run.elapsed)
+            if run.error is not None:
+                log.warning("handler raised after completion", **delivery_fields(claimed) | error_fields(run.error))
             await self._blocker.ended(claimed, None)
-        if ended.thread is not None:
-            # Nothing can stop it, so its slot is not free: what runs at once stays bounded.
-            await asyncio.wait({ended.thread})
-
-    async def _invoke(
-        self, handler: Handler, claimed: Claimed, context: Context, task: "asyncio.Task[None]"
-    ) -> RunResult:
-        try:
-            ended = await invoke(handler, claimed, context, self._deps.rules, self._threads, self._deps.window)
-        except asyncio.CancelledError as cancelled:
-            # Unless the worker did it, the handler let a cancellation of its own escape.
-            ended = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
-        if task.cancelling():
-            while task.cancelling():
-                task.uncancel()
-            # Whatever a handler makes of being cut off, it is no failure of its own.
-            if isinstance(ended.outcome, Failed):
-                return replace(ended, outcome=Released(started=True))
-        return ended
+        elif run.claim_state is Hold.LOST:
+            self._deps.meter.lost(claimed)
+            log.warning("lease lost", **delivery_fields(claimed) | {"worker": self._worker})
+            await self._blocker.ended(claimed, None)
+        else:
+            if context.already_handled:
+                log.info("already handled", **delivery_fields(claimed))
+            detail = (
+                context.detail if run.traceparent is None else {**(context.detail or {}), TRACEPARENT: run.traceparent}
+            )
+            await self._settle(claimed, handler, policy, run.outcome, run.elapsed, detail)
+        if run.thread is not None:
+            # Nothing can stop it, so its slot is not free: the number of concurrent runs stays bounded.
+            await asyncio.wait({run.thread})
 
     async def _settle(
         self,
@@ -186,40 +169,21 @@ class DeliveryExecutor:
         self._settler.add(ack)
         await self._blocker.ended(claimed, change)
 
-    async def _stored_outcome(self, claimed: Claimed, ended: RunResult, elapsed: float) -> Outcome | None:
-        """How a delivery stands that its handler completed by itself; none when there is nothing left to settle."""
-        match await self._claim_state(claimed):
-            case Hold.SETTLED:
-                self._deps.meter.settled(claimed, Deliver.name, elapsed)
-                if ended.error is not None:
-                    log.warning(
-                        "handler raised after completion", **delivery_fields(claimed) | error_fields(ended.error)
-                    )
-                return None
-            case Hold.LOST:
-                self._deps.meter.lost(claimed)
-                known = delivery_fields(claimed) | {"worker": self._worker}
-                log.warning("lease lost", **known)
-                return None
-            case Hold.MINE if isinstance(ended.outcome, Succeeded):
-                why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
-                return Failed(report(why), Verdict.retry())
-            case _:
-                return ended.outcome
-
-    async def _claim_state(self, claimed: Claimed) -> Hold:
-        claim, pause = Claim(claimed.id, self._worker, claimed.fence), _SHORTEST_PAUSE
+    async def _claim_state(self, context: Context) -> Hold:
+        """Waits until it is known whether the handler's transaction committed."""
+        claim, pause = context.claim, _SHORTEST_PAUSE
         while not self._lease_lost.is_set():
             try:
-                hold = (await self._store.run(ownership([claim])))[claimed.id]
-                if hold is not Hold.MINE:
-                    return hold
-                # A handler may leave its transaction open, for instance in a thread that timed out. Until that
-                # has ended nobody knows, and a settlement would only queue up behind it, with all the others.
-                if claimed.id in await self._store.run(unlocked([claimed.id])):
-                    return (await self._store.run(ownership([claim])))[claimed.id]
+                state = (await self._store.run(ownership([claim])))[claim.delivery_id]
+                if state is not Hold.MINE:
+                    return state
+                # A handler may leave its transaction open, for instance in a thread that timed out. Until the transaction
+                # ends its result is unknown, and a settlement would wait for its lock, with all the others.
+                if claim.delivery_id in await self._store.run(unlocked([claim.delivery_id])):
+                    return (await self._store.run(ownership([claim])))[claim.delivery_id]
             except StoreUnavailable as error:
-                log.warning("store unavailable", **delivery_fields(claimed) | {"task": "confirm", "error": str(error)})
+                known = delivery_fields(context.invocation)
+                log.warning("store unavailable", **known | {"task": "confirm", "error": str(error)})
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
         return Hold.LOST

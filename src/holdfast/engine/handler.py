@@ -14,8 +14,8 @@ from holdfast.core.events.event import EventType, has_fields, is_typed_dict, ver
 from holdfast.core.failures.classify import Rules
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
+from holdfast.engine.invocation import Invocation
 from holdfast.engine.parameters import Parameters
-from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.messages.registry import Declaration, Subscription
 
 
@@ -49,8 +49,8 @@ class Handler:
     takes_context: bool = False
     dedupe: timedelta | None = None
     parameters: Parameters | None = None
-    reprocess_raw: Callable[[Context, Claimed], Awaitable[None]] | None = None
-    """Reads a broker's record anew that was kept raw, and completes its delivery."""
+    reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
+    """Decodes a stored raw broker record again, and completes its delivery."""
     by_key: bool = False
     """Whether `ctx.complete` records the message's own key: it may be run without a delivery as well."""
     reset: Callable[[Any], object] | None = None
@@ -68,13 +68,13 @@ class Handler:
     def subscriptions(self) -> list[Subscription]:
         return [Subscription(pattern, self.name, self.from_start) for pattern in self.patterns]
 
-    def arguments(self, claimed: Claimed) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, run: Invocation) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The payload as this function takes it, checked: what does not fit raises and is dead."""
         if self.parameters is None:
             if self.event is None:
-                return (payload.decode(claimed.payload),), {}
-            return (self.event.read(claimed.payload, version_of(claimed.correlation)),), {}
-        return (), self.parameters.read(claimed.payload)
+                return (payload.decode(run.payload),), {}
+            return (self.event.read(run.payload, version_of(run.correlation)),), {}
+        return (), self.parameters.read(run.payload)
 
 
 def check_function(what: str, function: Callable[..., Any]) -> None:

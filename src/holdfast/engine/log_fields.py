@@ -1,26 +1,26 @@
-"""What every log line about a delivery carries."""
+"""Fields of every log line about a run or an error."""
 
 from holdfast.core.failures.report import report
 from holdfast.core.redaction.redact import hidden
 from holdfast.core.telemetry.log_fields import loggable
-from holdfast.stores.deliveries.claim import Claimed
+from holdfast.engine.invocation import Invocation
 
 __all__ = ["delivery_fields", "error_fields", "loggable"]
 
 
-def delivery_fields(claimed: Claimed) -> dict[str, object]:
-    """The correlation ids of a delivery's message and what it is itself; no header can hide what is ours."""
-    known = loggable(claimed.correlation) | {
-        "event_id": str(claimed.message_id),
-        "delivery_id": str(claimed.id),
-        "event_type": claimed.type,
-        "source": claimed.source,
-        "consumer": claimed.consumer,
-        "queue": claimed.queue,
-        "attempt": claimed.attempts,
+def delivery_fields(run: Invocation) -> dict[str, object]:
+    """The fields of a run, with the correlation ids of its message; a header cannot replace a field."""
+    known = loggable(run.correlation) | {
+        "event_id": str(run.message_id),
+        "delivery_id": str(run.id),
+        "event_type": run.type,
+        "source": run.source,
+        "consumer": run.consumer,
+        "queue": run.queue,
+        "attempt": run.attempts,
     }
-    if claimed.key is not None:
-        known["idempotency_key"] = claimed.key
+    if run.key is not None:
+        known["idempotency_key"] = run.key
     return known
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from holdfast._log import get_logger
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample
+from holdfast.engine.invocation import Invocation
 from holdfast.engine.log_fields import error_fields
 from holdfast.stores.deliveries.claim import Claimed
 
@@ -78,27 +79,27 @@ class Meter:
         for (queue, consumer), count in Counter([(claim.queue, claim.consumer) for claim in claims]).items():
             self._of(queue, consumer).claims += count
 
-    def settled(self, claimed: Claimed, operation: str, elapsed: float | None) -> None:
+    def settled(self, run: Invocation, operation: str, elapsed: float | None) -> None:
         """What became of a run is durable."""
-        series = self._series.get((claimed.queue, claimed.consumer)) or self._of(claimed.queue, claimed.consumer)
+        series = self._series.get((run.queue, run.consumer)) or self._of(run.queue, run.consumer)
         series.operations[operation] = series.operations.get(operation, 0) + 1
         if elapsed is not None:
             series.run.add(elapsed)
-        held, begun = None, self._begun.pop(id(claimed), None)
+        held, begun = None, self._begun.pop(id(run), None)
         if begun is not None:
             series.held.add(held := time.monotonic() - begun)
         for observer in self._observers:
             try:
-                observer(claimed.queue, claimed.consumer, operation, elapsed, held)
+                observer(run.queue, run.consumer, operation, elapsed, held)
             except Exception as error:  # noqa: BLE001
                 # It is told of nothing more: what settles deliveries must not stumble over who counts them.
                 self._observers = [one for one in self._observers if one is not observer]
                 log.warning("metrics observer removed", **error_fields(error))
 
-    def lost(self, claimed: Claimed) -> None:
+    def lost(self, run: Invocation) -> None:
         """What became of a run was refused: somebody else owns it by now."""
-        self._begun.pop(id(claimed), None)
-        self._of(claimed.queue, claimed.consumer).lost += 1
+        self._begun.pop(id(run), None)
+        self._of(run.queue, run.consumer).lost += 1
 
     def published(self, count: int) -> None:
         """So many messages were written; their transaction may still roll back. Safe from any thread."""

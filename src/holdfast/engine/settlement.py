@@ -13,11 +13,11 @@ from holdfast.core.failures.report import ErrorReport
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
+from holdfast.engine.invocation import Invocation
 from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.meter import Meter
 from holdfast.engine.repeats import Write
 from holdfast.engine.settler import Ack
-from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.deliveries.settle import Settlement
 
 log = get_logger("holdfast.worker")
@@ -33,7 +33,7 @@ class SettlementBuilder:
 
     def build(
         self,
-        claimed: Claimed,
+        claimed: Invocation,
         outcome: Outcome,
         policy: RetryPolicy,
         elapsed: float | None = None,
@@ -57,13 +57,13 @@ class SettlementBuilder:
             error=error,
             elapsed=None if elapsed is None else timedelta(seconds=elapsed),
             expired=expired,
-            suspect=expired and suspect_after(claimed._replace(expiries=claimed.expiries + 1)),
+            suspect=expired and suspect_after(claimed.expiries + 1),
             keep_run=keep_run and isinstance(change, Deliver),
             detail=detail,
         )
         return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed), lost)
 
-    def take_over(self, claimed: Claimed, policy: RetryPolicy) -> tuple[Change, Ack]:
+    def take_over(self, claimed: Invocation, policy: RetryPolicy) -> tuple[Change, Ack]:
         """What becomes of a delivery whose worker died."""
         known = delivery_fields(claimed) | {"worker": self._worker}
         self._log(log.warning, "lease expired", None, known)
@@ -71,7 +71,7 @@ class SettlementBuilder:
 
     def _written(
         self,
-        claimed: Claimed,
+        claimed: Invocation,
         change: Change,
         error: ErrorReport | None,
         policy: RetryPolicy,
@@ -124,7 +124,7 @@ class SettlementBuilder:
         mark = "" if error is None else error.fingerprint
         self._alerts.repeats.log(write, event, str(known["consumer"]), mark, known)
 
-    def _lost(self, claimed: Claimed, outcome: Outcome) -> None:
+    def _lost(self, claimed: Invocation, outcome: Outcome) -> None:
         self._meter.lost(claimed)
         known = delivery_fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
         self._log(log.warning, "lease lost", None, known)
@@ -146,7 +146,7 @@ def _next_attempt(delay: timedelta | None, until: datetime | None = None) -> dic
 
 
 def _alert(
-    claimed: Claimed, error: ErrorReport | None, max_attempts: int, known: Mapping[str, object]
+    claimed: Invocation, error: ErrorReport | None, max_attempts: int, known: Mapping[str, object]
 ) -> DeadLetterAlert:
     return DeadLetterAlert(
         event_id=claimed.message_id,

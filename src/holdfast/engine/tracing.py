@@ -16,9 +16,8 @@ from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.core.outcome import Failed, Outcome
 from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
-from holdfast.engine.invocation import RunResult
+from holdfast.engine.invocation import Invocation, RunResult
 from holdfast.engine.log_fields import error_fields
-from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.messages.publish import Messages, Unmade
 
 log = get_logger("holdfast.worker")
@@ -79,13 +78,13 @@ class Tracing:
             yield messages if span is None else _carrying(messages, _injected(span))
 
     @contextmanager
-    def consuming(self, claimed: Claimed, first: str | None) -> Iterator["Consumed"]:
+    def consuming(self, run: Invocation, first: str | None) -> Iterator["Consumed"]:
         """A span around a run. `first` is the traceparent of the first attempt, if this is another."""
         from opentelemetry.context import Context
         from opentelemetry.trace import Link, SpanKind, get_current_span
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        headers = claimed.correlation
+        headers = run.correlation
         context = TraceContextTextMapPropagator().extract(
             {name: headers[name] for name in (TRACEPARENT, TRACESTATE) if name in headers}, Context()
         )
@@ -95,13 +94,13 @@ class Tracing:
             context = Context()
         if first is not None:
             earlier = TraceContextTextMapPropagator().extract({TRACEPARENT: first}, Context())
-            why = "replay" if claimed.attempts == 1 else "retry"
+            why = "replay" if run.attempts == 1 else "retry"
             links.append(Link(get_current_span(earlier).get_span_context(), {"holdfast.link": why}))
         with self._tracer.start_as_current_span(
-            f"process {claimed.type}",
+            f"process {run.type}",
             context=context,
             kind=SpanKind.CONSUMER,
-            attributes=_consumed(claimed),
+            attributes=_consumed(run),
             links=links,
             record_exception=False,
             set_status_on_exception=False,
@@ -131,8 +130,8 @@ class Consumed:
 
 async def traced(
     tracing: Tracing,
-    claimed: Claimed,
-    run: Callable[[], Awaitable[RunResult]],
+    run: Invocation,
+    call: Callable[[], Awaitable[RunResult]],
     first: Callable[[], Awaitable[str | None]] | None = None,
 ) -> tuple[RunResult, str | None]:
     """Runs a delivery within its span, if there are spans; returns the span's traceparent with how it ended.
@@ -140,14 +139,14 @@ async def traced(
     `first` finds the first attempt's; it is asked only where there may have been one.
     """
     if not tracing.on:
-        return await run(), None
-    earlier = await _asked(first) if first is not None and claimed.fence > 1 else None
-    with _harmless(tracing.consuming(claimed, earlier)) as span:
+        return await call(), None
+    earlier = await _asked(first) if first is not None and run.fence > 1 else None
+    with _harmless(tracing.consuming(run, earlier)) as span:
         if span is None:
-            return await run(), None
+            return await call(), None
         trace = read_traceparent(span.traceparent)
         with bound_contextvars(**({} if trace is None else {"trace_id": trace.trace_id})):
-            ended = await run()
+            ended = await call()
         try:
             span.ended(ended.outcome)
         except Exception as error:  # noqa: BLE001
@@ -214,20 +213,20 @@ def _published(messages: Messages) -> dict[str, Any]:
     }
 
 
-def _consumed(claimed: Claimed) -> dict[str, Any]:
+def _consumed(run: Invocation) -> dict[str, Any]:
     known: dict[str, Any] = {
         **_SYSTEM,
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
-        "messaging.destination.name": claimed.type,
-        "messaging.consumer.group.name": claimed.consumer,
-        "messaging.message.id": str(claimed.message_id),
-        "holdfast.delivery_id": str(claimed.id),
-        "holdfast.queue": claimed.queue,
-        "holdfast.source": claimed.source,
-        "holdfast.attempt": claimed.attempts,
+        "messaging.destination.name": run.type,
+        "messaging.consumer.group.name": run.consumer,
+        "messaging.message.id": str(run.message_id),
+        "holdfast.delivery_id": str(run.id),
+        "holdfast.queue": run.queue,
+        "holdfast.source": run.source,
+        "holdfast.attempt": run.attempts,
     }
-    if request := claimed.correlation.get("request_id"):
+    if request := run.correlation.get("request_id"):
         known["messaging.message.conversation_id"] = request
     return known
 

@@ -1,0 +1,300 @@
+"""Runs a handler once: correlation, dedupe, time-out, trace, classification. Nothing here writes.
+
+Three callers complete a run in different ways: the executor settles a delivery, a direct consumer acknowledges a broker
+record or stores its failure, and a rebuild moves its checkpoint.
+"""
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar, Token
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from structlog.contextvars import STRUCTLOG_KEY_PREFIX, bind_contextvars, reset_contextvars
+
+from holdfast._log import get_logger
+from holdfast.core.errors import ConfigurationError, HoldfastError, Signal, StoreUnavailable
+from holdfast.core.events.event import NewerVersion
+from holdfast.core.failures.classify import Rules
+from holdfast.core.failures.report import report
+from holdfast.core.failures.verdict import Verdict
+from holdfast.core.message import RAW_TYPE
+from holdfast.core.outcome import Failed, Outcome, Released, Snoozed, Succeeded, outcome_of
+from holdfast.core.redaction.redact import hidden
+from holdfast.core.telemetry.correlation import leave, resume
+from holdfast.engine.context import Context
+from holdfast.engine.handler import Handler
+from holdfast.engine.invocation import Invocation, RunResult, Thread
+from holdfast.engine.log_fields import delivery_fields, loggable
+from holdfast.engine.threads import Threads
+from holdfast.engine.tracing import Tracing, traced
+from holdfast.stores.deliveries.dedupe import window_key
+from holdfast.stores.deliveries.settle import Hold
+
+log = get_logger("holdfast.worker")
+
+NEWER_VERSION_DELAY = timedelta(seconds=30)
+
+
+C = TypeVar("C", bound=Context)
+
+
+class RolledBack(HoldfastError):
+    """A handler called `ctx.complete` and returned, but its transaction did not commit."""
+
+
+class HandlerTimeout(TimeoutError):
+    """A handler ran longer than its time-out. `thread` is set if it still runs, because nothing can stop it."""
+
+    def __init__(self, handler: Handler, thread: Thread | None = None) -> None:
+        assert handler.timeout is not None
+        super().__init__(f"{handler.name} ran longer than its time-out of {handler.timeout.total_seconds():g} s")
+        self.thread = thread
+
+
+_SUCCEEDED = RunResult(Succeeded())
+_FIELDS = ("event_id", "event_type", "source", "consumer", "queue", "attempt")
+
+
+class DedupeWindow(Protocol):
+    """What was done a short while ago; the app gives it."""
+
+    async def seen(self, consumer: str, key: str) -> bool: ...
+
+    async def record(self, consumer: str, key: str, window: timedelta) -> None: ...
+
+
+class FinishedRun(NamedTuple):
+    """A run with its final outcome. `claim_state` is set if the handler called `ctx.complete`; SETTLED means it committed."""
+
+    outcome: Outcome
+    error: BaseException | None
+    thread: Thread | None
+    claim_state: Hold | None
+    elapsed: float
+    traceparent: str | None
+
+
+class Runner(Generic[C]):
+    """Runs handlers. `claim_state` finds out whether a transaction that called `ctx.complete` has committed."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        window: DedupeWindow,
+        threads: Threads,
+        claim_state: Callable[[C], Awaitable[Hold]],
+        tracing: Tracing | None = None,
+        first_trace: Callable[[UUID], Awaitable[str | None]] | None = None,
+    ) -> None:
+        self._rules, self._window, self._threads, self._claim_state = rules, window, threads, claim_state
+        self._tracing, self._first_trace = tracing, first_trace
+
+    async def run(self, handler: Handler, context: C, task: "asyncio.Task[None] | None" = None) -> FinishedRun:
+        """Runs the handler once. With `task`, the worker's slot, a cancellation is an outcome: the delivery is released."""
+        started = time.monotonic()
+        trace = None
+        if self._tracing is not None and self._tracing.on:
+            run = context.invocation
+            first = None if self._first_trace is None else partial(self._first_trace, run.id)
+            result, trace = await traced(self._tracing, run, partial(self._invoke, handler, context, task), first)
+        else:
+            result = await self._invoke(handler, context, task)
+        elapsed = time.monotonic() - started
+        outcome, state = result.outcome, None
+        if context.completing:
+            state = await self._claim_state(context)
+            if state is Hold.SETTLED or (context.already_handled and state is Hold.MINE):
+                outcome = Succeeded()
+            elif state is Hold.MINE and isinstance(outcome, Succeeded):
+                why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
+                outcome = Failed(report(why, hidden()), Verdict.retry())
+        return FinishedRun(outcome, result.error, result.thread, state, elapsed, trace)
+
+    async def _invoke(self, handler: Handler, context: C, task: "asyncio.Task[None] | None") -> RunResult:
+        try:
+            result = await _invoke(handler, context, self._rules, self._threads, self._window)
+        except asyncio.CancelledError as cancelled:
+            if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
+                raise
+            # Unless the worker cancelled the slot, the handler let a cancellation of its own call escape.
+            result = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
+        if task is not None and task.cancelling():
+            while task.cancelling():
+                task.uncancel()
+            # How a handler reacts to its cancellation does not count as its failure.
+            if isinstance(result.outcome, Failed):
+                return replace(result, outcome=Released(started=True))
+        return result
+
+
+async def _invoke(
+    handler: Handler, context: Context, app_rules: Rules, threads: Threads, window: DedupeWindow
+) -> RunResult:
+    """Calls the handler and classifies how it ended. Cancellation is passed on: it is no outcome.
+
+    A plain function runs in a thread. Nothing can stop the thread when it times out: its fence is void once the outcome
+    is settled, and its late result changes nothing.
+    """
+    carried, surrounding = _correlate(context), sys.exception()
+    try:
+        result = await _once(handler, context, threads, window)
+        if isinstance(result, type) and issubclass(result, Signal):
+            raise ConfigurationError(
+                f"{handler.kind} {handler.name} returned the class {result.__name__}; return an instance of it"
+            )
+        if inspect.iscoroutine(result):
+            result.close()
+            raise ConfigurationError(
+                f"{handler.kind} {handler.name} returned a coroutine that was not awaited, so its work was not done; make "
+                "the function, and every decorator around it, async, and await inside it"
+            )
+    except NewerVersion as newer:
+        return RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001
+        # SystemExit too: what means to end a program of its own must not end the worker.
+        _cut_context(error, surrounding)
+        thread = error.thread if isinstance(error, HandlerTimeout) else None
+        return RunResult(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
+    finally:
+        if carried is not None:
+            carried.undo()
+    if isinstance(result, Signal):
+        return RunResult(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
+    return _SUCCEEDED
+
+
+def _cut_context(error: BaseException, surrounding: BaseException | None) -> None:
+    """Takes away the exception during whose handling the loop was started: it is no cause of what a handler raises."""
+    seen: set[int] = set()
+    while surrounding is not None and error is not surrounding and id(error) not in seen:
+        seen.add(id(error))
+        inner = error.__context__
+        if inner is None:
+            return
+        if inner is surrounding:
+            error.__context__ = None
+        error = inner
+
+
+class _Carried(NamedTuple):
+    """What a message's headers have put in force for a run."""
+
+    logged: Mapping[str, Token[Any]]
+    published: Token[Mapping[str, str]]
+
+    def undo(self) -> None:
+        reset_contextvars(**self.logged)
+        leave(self.published)
+
+
+def _correlate(context: Context) -> _Carried | None:
+    """Binds the message's correlation ids for what the handler publishes, and its fields for what it logs."""
+    carried, run = None, context.invocation
+    if context.headers:
+        carried = _Carried(bind_contextvars(**loggable(context.headers)), resume(context.headers))
+    # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
+    event_id, event_type, source, consumer, queue, attempt = _log_variables()
+    event_id.set(str(run.message_id))
+    event_type.set(run.type)
+    source.set(run.source)
+    consumer.set(run.consumer)
+    queue.set(run.queue)
+    attempt.set(run.attempts)
+    return carried
+
+
+@functools.cache
+def _log_variables() -> tuple[ContextVar[Any], ...]:
+    """structlog's variables of a run's fields. Setting them takes a quarter of the time of binding them by name."""
+
+    def bound() -> tuple[ContextVar[Any], ...]:
+        bind_contextvars(**dict.fromkeys(_FIELDS))
+        known = {variable.name: variable for variable in contextvars.copy_context()}
+        return tuple(known[f"{STRUCTLOG_KEY_PREFIX}{name}"] for name in _FIELDS)
+
+    return contextvars.copy_context().run(bound)
+
+
+async def _once(handler: Handler, context: Context, threads: Threads, window: DedupeWindow) -> object:
+    """Calls the handler, unless it handled this key within its dedupe window. Only success is recorded."""
+    if handler.dedupe is None:
+        return await _call(handler, context, threads)
+    run = context.invocation
+    key = window_key(run.source, run.key, run.message_id)
+    if await window.seen(handler.name, key) and not await context.rerun():
+        log.info("duplicate skipped", consumer=handler.name, idempotency_key=key, event_id=str(run.message_id))
+        return None
+    result = await _call(handler, context, threads)
+    # After ctx.complete() only the store knows whether it committed, and it records the key without a window.
+    if not isinstance(result, Signal) and not context.completing:
+        try:
+            await window.record(handler.name, key, handler.dedupe)
+        except StoreUnavailable as error:
+            # The effect is done. Failing now would repeat it, which the window exists to prevent.
+            log.warning("dedupe record failed", consumer=handler.name, error=str(error))
+    return result
+
+
+async def _call(handler: Handler, context: Context, threads: Threads) -> object:
+    run = context.invocation
+    if run.type == RAW_TYPE and handler.reprocess_raw is not None:
+        await handler.reprocess_raw(context)
+        return None
+    positional, named = handler.arguments(run)
+    if handler.takes_context:
+        positional = (context, *positional)
+    if not handler.is_async:
+        call = partial(contextvars.copy_context().run, handler.function, *positional, **named)
+        return await _in_thread(handler, run, threads.start(call))
+    if handler.timeout is None:
+        return await handler.function(*positional, **named)
+    limit = asyncio.timeout(handler.timeout.total_seconds())
+    try:
+        async with limit:
+            return await handler.function(*positional, **named)
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise HandlerTimeout(handler) from error
+
+
+async def _in_thread(handler: Handler, run: Invocation, thread: Thread) -> object:
+    timeout = None if handler.timeout is None else handler.timeout.total_seconds()
+    try:
+        done, _ = await asyncio.wait({thread}, timeout=timeout)
+    except asyncio.CancelledError:
+        _log_late_end(run, thread)
+        raise
+    if not done:
+        _log_late_end(run, thread)
+        raise HandlerTimeout(handler, thread)
+    returned = thread.result()
+    if returned.error is not None:
+        raise returned.error
+    return returned.value
+
+
+def _log_late_end(run: Invocation, thread: Thread) -> None:
+    """Logs that a thread still runs although its run has ended, and again when it returns."""
+    known, hide = delivery_fields(run), hidden()
+    log.warning("handler thread still running", **known)
+
+    def ended(late: Thread) -> None:
+        if not late.cancelled():
+            error = late.result().error
+            log.warning(
+                "handler thread ended late", **known | ({} if error is None else {"error": report(error, hide).message})
+            )
+
+    thread.add_done_callback(ended)
