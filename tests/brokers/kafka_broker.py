@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from holdfast.brokers.kafka import Topic, topic
+from holdfast.brokers.kafka import KafkaTopic, topic
 from tests.servers.apache_kafka import ApacheKafka
 from tests.servers.kafka import KafkaCluster
 
@@ -13,13 +13,13 @@ _DOWN_SECONDS = 1.0
 _PARTITIONS = 4
 
 
-def make_source(name: str, group: str) -> Topic:
+def make_source(name: str, group: str) -> KafkaTopic:
     """A topic whose group finds out about a dead member within two seconds."""
     quick = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "max.poll.interval.ms": 10_000}
     return topic(name, group=group, timeout=5, options=quick)
 
 
-def make_default_source(name: str, group: str) -> Topic:
+def make_default_source(name: str, group: str) -> KafkaTopic:
     """A topic as a user names it, with the client's defaults."""
     return topic(name, group=group)
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.brokers import kafka
-from holdfast.brokers.kafka import Topic
+from holdfast.brokers.kafka import KafkaTopic
 from holdfast.brokers.protocol import OutgoingRecord, Record, Subscription
 from holdfast.core.errors import BrokerUnavailable
 from tests.engine.running import eventually
@@ -28,13 +28,13 @@ def make(
     partitions: int = 1,
     options: Mapping[str, Any] = CONSUMER,
     settings: Mapping[str, str] | None = None,
-) -> Topic:
+) -> KafkaTopic:
     name = f"real-{next(_numbers)}-{os.getpid()}"  # the broker is shared with other test processes
     broker.create(name, partitions, settings)
     return kafka.topic(name, group=name, servers=broker.servers, options=options)
 
 
-async def send(topic: Topic, amount: int, *, size: int = 0) -> None:
+async def send(topic: KafkaTopic, amount: int, *, size: int = 0) -> None:
     batch = [
         OutgoingRecord(id=str(n), type="payment.settled", key=f"k{n}", body=b"%d" % n + b" " * size, headers={})
         for n in range(amount)
@@ -55,7 +55,7 @@ def partitions(records: Sequence[Record]) -> set[str]:
     return {str(record.id).partition("-")[0] for record in records}
 
 
-async def commits(broker: ApacheKafka, topic: Topic) -> None:
+async def commits(broker: ApacheKafka, topic: KafkaTopic) -> None:
     """Waits until the group has committed the end of every partition."""
     await eventually(lambda: broker.committed(topic.topic, topic.group or "") == broker.ends(topic.topic))
 

@@ -293,7 +293,7 @@ async def test_an_id_that_names_another_content_is_kept_raw_here_too(hf: Holdfas
         await drain(hf)
     raw, first = await hf.ops.deliveries(Filter(dead=True))
     assert (raw.type, first.type) == ("holdfast.raw", "payment.settled")
-    assert "another content" in (raw.delivery.last_error or "")
+    assert "other content" in (raw.delivery.last_error or "")
     assert stream.pending() == 0
 
 

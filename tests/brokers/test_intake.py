@@ -259,7 +259,7 @@ async def test_no_more_is_fetched_while_too_much_waits(
 ) -> None:
     monkeypatch.setattr(inbox, "MAX_BACKLOG", 20)
     monkeypatch.setattr(inbox, "_CHECK_RECORDS", 5)
-    monkeypatch.setattr(inbox.Inbox, "bound", 10)
+    monkeypatch.setattr(inbox.Inbox, "max_in_flight", 10)
     got = collect(hf, stream)
     await hf._prepare(None)
     await hf.ops.pause_consumer("settle", actor="ada", reason="a look")

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.brokers import cloudevents, kafka
-from holdfast.brokers.kafka import Topic
-from holdfast.brokers.kafka.place import durability_warnings
+from holdfast.brokers.kafka import KafkaTopic
+from holdfast.brokers.kafka.diagnostics import check_settings
 from holdfast.brokers.kafka.record import time_of
 from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
@@ -37,7 +37,7 @@ def cluster() -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-def topic(cluster: KafkaCluster) -> Topic:
+def topic(cluster: KafkaCluster) -> KafkaTopic:
     return make(cluster, partitions=1)
 
 
@@ -48,7 +48,7 @@ def make(
     start: str = "beginning",
     timeout: float = 5.0,
     session: float = 2.0,
-) -> Topic:
+) -> KafkaTopic:
     number = next(_numbers)
     cluster.create(f"payments-{number}", partitions)
     return kafka.topic(
@@ -67,17 +67,17 @@ def outgoing(number: int, *, key: str | None = None, body: bytes | None = None) 
     return OutgoingRecord(id=str(number), type="payment.settled", key=key, body=content, headers=headers)
 
 
-async def send(topic: Topic, amount: int, *, keyed: bool = False) -> None:
+async def send(topic: KafkaTopic, amount: int, *, keyed: bool = False) -> None:
     async with topic.open() as sender:
         batch = [outgoing(number, key=f"k{number}" if keyed else None) for number in range(amount)]
         assert await sender.send(batch) == [None] * amount
 
 
-def committed(cluster: KafkaCluster, topic: Topic) -> Mapping[int, int]:
+def committed(cluster: KafkaCluster, topic: KafkaTopic) -> Mapping[int, int]:
     return cluster.committed(topic.topic, topic.group or "")
 
 
-async def commits(cluster: KafkaCluster, topic: Topic, offsets: Mapping[int, int], seconds: float = 30) -> None:
+async def commits(cluster: KafkaCluster, topic: KafkaTopic, offsets: Mapping[int, int], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         await eventually(lambda: committed(cluster, topic) == offsets, f"not committed: {offsets}")
 
@@ -95,7 +95,7 @@ async def take(subscription: Subscription, amount: int, seconds: float = 30) -> 
     return records
 
 
-async def test_what_was_sent_arrives_whole_and_in_order(cluster: KafkaCluster, topic: Topic) -> None:
+async def test_what_was_sent_arrives_whole_and_in_order(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     source: Source = topic
     target: Target = topic
     async with target.open() as sender:
@@ -115,7 +115,7 @@ async def test_what_was_sent_arrives_whole_and_in_order(cluster: KafkaCluster, t
 
 
 async def test_only_contiguous_offsets_are_committed_and_the_rest_comes_again(
-    cluster: KafkaCluster, topic: Topic
+    cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     await send(topic, 10)
     async with topic.open("w1") as subscription:
@@ -130,7 +130,7 @@ async def test_only_contiguous_offsets_are_committed_and_the_rest_comes_again(
 
 
 async def test_what_is_released_is_handed_over_again_and_old_receipts_settle_nothing(
-    cluster: KafkaCluster, topic: Topic
+    cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     await send(topic, 10)
     async with topic.open("w1") as subscription:
@@ -191,7 +191,7 @@ def _of(records: Sequence[Record], partitions: set[int]) -> list[Record]:
 
 
 async def test_a_handler_longer_than_the_groups_patience_keeps_its_partition(
-    cluster: KafkaCluster, topic: Topic
+    cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     await send(topic, 20)
     assert topic.ack_timeout == 2
@@ -270,7 +270,7 @@ async def test_a_member_stays_in_the_group_while_brokers_are_away_for_less_than_
         await commits(cluster, topic, {0: 3}, 15)
 
 
-async def test_a_node_that_falls_out_is_gone_around(cluster: KafkaCluster, topic: Topic) -> None:
+async def test_a_node_that_falls_out_is_gone_around(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     cluster.lead(topic.topic, 0, 2)
     cluster.coordinate(topic.group or "", 2)
     await send(topic, 5)
@@ -287,7 +287,7 @@ async def test_a_node_that_falls_out_is_gone_around(cluster: KafkaCluster, topic
             cluster.up(2)
 
 
-async def test_records_deleted_before_they_were_read_are_named(cluster: KafkaCluster, topic: Topic) -> None:
+async def test_records_deleted_before_they_were_read_are_named(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     await send(topic, 20)
     async with topic.open("w1") as subscription:
         await subscription.ack(await take(subscription, 5))
@@ -304,7 +304,7 @@ async def test_records_deleted_before_they_were_read_are_named(cluster: KafkaClu
 
 
 async def test_a_topic_that_was_made_anew_is_read_and_not_taken_for_the_old_one(
-    cluster: KafkaCluster, topic: Topic
+    cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     async def all_of_it() -> list[str | None]:
         await send(topic, 3)
@@ -335,7 +335,7 @@ async def test_a_partition_that_is_won_while_others_are_paused_leaves_none_behin
             taken |= _partitions(await first.fetch(100, 0.1))
 
 
-async def test_what_was_released_and_then_deleted_holds_up_nothing(cluster: KafkaCluster, topic: Topic) -> None:
+async def test_what_was_released_and_then_deleted_holds_up_nothing(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     await send(topic, 10)
     async with topic.open("w1") as subscription:
         records = await take(subscription, 6)
@@ -364,7 +364,7 @@ async def test_a_topic_that_is_not_there_is_reported(cluster: KafkaCluster) -> N
             pass
 
 
-async def test_a_fetch_that_is_given_up_loses_nothing(topic: Topic) -> None:
+async def test_a_fetch_that_is_given_up_loses_nothing(topic: KafkaTopic) -> None:
     async with topic.open("w1") as subscription:
         waiting = asyncio.create_task(subscription.fetch(5, 30))
         await asyncio.sleep(0)
@@ -374,7 +374,7 @@ async def test_a_fetch_that_is_given_up_loses_nothing(topic: Topic) -> None:
         assert len(await take(subscription, 3)) == 3
 
 
-async def test_a_record_too_large_is_refused_and_the_others_go_out(topic: Topic) -> None:
+async def test_a_record_too_large_is_refused_and_the_others_go_out(topic: KafkaTopic) -> None:
     batch = [outgoing(0), outgoing(1, body=b"x" * 1_100_000), outgoing(2)]
     async with topic.open() as sender:
         refused = await sender.send(batch)
@@ -420,7 +420,7 @@ def test_what_is_missing_is_said_and_secrets_are_not(monkeypatch: pytest.MonkeyP
 
 
 async def test_the_address_comes_from_the_environment(
-    cluster: KafkaCluster, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    cluster: KafkaCluster, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HOLDFAST_KAFKA", raising=False)
     with pytest.raises(ConfigurationError, match="HOLDFAST_KAFKA"):
@@ -463,7 +463,7 @@ async def test_the_how_to_runs_as_printed(
     ],
 )
 def test_settings_that_lose_records_are_named(copies: int, settings: dict[str, str], said: list[str]) -> None:
-    found = durability_warnings("kafka:payments", copies, settings)
+    found = check_settings("kafka:payments", copies, settings)
     assert len(found) == len(said)
     for doubt, words in zip(found, said, strict=True):
         assert words in doubt

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import ConfigurationError
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -129,24 +126,3 @@ class Target(Protocol):
     async def durability_warnings(self) -> list[str]:
         """The same as for a source."""
         ...
-
-
-def check_texts(function: str, name: object, **optional: object) -> None:
-    """Raises `ConfigurationError` if a name or an option is not text; without this, opening would fail later."""
-    for option, value in {"name": "" if name is None else name, **optional}.items():
-        if value is not None and (not isinstance(value, str) or not value):
-            raise ConfigurationError(f"{function}: {option} is {value!r}; give text")
-
-
-def check_start(what: str, start: str) -> None:
-    """Raises `ConfigurationError` if `start` is not a position at which a new consumer group can start."""
-    if start not in ("beginning", "now"):
-        raise ConfigurationError(f"{what}: start is {start!r}; use 'beginning' or 'now'")
-
-
-def ack_timeout_seconds(what: str, ack_timeout: Duration) -> float:
-    """The acknowledgement timeout in seconds; `ConfigurationError` if it is shorter than 100 ms."""
-    seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
-    if seconds < 0.1:
-        raise ConfigurationError(f"{what}: ack_timeout is {ack_timeout!r}; give 100ms or more")
-    return seconds

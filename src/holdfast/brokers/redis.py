@@ -17,7 +17,8 @@ from typing import Any
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, check_texts
+from holdfast.brokers.endpoint import check_texts
+from holdfast.brokers.protocol import Lag, OutgoingRecord, Record
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 

@@ -1,9 +1,9 @@
-"""Kafka and whatever speaks its protocol: `kafka.topic("payments", group="shop")`. Needs `holdfast[kafka]`.
+"""Kafka and compatible brokers: `kafka.topic("payments", group="shop")`. Needs `holdfast[kafka]`.
 
-With a group it is a source: each consumer is a member of the group, and offsets are committed contiguously. With or
-without one it is a target: records are confirmed by every replica in sync.
+With a group, a topic is a source: each consumer is a member of the group, and offsets are committed contiguously.
+Every topic is a target: each record is confirmed by all in-sync replicas.
 """
 
-from holdfast.brokers.kafka.place import Topic, topic
+from holdfast.brokers.kafka.topic import KafkaTopic, topic
 
-__all__ = ["Topic", "topic"]
+__all__ = ["KafkaTopic", "topic"]

@@ -1,27 +1,28 @@
-"""A Kafka message as a record."""
+"""Converts a Kafka message to a record."""
 
 from datetime import UTC, datetime
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from holdfast.brokers.endpoint import header_text
 from holdfast.brokers.offsets import TrackedOffset
 from holdfast.brokers.protocol import Record
 
 
-def record_of(message: Message, handed: TrackedOffset) -> Record:
+def record_of(message: Message, tracked: TrackedOffset) -> Record:
     """The record, identified by partition, offset and time."""
     key, (kind, milliseconds) = message.key(), message.timestamp()
-    known = kind != TIMESTAMP_NOT_AVAILABLE
-    id = f"{handed.partition}-{handed.offset}"
+    has_time = kind != TIMESTAMP_NOT_AVAILABLE
+    id = f"{tracked.partition}-{tracked.offset}"
     return Record(
         stream=message.topic() or "",
-        # With its time, a record of a topic that was created again is not taken for the earlier one.
-        id=f"{id}-{milliseconds}" if known else id,
+        # With the time, a record of a topic that was created again does not get the id of an earlier record.
+        id=f"{id}-{milliseconds}" if has_time else id,
         body=message.value() or b"",
-        headers={name: _text(value) for name, value in dict(message.headers() or ()).items()},
-        key=None if key is None else _text(key),
-        at=time_of(milliseconds) if known else None,
-        receipt=handed,
+        headers={name: header_text(value) for name, value in dict(message.headers() or ()).items()},
+        key=None if key is None else header_text(key),
+        at=time_of(milliseconds) if has_time else None,
+        receipt=tracked,
     )
 
 
@@ -30,9 +31,5 @@ def time_of(milliseconds: int) -> datetime | None:
     try:
         return datetime.fromtimestamp(milliseconds / 1000, UTC)
     except (ValueError, OverflowError, OSError):
-        # Somebody's clock counts in microseconds. A record that could not be read would stop its partition.
+        # Some producers send microseconds. A record that could not be decoded would stop its partition.
         return None
-
-
-def _text(value: str | bytes | None) -> str:
-    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value or ""

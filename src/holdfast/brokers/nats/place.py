@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from holdfast._log import get_logger
+from holdfast.brokers.endpoint import check_texts
 from holdfast.brokers.nats.doubts import consumer_doubts, stream_doubts
 from holdfast.brokers.nats.line import Line, connected, reported
 from holdfast.brokers.nats.sending import NatsSender
 from holdfast.brokers.nats.taking import NatsSubscription
-from holdfast.brokers.protocol import Lag, check_texts
+from holdfast.brokers.protocol import Lag
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, InvalidName
 

@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, overload
 
-from holdfast.brokers.protocol import Sender, Subscription, check_texts
+from holdfast.brokers.endpoint import check_texts
+from holdfast.brokers.protocol import Sender, Subscription
 from holdfast.brokers.rabbitmq.doubts import durability_warnings
 from holdfast.brokers.rabbitmq.line import Line, opened
 from holdfast.core.duration import Duration, to_timedelta

@@ -1,4 +1,4 @@
-"""Sending to a Kafka topic: an idempotent producer, every record confirmed by all replicas in sync."""
+"""Sends to a Kafka topic with an idempotent producer; all in-sync replicas confirm each record."""
 
 import asyncio
 import time
@@ -9,37 +9,39 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from holdfast.brokers.kafka.connection import connect
 from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
-    from holdfast.brokers.kafka.place import Topic
+    from holdfast.brokers.kafka.topic import KafkaTopic
 
 
 @asynccontextmanager
-async def opened(topic: "Topic") -> AsyncIterator["Sending"]:
-    """A sender. What is not confirmed when it is closed is dropped here; whether it arrived is unknown."""
-    sending = Sending(topic)
+async def open_sender(topic: "KafkaTopic") -> AsyncIterator["KafkaSender"]:
+    """A sender. On close, unconfirmed records are dropped; it is unknown whether they arrived."""
+    sender = KafkaSender(topic)
     try:
-        yield sending
+        yield sender
     finally:
-        await sending.close()
+        await sender.close()
 
 
-class Sending:
+class KafkaSender:
     """One producer. Its calls block, so one thread makes them."""
 
-    def __init__(self, topic: "Topic") -> None:
+    def __init__(self, topic: "KafkaTopic") -> None:
         self._topic = topic
         self._thread = ThreadPoolExecutor(1, "holdfast-kafka-send")
-        self._producer = topic.client(
+        self._producer = connect(
+            topic,
             Producer,
             {
                 "acks": "all",
                 "enable.idempotence": True,
-                # Of a key's records, the same partition that Java's clients choose.
+                # The same partition for a key that the Java clients choose.
                 "partitioner": "murmur2_random",
-                # Longer than we wait: a record must not be given up while a later one of its key still goes out.
+                # Longer than our timeout: a record must not expire while a later one with its key is still sent.
                 "delivery.timeout.ms": round(topic.timeout * 2000),
             },
         )
@@ -59,16 +61,16 @@ class Sending:
         if self._producer.flush(max(0.1, deadline - time.monotonic())):
             self._drop()
             raise BrokerUnavailable(self._topic.name, f"no confirmation within {self._topic.timeout:g} s")
-        refused: list[str | None] = [None] * len(batch)
+        rejected: list[str | None] = [None] * len(batch)
         for index, error in sorted(errors.items()):
             if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
                 raise BrokerUnavailable(self._topic.name, error.str())
-            # The broker speaks of what it was sent at once; alone, a record is refused for its own size.
-            [refused[index]] = [error.str()] if len(batch) == 1 else self._send([batch[index]])
-        return refused
+            # The limit applies to the whole request; sent alone, a record is rejected for its own size.
+            [rejected[index]] = [error.str()] if len(batch) == 1 else self._send([batch[index]])
+        return rejected
 
     def _produce(self, index: int, outgoing: OutgoingRecord, errors: dict[int, KafkaError], deadline: float) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 errors[index] = error
 
@@ -79,13 +81,13 @@ class Sending:
                     value=outgoing.body,
                     key=outgoing.key,
                     headers=[(name, value.encode()) for name, value in outgoing.headers.items()],
-                    on_delivery=delivered,
+                    on_delivery=on_delivery,
                 )
                 return
-            except BufferError:  # as many are on their way as the client keeps
+            except BufferError:  # the client's send buffer is full
                 if time.monotonic() > deadline:
                     self._drop()
-                    raise BrokerUnavailable(self._topic.name, "what was sent is not confirmed") from None
+                    raise BrokerUnavailable(self._topic.name, "sent records were not confirmed") from None
                 self._producer.poll(0.1)
             except KafkaException as error:
                 errors[index] = error.args[0]
