@@ -9,7 +9,7 @@ import nats
 from nats.js import JetStreamContext
 from nats.js.errors import NotFoundError
 
-from holdfast.brokers.nats import NatsPlace, stream
+from holdfast.brokers.nats import NatsStream, stream
 from tests.servers.nats import NatsServer
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _SECONDS = 60.0
 
 
-def make_source(name: str, group: str) -> NatsPlace:
+def make_source(name: str, group: str) -> NatsStream:
     """A stream whose records are handed to others after two seconds."""
     return stream(name, group=group, ack_timeout="2s", servers=os.environ["HOLDFAST_NATS"])
 

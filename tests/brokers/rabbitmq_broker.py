@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import aiormq
 from pamqp.commands import Basic
 
-from holdfast.brokers.rabbitmq import Queue, queue
+from holdfast.brokers.rabbitmq import RabbitQueue, queue
 from tests.servers.rabbitmq import RabbitMQ
 
 
-def make_source(name: str, group: str) -> Queue:
+def make_source(name: str, group: str) -> RabbitQueue:
     return queue(f"{name}.{group}", url=os.environ["HOLDFAST_RABBITMQ"])
 
 

@@ -16,7 +16,7 @@ from holdfast.core.delivery import Status
 from holdfast.stores.event_log.projection import last_run
 from holdfast.stores.messages.intake import record_handled
 from holdfast.stores.queries.query import Filter, messages
-from tests.brokers.redis_place import Stream, redis_server, stream
+from tests.brokers.redis_stream import Stream, redis_server, stream
 from tests.engine.running import (
     Log,
     all_of,

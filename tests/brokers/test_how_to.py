@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.brokers.redis_place import redis_server
+from tests.brokers.redis_stream import redis_server
 from tests.servers.redis import RedisServer
 
 __all__ = ["redis_server"]

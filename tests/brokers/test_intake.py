@@ -15,7 +15,7 @@ from holdfast.core.message import RAW_TYPE
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.queries.query import Filter, messages
-from tests.brokers.redis_place import Stream, redis_server, stream
+from tests.brokers.redis_stream import Stream, redis_server, stream
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, all_of, drain, eventually, only, query, said, working
 from tests.servers.postgres import PostgresServer

@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from holdfast import Holdfast, WorkerOptions
 from holdfast.brokers import nats
-from holdfast.brokers.nats.line import Line
-from holdfast.brokers.nats.place import NatsPlace
-from holdfast.brokers.nats.taking import NatsSubscription
+from holdfast.brokers.nats.connection import NatsConnection
+from holdfast.brokers.nats.stream import NatsStream
+from holdfast.brokers.nats.subscription import NatsSubscription
 from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, Source, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, InvalidName
 from tests.servers.nats import NatsServer
@@ -46,7 +46,7 @@ async def jetstream(server: NatsServer) -> AsyncIterator[JetStreamContext]:
     await connection.close()
 
 
-def pay(server: NatsServer, **given: Any) -> NatsPlace:
+def pay(server: NatsServer, **given: Any) -> NatsStream:
     return nats.stream("PAY", **{"group": "shop", "servers": server.url, "ack_timeout": 30, **given})
 
 
@@ -88,11 +88,17 @@ async def cancelled_fetch(subscription: NatsSubscription, jetstream: JetStreamCo
     await asyncio.wait([task])
     await jetstream.publish("pay.in", b"late")
     async with asyncio.timeout(WAIT):
-        while subscription._line.arrived.empty():  # noqa: ASYNC110
+        while subscription._connection.arrived.empty():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def until_fetched(source: NatsPlace, consumer: str = "a") -> list[Record]:
+async def group_lag(jetstream: JetStreamContext) -> tuple[int | None, int | None]:
+    """The records of the group that wait, and those that are not acknowledged."""
+    info = await jetstream.consumer_info("PAY", "shop")
+    return info.num_pending, info.num_ack_pending
+
+
+async def until_fetched(source: NatsStream, consumer: str = "a") -> Sequence[Record]:
     """Opens and fetches as a worker does: again and again while the broker is away."""
     async with asyncio.timeout(WAIT):
         while True:
@@ -150,7 +156,7 @@ async def test_what_is_extended_stays_ours_and_what_is_released_comes_at_once(
     source = pay(server, ack_timeout=3)
     async with source.open("a") as ours, source.open("b") as theirs:
         kept, given = await ours.fetch(2, 5)
-        expired: list[Record] = []
+        expired: Sequence[Record] = []
         while not expired:
             await ours.extend([kept])
             expired = await theirs.fetch(10, 0.5)
@@ -167,16 +173,18 @@ async def test_what_comes_for_a_fetch_that_was_cancelled_is_handed_over_by_the_n
 ) -> None:
     await filled(jetstream, 0)
     async with pay(server).open("a") as subscription:
+        assert isinstance(subscription, NatsSubscription)
         await cancelled_fetch(subscription, jetstream)
-        before = subscription._line.address()
+        before = subscription._connection.new_reply_subject()
         assert [record.body for record in await subscription.fetch(1, 5)] == [b"late"]
         assert before.endswith(".2")
-        assert subscription._line.address().endswith(".3"), "it asked for more than it was to hand over"
+        assert subscription._connection.new_reply_subject().endswith(".3"), "it asked for more than it was to hand over"
 
 
 async def test_what_came_too_late_to_be_fetched_is_given_back(server: NatsServer, jetstream: JetStreamContext) -> None:
     await filled(jetstream, 0)
     async with pay(server).open("a") as subscription:
+        assert isinstance(subscription, NatsSubscription)
         await cancelled_fetch(subscription, jetstream)
     async with pay(server).open("b") as subscription:
         (record,) = await subscription.fetch(10, 5)
@@ -186,7 +194,7 @@ async def test_what_came_too_late_to_be_fetched_is_given_back(server: NatsServer
 async def test_a_full_window_waits_instead_of_asking_without_pause(
     server: NatsServer, jetstream: JetStreamContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.brokers.nats.place._IN_FLIGHT", 2)
+    monkeypatch.setattr("holdfast.brokers.nats.subscription._MAX_ACK_PENDING", 2)
     await filled(jetstream, 5)
     async with pay(server).open("a") as subscription:
         held = await subscription.fetch(10, 5)
@@ -248,6 +256,7 @@ async def test_a_server_that_does_not_answer_about_itself_still_hands_records_ov
 ) -> None:
     await filled(jetstream, 3, max_msgs=5)
     async with pay(server).open("w") as subscription:
+        assert isinstance(subscription, NatsSubscription)
         assert len(await subscription.fetch(3, WAIT)) == 3
         for number in range(9):
             await jetstream.publish("pay.in", str(number).encode())
@@ -255,9 +264,9 @@ async def test_a_server_that_does_not_answer_about_itself_still_hands_records_ov
         async def silent(*_: object) -> None:
             raise client.errors.TimeoutError
 
-        monkeypatch.setattr(subscription._line.jetstream, "stream_info", silent)
-        monkeypatch.setattr(subscription._line.jetstream, "consumer_info", silent)
-        subscription._looked_at = 0.0
+        monkeypatch.setattr(subscription._connection.jetstream, "stream_info", silent)
+        monkeypatch.setattr(subscription._connection.jetstream, "consumer_info", silent)
+        subscription._floor_at = 0.0
         with capture_logs() as logs:
             assert len(await subscription.fetch(9, WAIT)) == 5
     assert [entry["lost"] for entry in logs if entry["log_level"] == "error"] == [4]
@@ -313,10 +322,10 @@ async def test_a_server_that_stalls_is_noticed(
     await filled(jetstream, 1)
     async with pay(server).open("a") as subscription, nats.subject("pay.out", servers=server.url).open() as sender:
         records = await subscription.fetch(1, 5)
-        for module in ("line", "taking"):
+        for module in ("connection", "subscription"):
             monkeypatch.setattr(f"holdfast.brokers.nats.{module}.ANSWER_SECONDS", 0.3)
-        monkeypatch.setattr("holdfast.brokers.nats.line._CLOSE_SECONDS", 0.1)
-        monkeypatch.setattr("holdfast.brokers.nats.taking._BEAT_SECONDS", 0.2)
+        monkeypatch.setattr("holdfast.brokers.nats.connection._CLOSE_SECONDS", 0.1)
+        monkeypatch.setattr("holdfast.brokers.nats.subscription._HEARTBEAT_SECONDS", 0.2)
         server.pause()
         try:
             with pytest.raises(BrokerUnavailable):
@@ -337,7 +346,8 @@ async def test_a_handler_that_outlasts_the_servers_patience_keeps_its_record(
 ) -> None:
     await filled(jetstream, 1)
     app, source, stop = Holdfast(f"sqlite:///{tmp_path / 'a.db'}"), pay(server, ack_timeout=3), asyncio.Event()
-    began, others = asyncio.Event(), []
+    began = asyncio.Event()
+    others: list[Record] = []
 
     @app.consumer("payment.settled", name="till", source=source, direct=True)
     async def settle(payment: int) -> None:
@@ -352,7 +362,7 @@ async def test_a_handler_that_outlasts_the_servers_patience_keeps_its_record(
     await app.close()
     assert began.is_set()
     assert others == []
-    assert await source.lag() == Lag(waiting=0, unacknowledged=0)
+    assert await group_lag(jetstream) == (0, 0)
 
 
 async def test_an_older_consumer_of_the_group_is_brought_to_settings_that_lose_nothing(
@@ -378,18 +388,17 @@ async def test_a_subject_finds_its_stream_and_takes_only_its_own(
     assert source.name == "nats:pay.out/shop"
     (record,) = await until_fetched(source)
     assert (record.body, record.headers["nats-subject"]) == (b"mine", "pay.out")
-    with pytest.raises(BrokerUnavailable, match="no stream that holds nowhere"):
+    with pytest.raises(BrokerUnavailable, match="no stream that contains nowhere"):
         await nats.subject("nowhere", group="shop", servers=server.url).durability_warnings()
 
 
 async def test_a_group_may_start_with_what_comes_next(server: NatsServer, jetstream: JetStreamContext) -> None:
     await filled(jetstream, 3)
     source = pay(server, start="now")
-    assert (await source.lag()).waiting == 3  # nobody is there yet
     async with source.open("a") as subscription:
         await jetstream.publish("pay.in", b"next")
         assert [record.body for record in await subscription.fetch(10, 5)] == [b"next"]
-    assert await source.lag() == Lag(waiting=0, unacknowledged=1)
+    assert await group_lag(jetstream) == (0, 1)
 
 
 async def test_what_is_sent_is_stored_in_order_with_its_headers_and_repetitions_are_not(
@@ -420,18 +429,18 @@ async def test_in_a_cluster_a_key_waits_for_the_confirmation_of_the_one_before(
     await make(jetstream, "ORDERS", "orders")
     waves: list[list[str]] = [[]]
 
-    class Watched(Line):
+    class Watched(NatsConnection):
         clustered = True
 
-        async def ask(self, subject: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Any:
+        async def request(self, subject: str, body: bytes = b"", headers: dict[str, str] | None = None) -> Any:
             waves[-1].append(body.decode())
-            return await super().ask(subject, body, headers)
+            return await super().request(subject, body, headers)
 
-        async def answers(self, asked: Any) -> Any:
+        async def responses(self, requests: Any) -> Any:
             waves.append([])
-            return await super().answers(asked)
+            return await super().responses(requests)
 
-    monkeypatch.setattr("holdfast.brokers.nats.line.Line", Watched)
+    monkeypatch.setattr("holdfast.brokers.nats.connection.NatsConnection", Watched)
     batch = [outgoing(id, key=key, body=id.encode()) for id, key in [("1", "a"), ("2", "b"), ("3", "a"), ("4", None)]]
     async with nats.subject("orders", servers=server.url).open() as sender:
         assert await sender.send([*batch, outgoing("5", key=None, body=b"5")]) == [None] * 5
@@ -478,7 +487,7 @@ async def test_nothing_counts_as_sent_without_a_stream_or_into_a_wrong_or_full_o
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     async with nats.subject("orders", servers=server.url).open() as sender:
-        with pytest.raises(BrokerUnavailable, match="no stream holds subject orders"):
+        with pytest.raises(BrokerUnavailable, match="no stream contains subject orders"):
             await sender.send([outgoing("1")])
     await make(jetstream, "OTHER", "orders", max_msgs=1, discard="new")
     async with nats.stream("ORDERS", subject="orders", servers=server.url).open() as sender:
@@ -490,7 +499,7 @@ async def test_nothing_counts_as_sent_without_a_stream_or_into_a_wrong_or_full_o
 
 
 @pytest.mark.parametrize(
-    ("settings", "doubt"),
+    ("settings", "warning"),
     [
         ({}, None),
         ({"storage": "memory"}, "storage=file"),
@@ -501,17 +510,17 @@ async def test_nothing_counts_as_sent_without_a_stream_or_into_a_wrong_or_full_o
         ({"no_ack": True}, "no_ack=false"),
     ],
 )
-async def test_settings_that_lose_records_are_told(
-    server: NatsServer, jetstream: JetStreamContext, settings: dict[str, Any], doubt: str | None
+async def test_settings_that_lose_records_have_a_warning(
+    server: NatsServer, jetstream: JetStreamContext, settings: dict[str, Any], warning: str | None
 ) -> None:
     await make(jetstream, "PAY", "pay.>", **settings)
     found = await pay(server).durability_warnings()
-    assert len(found) == (doubt is not None)
-    assert doubt is None or doubt in found[0]
+    assert len(found) == (warning is not None)
+    assert warning is None or warning in found[0]
 
 
 async def test_without_its_client_the_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nats.aio.client", None)
+    monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(ConfigurationError, match=r"pip install holdfast\[nats\]"):
         await nats.stream("PAY", servers="nats://127.0.0.1:1").durability_warnings()
 

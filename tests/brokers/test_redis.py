@@ -11,9 +11,10 @@ import redis as client
 
 from holdfast.brokers import cloudevents, redis
 from holdfast.brokers.protocol import OutgoingRecord
+from holdfast.brokers.redis.subscription import RedisSubscription
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from holdfast.core.message import Message
-from tests.brokers.redis_place import Stream, redis_server, stream
+from tests.brokers.redis_stream import Stream, redis_server, stream
 from tests.servers.redis import RedisServer
 
 __all__ = ["redis_server", "stream"]
@@ -37,6 +38,7 @@ async def test_what_a_dead_consumer_held_is_taken_over_once_it_is_late(stream: S
             taken = await alive.fetch(2, 0.05)
             assert [(record.id, record.delivery_count) for record in taken] == [(ids[0], 2), (ids[1], 2)]
             await alive.ack(taken)
+            assert isinstance(alive, RedisSubscription)
             # One that was stalled does not take back what another works on.
             (last,) = await alive.fetch(10, 0.5)
             await dead.extend([last])
@@ -53,7 +55,8 @@ async def test_what_its_owner_acknowledges_in_mid_take_over_is_not_taken_for_los
     async with source.open("settle") as slow, source.open("settle") as other:
         held = await slow.fetch(10, 0.1)
         await slow.ack(held[:1])
-        # What a take-over does after it has been given the ids.
+        assert isinstance(other, RedisSubscription)
+        # What a claim does after it received the ids.
         assert [(record.id, record.lost) for record in await other._read(ids)] == [(ids[1], None)]
 
 
@@ -146,7 +149,8 @@ async def test_a_full_redis_refuses_what_is_sent_and_goes_on_handing_over(small_
 async def test_a_server_that_stands_still_is_an_outage_and_no_more(
     small_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis, "_ANSWER_SECONDS", 0.4)
+    for module in ("connection", "subscription"):
+        monkeypatch.setattr(f"holdfast.brokers.redis.{module}.ANSWER_SECONDS", 0.4)
     place = redis.stream("payments", group="shop", url=small_server.url)
     assert small_server.process is not None
     async with place.open("settle") as subscription:
@@ -185,7 +189,7 @@ async def test_a_server_that_is_gone_is_one_error_without_its_password() -> None
 
 
 async def test_an_address_that_cannot_be_read_is_not_shown() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be read") as caught:
+    with pytest.raises(ConfigurationError, match="is invalid") as caught:
         async with redis.stream("payments", url="redis://:hunter/2@localhost:6379/0").open():
             pass
     # What the driver says of it, a part of the password, goes into no traceback.

@@ -47,8 +47,8 @@ def test_the_doctor_names_settings_that_lose_records_and_brokers_that_do_not_ans
     assert "hunter2" not in told.output
     assert found[1] == (
         "warn",
-        "nats:PAY/till: stream PAY is kept in memory, and a restart loses it",
-        "make it anew with storage=file",
+        "nats:PAY/till: stream PAY is stored in memory, and a restart loses it",
+        "create it again with storage=file",
     )
     assert "after 1m" in found[2][1]
     # Without --app nothing of the user's is imported, and no broker is asked.

@@ -1,10 +1,10 @@
-"""NATS JetStream: a durable pull consumer per group; acknowledgements and publications that the server confirmed.
+"""NATS JetStream: `nats.stream("PAYMENTS", group="shop")`, `nats.subject("payments.>", group="shop")`. Needs `holdfast[nats]`.
 
-`nats.stream("PAYMENTS", group="shop")` reads a stream, all of it or the part under `subject`; `nats.subject("payments.>",
-group="shop")` finds the stream that holds the subject. Without a group the same values are places to send to.
-The streams are made by whoever runs the server; the group's consumer is made here.
+`stream` names a stream, or the part of it under `subject`; `subject` finds the stream that contains the subject. With a
+group, both are a source: the group is a durable pull consumer, created here. Without one they are targets. The server
+confirms each acknowledgement and each message. The operator of the server creates the streams.
 """
 
-from holdfast.brokers.nats.place import NatsPlace, stream, subject
+from holdfast.brokers.nats.stream import NatsStream, stream, subject
 
-__all__ = ["NatsPlace", "stream", "subject"]
+__all__ = ["NatsStream", "stream", "subject"]

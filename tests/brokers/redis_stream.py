@@ -1,4 +1,4 @@
-"""A Redis server for a module's tests, and streams of their own in it."""
+"""A Redis server for the tests of a module, with a new stream for each test."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from holdfast.brokers.redis import RedisStream
-from holdfast.brokers.redis import stream as place
+from holdfast.brokers.redis import stream as redis_stream
 from tests.servers.redis import RedisServer
 
 _numbers = count(1)
@@ -29,17 +29,17 @@ def stream(redis_server: RedisServer) -> Iterator["Stream"]:
 
 
 class Stream:
-    """A stream as Redis's own client sees it."""
+    """A stream, accessed with the redis client."""
 
     def __init__(self, client: "redis.Redis", url: str, name: str) -> None:
         self.client: Any = client
         self.url, self.name = url, name
 
     def source(self, group: str = "shop", **options: Any) -> RedisStream:
-        return place(self.name, group=group, url=self.url, **{"ack_timeout": "1s"} | options)
+        return redis_stream(self.name, group=group, url=self.url, **{"ack_timeout": "1s"} | options)
 
     def put(self, body: object, *, id: str = "*", **headers: str) -> str:
-        """Adds a record; what is no bytes is written as JSON."""
+        """Adds a record; anything but bytes is written as JSON."""
         text = body if isinstance(body, bytes) else json.dumps(body).encode()
         added: bytes = self.client.xadd(self.name, {"body": text, **headers}, id=id)
         return added.decode()
@@ -50,11 +50,11 @@ class Stream:
         return self.put(event, **{"content-type": "application/cloudevents+json"})
 
     def pending(self, group: str = "shop") -> int:
-        """How many records were handed over and not acknowledged."""
+        """How many records were delivered and not acknowledged."""
         return int(self._group(group).get("pending", 0))
 
     def left(self, group: str = "shop") -> int:
-        """How many were not even handed over."""
+        """How many records were not delivered yet."""
         last = self._group(group).get("last-delivered-id", b"0").decode()
         return len(self.client.xrange(self.name, f"({last}"))
 

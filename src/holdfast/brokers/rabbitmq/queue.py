@@ -1,0 +1,100 @@
+"""A RabbitMQ queue as a source and a target, and an exchange as a target."""
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+from holdfast.brokers.endpoint import BrokerEndpoint, check_texts, require_client
+from holdfast.brokers.protocol import Sender, Subscription
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RabbitQueue(BrokerEndpoint):
+    """A queue. Created by `queue()`; it connects only when it is opened."""
+
+    queue: str
+    url: str | None = field(repr=False)
+    prefetch: int
+    ack_timeout: float
+    timeout: float
+
+    @property
+    def name(self) -> str:
+        return f"rabbitmq:{self.queue}"
+
+    def _open_sender(self) -> AbstractAsyncContextManager[Sender]:
+        require_client(self.name, "aiormq", "rabbitmq")
+        from holdfast.brokers.rabbitmq.sender import open_sender
+
+        return open_sender(self, queue=self.queue)
+
+    def _open_subscription(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
+        require_client(self.name, "aiormq", "rabbitmq")
+        from holdfast.brokers.rabbitmq.subscription import open_subscription
+
+        return open_subscription(self, consumer)
+
+    async def durability_warnings(self) -> list[str]:
+        """Settings of the queue that can lose confirmed records. AMQP does not report the settings of a policy."""
+        require_client(self.name, "aiormq", "rabbitmq")
+        from holdfast.brokers.rabbitmq.diagnostics import durability_warnings
+
+        return await durability_warnings(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RabbitExchange:
+    """An exchange to send to. Created by `exchange()`; its owner creates the exchange and its bindings."""
+
+    exchange: str
+    url: str | None = field(repr=False)
+    timeout: float
+
+    @property
+    def name(self) -> str:
+        return f"rabbitmq:{self.exchange}"
+
+    def open(self) -> AbstractAsyncContextManager[Sender]:
+        require_client(self.name, "aiormq", "rabbitmq")
+        from holdfast.brokers.rabbitmq.sender import open_sender
+
+        return open_sender(self, exchange=self.exchange)
+
+    async def durability_warnings(self) -> list[str]:
+        """None: only the settings of a queue can lose a message."""
+        return []
+
+
+def queue(
+    name: str,
+    *,
+    url: str | None = None,
+    prefetch: int = 200,
+    ack_timeout: Duration = "1d",
+    timeout: Duration = "10s",
+) -> RabbitQueue:
+    """A RabbitMQ queue: a source, or a target.
+
+    `url` is `amqp://user:password@host:5672/vhost` or `amqps://…`; the default is `HOLDFAST_RABBITMQ`. `prefetch` limits
+    the number of unacknowledged records. `ack_timeout` is how long RabbitMQ waits for an acknowledgement; RabbitMQ
+    before 3.12 ignores it and uses its `consumer_timeout`, 30 minutes. `timeout` limits the wait for each answer.
+    """
+    check_texts("rabbitmq.queue", name, url=url)
+    seconds = to_timedelta(ack_timeout, name="ack_timeout").total_seconds()
+    if seconds < 1 or not isinstance(prefetch, int) or not 1 <= prefetch <= 65_535:
+        raise ConfigurationError(
+            f"rabbitmq queue {name}: ack_timeout is {ack_timeout!r} and prefetch {prefetch}; give 1s or more, and 1 to 65535"
+        )
+    return RabbitQueue(queue=name, url=url, prefetch=prefetch, ack_timeout=seconds, timeout=_seconds(timeout))
+
+
+def exchange(name: str, *, url: str | None = None, timeout: Duration = "10s") -> RabbitExchange:
+    """A RabbitMQ exchange as a target; the routing key is the message's type. `url` and `timeout` as for `queue`."""
+    # The exchange with the empty name is RabbitMQ's default exchange: the routing key is the name of a queue.
+    check_texts("rabbitmq.exchange", name if name != "" else "default", url=url)
+    return RabbitExchange(exchange=name, url=url, timeout=_seconds(timeout))
+
+
+def _seconds(timeout: Duration) -> float:
+    return to_timedelta(timeout, name="timeout").total_seconds()
