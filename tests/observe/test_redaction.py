@@ -24,7 +24,7 @@ from holdfast.interfaces.cli import main
 from holdfast.interfaces.cli.logs import _masked
 from holdfast.interfaces.console.app import PAGES
 from holdfast.interfaces.mcp.server import server
-from holdfast.ops.shape import dumps
+from holdfast.interfaces.presentation.views import dumps
 from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.queries.query import Filter

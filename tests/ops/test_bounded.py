@@ -4,9 +4,9 @@ import pytest
 
 from holdfast.core.bounded_count import Tally
 from holdfast.interfaces.presentation.deliveries import next_commands
+from holdfast.interfaces.presentation.views import view
 from holdfast.ops import doctor, work_findings
 from holdfast.ops.service import Operations
-from holdfast.ops.shape import shape
 from holdfast.ops.stats import Load, Stats, read_conditions
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
@@ -30,17 +30,17 @@ async def test_a_figure_at_the_bound_is_named_in_every_shape(store: Store, ops: 
     for one in (stats, stats.loads[0], queue, consumer):
         assert (f"{one.failed:,}", f"{one.pending:,}") == ("3+", "1")
     for shown, named in ((stats, "failed"), (stats.loads[0], "failed"), (queue, "failed"), (group, "count")):
-        read = shape(shown)
+        read = view(shown)
         assert isinstance(read, dict)
         assert (read[named], read["at_least"]) == (3, [named])
     detail = await ops.delivery(ids[0])
-    told = shape(detail)
+    told = view(detail)
     assert isinstance(told, dict)
     assert (told["alike"], told["at_least"]) == (3, ["alike"])
     mark = detail.listed.delivery.fingerprint
     assert f"holdfast replay --group {mark} --consumer mail" in dict(next_commands(detail)).values(), "all, not three"
     exact = await ops.stats(exact=True)
-    assert (f"{exact.failed}", shape(exact)["at_least"]) == ("5", [])  # type: ignore[index]
+    assert (f"{exact.failed}", view(exact)["at_least"]) == ("5", [])  # type: ignore[index]
     (deliveries,) = [one for one in await ops.metrics() if one.name == "holdfast_deliveries_all"]
     assert {sample.labels["state"]: sample.value for sample in deliveries.samples}["failed"] == 5
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Cancel, Context, Filter, Holdfast, NotFound, RebuildStopped, Refused, RetryPolicy
 from holdfast.core.delivery import Status
+from holdfast.interfaces.presentation.views import view
 from holdfast.ops.projectors import ProjectorState
-from holdfast.ops.shape import shape
 from tests.engine.running import all_of, drain, run_records
 from tests.projections.ledger import ask, reset, swap_in
 
@@ -66,7 +66,7 @@ async def test_a_projector_tells_how_far_it_has_come_and_what_waits(things: Thin
     assert state.paused_at is not None
     assert state.last_run is not None
     assert (state.last_run.outcome, state.rebuild) == ("succeeded", None)
-    shown = shape(state)
+    shown = view(state)
     assert isinstance(shown, dict)
     assert shown["pending"] == 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Filter, Holdfast, NotFound, Refused
 from holdfast.brokers.relay import RelayRunner
-from holdfast.ops.shape import shape
+from holdfast.interfaces.presentation.views import view
 from holdfast.stores.event_log.log import Cursor
 from holdfast.stores.event_log.position import Reader, move_position, positions, take_position
 from tests.engine.running import drain, eventually, pass_time, query, working
@@ -41,7 +41,7 @@ async def test_lag_is_seen_in_stats_and_in_the_list_of_consumers(hf: Holdfast, b
     (consumer,) = await hf.ops.consumers()
     assert (consumer.patterns, consumer.relays_to, consumer.pending) == (("order.*",), "memory:orders", 3)
     assert consumer.lag >= timedelta(minutes=10)
-    shaped = shape(stats)
+    shaped = view(stats)
     assert isinstance(shaped, dict)
     assert shaped["relays"][0]["waiting"] == 3
 

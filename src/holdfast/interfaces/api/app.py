@@ -30,8 +30,8 @@ from holdfast.interfaces.api.fields import RequestModel
 from holdfast.interfaces.api.health import health_routes
 from holdfast.interfaces.api.openapi import document
 from holdfast.interfaces.api.problem import Problem, invalid, problem_of, respond
+from holdfast.interfaces.presentation.views import view
 from holdfast.ops.service import Operations
-from holdfast.ops.shape import shape
 from holdfast.produce.request_ids import RequestIdMiddleware
 from holdfast.stores.admin.token import Scope
 
@@ -143,7 +143,7 @@ class _Api:
             await self._check_scope(request, caller, Scope.ADMIN)
         answer = await endpoint.handle(Call(self.ops, caller, request.path_params, query, body))
         return Response(
-            orjson.dumps(shape(answer)), endpoint.status, {"cache-control": "no-store"}, media_type="application/json"
+            orjson.dumps(view(answer)), endpoint.status, {"cache-control": "no-store"}, media_type="application/json"
         )
 
     async def _check_scope(self, request: Request, caller: Caller, needed: Scope) -> None:

@@ -1,25 +1,16 @@
-"""JSON schemas of responses, built from the types that `ops.shape` serialises."""
+"""JSON schemas of responses, built from the JSON views."""
 
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from holdfast.core.bounded_count import Tally
-from holdfast.core.delivery import Delivery
-from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
-from holdfast.ops.deliveries import DeliveryDetail
-from holdfast.ops.messages import MessageDetail
-from holdfast.ops.plans import Skipped
-from holdfast.ops.shape import COUNTED, TOTALS
-from holdfast.ops.stats import Stats
-from holdfast.ops.trail import Followed
-from holdfast.stores.admin.plan import PlanItem, StoredPlan
-from holdfast.stores.queries.query import Listed
+from holdfast.interfaces.presentation.views import properties
 
 Schema = dict[str, Any]
 
@@ -46,7 +37,7 @@ class Schemas:
         self.components: dict[str, Schema] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of the JSON that `shape` produces for this type."""
+        """The schema of the JSON view of this type."""
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         origin, inner = get_origin(kind), get_args(kind)
@@ -77,39 +68,8 @@ class Schemas:
         name = kind.__name__
         if name not in self.components:
             self.components[name] = {}  # a recursive type finds its name here
-            counted = {"at_least": self.of(tuple[str, ...])} if kind in COUNTED else {}
-            self.components[name] = _object({**self._properties(kind), **counted})
+            self.components[name] = _object({one.name: self.of(one.type) for one in properties(kind)})
         return {"$ref": f"#/components/schemas/{name}"}
-
-    def _properties(self, kind: Any) -> dict[str, Schema]:
-        """Properties as `ops.shape` writes them: some types flatten a nested value."""
-        if kind is Listed:
-            text = {"type": "string"}
-            return {**self._properties(Delivery), "type": text, "source": text, "key": self.of(str | None)}
-        if kind is DeliveryDetail:
-            rest = {name: part for name, part in self._fields(kind).items() if name not in ("listed", "now")}
-            return {**self._properties(Listed), **rest}
-        if kind is Followed:
-            rest = {name: part for name, part in self._fields(kind).items() if name != "listed"}
-            return {**self._properties(Listed), **rest}
-        if kind is MessageDetail:
-            return {**self._properties(Message), "deliveries": self.of(Sequence[Listed])}
-        if kind is Message:
-            return {**self._fields(kind), "payload": {}}
-        if kind is Stats:
-            return {**self._fields(kind), **{name: {"type": "number"} for name in TOTALS}}
-        if kind is StoredPlan:
-            return {**self._fields(kind), "left": {"type": "integer"}}
-        if kind is Skipped:
-            return {**self._fields(kind), "reason": {"type": "string"}}
-        if kind is PlanItem:
-            return {**self._fields(kind), "reason": self.of(str | None)}
-        return self._fields(kind)
-
-    def _fields(self, kind: Any) -> dict[str, Schema]:
-        hints = get_type_hints(kind)
-        names = [spec.name for spec in fields(kind)] if is_dataclass(kind) else kind._fields
-        return {name: self.of(hints[name]) for name in names}
 
 
 def _object(properties: dict[str, Schema]) -> Schema:

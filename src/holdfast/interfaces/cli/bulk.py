@@ -214,7 +214,7 @@ def _code(report: Report) -> ExitCode:
 
 def save_plan(plan: Plan, file: Path) -> None:
     """Writes a plan to a new file. An existing plan may be partly executed, so it is never overwritten."""
-    from holdfast.ops.shape import dumps
+    from holdfast.interfaces.presentation.views import dumps
 
     try:
         with open(file, "x", encoding="utf-8", opener=private) as stream:

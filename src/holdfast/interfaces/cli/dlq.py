@@ -128,7 +128,7 @@ def discard(
 )
 def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
     """Export dead letters with their messages, one JSON object per line."""
-    from holdfast.ops.shape import dumps
+    from holdfast.interfaces.presentation.views import dumps
 
     ops = settings().operations()
     wanted = delivery_filter(**chosen, state="waiting")

@@ -51,7 +51,7 @@ def show_list(settings: Settings, items: Sequence[T], columns: Sequence[Column[T
 
 def show_json(settings: Settings, value: object) -> None:
     """Prints JSON: a list is one array or, with jsonl, one line per item."""
-    from holdfast.ops.shape import dumps
+    from holdfast.interfaces.presentation.views import dumps
 
     if settings.format == "jsonl":
         for item in value if isinstance(value, list | tuple) and not hasattr(value, "_fields") else [value]:

@@ -15,8 +15,8 @@ from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError, Refused
 from holdfast.core.redaction.mask import mask
 from holdfast.interfaces.presentation.filters import delivery_filter, parse_time
+from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.service import Operations
-from holdfast.ops.shape import dumps
 
 P = ParamSpec("P")
 Answer = dict[str, Any]
@@ -159,8 +159,8 @@ def _as_tool(function: Callable[P, Awaitable[object]]) -> Callable[P, Coroutine[
             found = await function(*args, **kwargs)
         except HoldfastError as error:
             raise ToolError(mask(str(error))) from None
-        shaped: Answer = orjson.loads(dumps(found))
-        return shaped
+        result: Answer = orjson.loads(dumps(found))
+        return result
 
     answer.__annotations__["return"] = Answer
     return answer

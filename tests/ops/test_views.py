@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from holdfast.interfaces.presentation.views import dumps, view
 from holdfast.ops.service import Operations
-from holdfast.ops.shape import dumps, shape
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
@@ -56,7 +56,7 @@ async def test_a_delivery_is_flat_and_its_payload_is_json(store: Store, ops: Ope
     assert read["runs"][0]["trace"].startswith("Traceback")
 
 
-def test_durations_are_seconds_and_what_has_no_shape_is_refused() -> None:
-    assert shape(timedelta(minutes=1, milliseconds=500)) == 60.5
-    with pytest.raises(TypeError, match="object has no JSON shape"):
-        shape(object())
+def test_durations_are_seconds_and_what_has_no_view_is_refused() -> None:
+    assert view(timedelta(minutes=1, milliseconds=500)) == 60.5
+    with pytest.raises(TypeError, match="object has no JSON view"):
+        view(object())
