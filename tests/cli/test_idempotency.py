@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.stores.integrations.idempotency import Held, StoredResponse, finish, reserve
+from holdfast.stores.integrations.idempotency import Reservation, StoredResponse, reserve, store_response
 from tests.cli.conftest import Shop
 
 LEASE, DAY = timedelta(minutes=5), timedelta(days=1)
-STARTED = Held("tenant-1", "k-1", "hash", "owner-1", "POST", "/orders")
-DONE = Held("tenant-2", "k-2", "hash", "owner-2", "PATCH", "/orders/\x1b[31m7")
+STARTED = Reservation("tenant-1", "k-1", "hash", "owner-1", "POST", "/orders")
+DONE = Reservation("tenant-2", "k-2", "hash", "owner-2", "PATCH", "/orders/\x1b[31m7")
 
 
 @pytest.fixture(params=["shop", "postgres_shop"])
@@ -19,7 +19,7 @@ def keys(request: pytest.FixtureRequest) -> Shop:
     either: Shop = request.getfixturevalue(request.param)
     either.ask(reserve(STARTED, LEASE, DAY))
     either.ask(reserve(DONE, LEASE, DAY))
-    either.ask(finish(DONE, StoredResponse(201, (("content-type", "application/json"),), b'{"id": 7}')))
+    either.ask(store_response(DONE, StoredResponse(201, (("content-type", "application/json"),), b'{"id": 7}')))
     return either
 
 
@@ -56,7 +56,7 @@ def test_a_stuck_key_is_released_and_an_answered_one_only_by_force(keys: Shop) -
 
 
 def test_expired_keys_are_pruned_with_the_rest(keys: Shop) -> None:
-    keys.ask(reserve(Held("tenant-3", "old", "hash", "owner-3"), timedelta(0), timedelta(milliseconds=-1000)))
+    keys.ask(reserve(Reservation("tenant-3", "old", "hash", "owner-3"), timedelta(0), timedelta(milliseconds=-1000)))
     assert "1 idempotency key" in keys.run("prune", "--older-than", "30d", "--dry-run").stderr
     assert "1 idempotency key" in keys.run("prune", "--older-than", "30d", "--yes").stderr
     assert len(json.loads(keys.run("idempotency", "list", "--format", "json").stdout)) == 2

@@ -15,7 +15,7 @@ from holdfast.stores.admin.actions import block_consumer, discard, pause_queue
 from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.deliveries.worker import start_worker
 from holdfast.stores.integrations.breaker import trip_breaker
-from holdfast.stores.integrations.idempotency import Held, StoredResponse, finish, reserve
+from holdfast.stores.integrations.idempotency import Reservation, StoredResponse, reserve, store_response
 from holdfast.stores.integrations.webhook import add_endpoint
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
@@ -55,10 +55,10 @@ async def furnish(store: Store, *, orders: int = 60, over: timedelta = timedelta
     await store.run(block_consumer("search", "search cluster", timedelta(hours=1), WORKER))
     await store.run(trip_breaker("partner", timedelta(minutes=20), "partner-watch", "five time-outs in a row"))
     for n in range(3):
-        held = Held("user:7", f"checkout-{n}", "h", f"owner-{n}", "POST", "/orders")
+        held = Reservation("user:7", f"checkout-{n}", "h", f"owner-{n}", "POST", "/orders")
         await store.run(reserve(held, timedelta(minutes=1), timedelta(days=1)))
         if n:
-            await store.run(finish(held, StoredResponse(201 if n == 1 else 422, (), b"{}")))
+            await store.run(store_response(held, StoredResponse(201 if n == 1 else 422, (), b"{}")))
     if over:
         _spread(store)
 

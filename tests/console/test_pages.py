@@ -18,7 +18,7 @@ from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.admin.actions import block_consumer, pause_queue
 from holdfast.stores.integrations.breaker import trip_breaker
-from holdfast.stores.integrations.idempotency import Held, reserve
+from holdfast.stores.integrations.idempotency import Reservation, reserve
 from holdfast.stores.integrations.webhook import add_endpoint
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries
@@ -189,7 +189,9 @@ async def test_script_in_every_field_stays_text(client_as: ClientAs, store: Stor
     await store.run(
         add_endpoint(new_endpoint("https://a.example/%3Cscript%3E", events=["order.*"], options=WebhookOptions()), EVIL)
     )
-    await store.run(reserve(Held(EVIL, EVIL, "h", "o", "POST", f"/{EVIL}"), timedelta(hours=1), timedelta(days=1)))
+    await store.run(
+        reserve(Reservation(EVIL, EVIL, "h", "o", "POST", f"/{EVIL}"), timedelta(hours=1), timedelta(days=1))
+    )
     plan = await ops.plan_replay(Filter(dead=True))
     await ops.save_plan(plan, actor=EVIL, reason=EVIL)
     await ops.start_plan(plan.id, actor=EVIL, reason=EVIL)

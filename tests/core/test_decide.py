@@ -16,10 +16,10 @@ from holdfast.core.change import (
     Deliver,
     Discard,
     Park,
+    Postpone,
     Release,
     Replay,
     Retry,
-    Snooze,
 )
 from holdfast.core.decide import MAX_HOLDS, PARK_DELAY, budget, decide, suspect_after
 from holdfast.core.delivery import Delivery, Status
@@ -99,7 +99,7 @@ randoms = st.floats(0, 1, exclude_max=True)
         (failed(Verdict.block("mail")), Block("mail", 2.5 * SECOND, held=False)),
         (failed(Verdict.block("mail"), held=True), Block("mail", 2.5 * SECOND, held=True)),
         (LeaseExpired(), Retry(8 * SECOND)),
-        (Snoozed(90 * SECOND), Snooze(90 * SECOND)),
+        (Snoozed(90 * SECOND), Postpone(90 * SECOND)),
         (Cancelled("no stock"), Discard("no stock")),
         (Released(started=False), Release(timedelta(0), held=False)),
         (Released(started=True), Release(timedelta(0), held=True)),
@@ -226,7 +226,7 @@ def test_a_second_expiry_in_a_row_makes_a_suspect(expiries: int, suspect: bool) 
 CHANGES: list[tuple[Change, str, Status, bool]] = [
     (Deliver(), "deliver", Status.DELIVERED, False),
     (Retry(SECOND), "retry", Status.PENDING, False),
-    (Snooze(SECOND), "snooze", Status.PENDING, True),
+    (Postpone(SECOND), "snooze", Status.PENDING, True),
     (Release(SECOND, held=True), "release", Status.PENDING, True),
     (Park("acme", SECOND, None), "park", Status.PENDING, True),
     (Block("mail", SECOND, held=False), "block", Status.PENDING, True),
@@ -270,7 +270,7 @@ def test_every_outcome_is_in_the_table() -> None:
     [
         (TerminalError("x"), DeadLetter(), False),
         (RetryAfter("5s"), Retry(5 * SECOND), False),
-        (SnoozeSignal("5s"), Snooze(5 * SECOND), True),
+        (SnoozeSignal("5s"), Postpone(5 * SECOND), True),
         (Cancel("x"), Discard("x"), False),
         (Outage("mail"), Block("mail", 2.5 * SECOND, held=False), True),
         (CircuitOpen("acme", "5s"), Park("acme", 5 * SECOND, None), True),

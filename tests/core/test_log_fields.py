@@ -2,18 +2,18 @@
 
 import logging
 
-from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.log_fields import log_fields
 
 
 def test_no_id_can_take_a_name_that_logging_needs() -> None:
     taken = [*vars(logging.makeLogRecord({})), "message", "asctime", "event", "level"]
-    assert set(loggable(dict.fromkeys(taken, "x"))) == {f"header_{name}" for name in taken}
-    assert loggable({"request_id": "r-1"}) == {"request_id": "r-1"}
+    assert set(log_fields(dict.fromkeys(taken, "x"))) == {f"header_{name}" for name in taken}
+    assert log_fields({"request_id": "r-1"}) == {"request_id": "r-1"}
 
 
 def test_a_header_can_neither_steer_a_terminal_nor_pose_as_the_error() -> None:
     headers = {"x\x1b[2J\n\ny": "a\x1b]0;title\x07", "exception": "Traceback: forged", "stack": "s", "error": "e"}
-    assert loggable(headers) == {
+    assert log_fields(headers) == {
         "x\\x1b[2J\\n\\ny": "a\\x1b]0;title\\x07",
         "header_exception": "Traceback: forged",
         "header_stack": "s",

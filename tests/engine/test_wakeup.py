@@ -15,8 +15,8 @@ from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.engine import session
 from holdfast.engine.claim_scheduler import ClaimScheduler
-from holdfast.stores.deliveries.claim import claim, claim_anew, lanes
-from holdfast.stores.queries.query import outlook
+from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes
+from holdfast.stores.queries.query import next_due_in
 from tests.engine.conftest import MakeApp
 from tests.engine.running import drain, eventually, query, statuses, working
 
@@ -86,7 +86,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return asking
 
-    for ask in (claim, claim_anew, lanes):
+    for ask in (claim, discover_and_claim, lanes):
         monkeypatch.setattr(session, ask.__name__, noted(ask))
     return asked
 
@@ -109,8 +109,8 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Hold
         asked.clear()
         await hf.publish("order.placed", {}, conn=None)
         await eventually(partial(_delivered, hf, 2))
-    assert before[2] == ["claim_anew"]
-    assert set(before[3]) == {"claim_anew"}, "its own hint may have come back to it meanwhile"
+    assert before[2] == ["discover_and_claim"]
+    assert set(before[3]) == {"discover_and_claim"}, "its own hint may have come back to it meanwhile"
 
 
 def delay_full_scans(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -131,7 +131,7 @@ async def test_after_an_expensive_full_scan_a_worker_claims_from_the_known_lanes
         for n in range(1, 4):
             await app.publish("order.placed", {}, conn=None)
             await eventually(partial(_delivered, app, n))
-    assert asked.count("claim_anew") == 1
+    assert asked.count("discover_and_claim") == 1
     assert asked.count("claim") >= 2
 
 
@@ -194,9 +194,9 @@ async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim
         if not came:
             came.append(1)
             app.sync.publish("order.placed", {}, conn=None)
-        return outlook(*args)
+        return next_due_in(*args)
 
-    monkeypatch.setattr(session, "outlook", asked_too_late)
+    monkeypatch.setattr(session, "next_due_in", asked_too_late)
     await app._prepare(None)
     await drain(app, idle_limit=timedelta(0))
     assert await _delivered(app, 1)

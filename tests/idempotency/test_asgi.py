@@ -687,9 +687,9 @@ async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_pl
 
 
 def _held(scope: str, key: str) -> Any:
-    from holdfast.stores.integrations.idempotency import Held
+    from holdfast.stores.integrations.idempotency import Reservation
 
-    return Held(scope, key, "", "")
+    return Reservation(scope, key, "", "")
 
 
 @pytest.mark.parametrize(

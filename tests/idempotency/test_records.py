@@ -14,11 +14,11 @@ import pytest
 from holdfast.core.errors import NotFound, Refused, ReservationLost
 from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.connections.connection import recognise, run_on
+from holdfast.stores.connections.connection import adapt_connection, run_on
 from holdfast.stores.integrations.idempotency import (
-    Found,
-    Held,
-    Progress,
+    KeyStatus,
+    Reservation,
+    StoredRecord,
     StoredResponse,
     complete,
     expired_requests,
@@ -30,19 +30,19 @@ from tests.idempotency.places import RecordPlace
 
 LEASE = timedelta(seconds=10)
 DAY = timedelta(days=1)
-FIRST = Held("tenant-1", "k-1", "hash-1", "owner-1", "POST", "/orders")
+FIRST = Reservation("tenant-1", "k-1", "hash-1", "owner-1", "POST", "/orders")
 SECOND = replace(FIRST, owner="owner-2")
 CREATED = StoredResponse(201, (("content-type", "application/json"), ("x-note", "é")), b'{"id":1}\x00\xff')
 
 
-def reserve(place: RecordPlace, held: Held, lease: timedelta = LEASE) -> Found:
-    found: Found = place.records.do_sync(Reserve(held, lease, DAY))
+def reserve(place: RecordPlace, held: Reservation, lease: timedelta = LEASE) -> StoredRecord:
+    found: StoredRecord = place.records.do_sync(Reserve(held, lease, DAY))
     return found
 
 
 def test_a_new_key_is_reserved_for_its_owner(place: RecordPlace) -> None:
     found = reserve(place, FIRST)
-    assert found == Found("owner-1", "hash-1", Progress.STARTED, False, None)
+    assert found == StoredRecord("owner-1", "hash-1", KeyStatus.STARTED, False, None)
     assert place.records.do_sync(Look(FIRST)) == found
     assert place.records.do_sync(Look(replace(FIRST, key="other"))) is None
 
@@ -58,20 +58,20 @@ def test_what_was_answered_comes_back_byte_by_byte(place: RecordPlace) -> None:
     reserve(place, FIRST)
     assert place.records.do_sync(Finish(FIRST, CREATED))
     found = reserve(place, SECOND)
-    assert found == Found("owner-1", "hash-1", Progress.COMPLETED, False, CREATED)
+    assert found == StoredRecord("owner-1", "hash-1", KeyStatus.COMPLETED, False, CREATED)
 
 
 def test_an_error_that_is_kept_is_failed_and_a_body_may_be_missing(place: RecordPlace) -> None:
     reserve(place, FIRST)
     assert place.records.do_sync(Finish(FIRST, StoredResponse(422, (), None)))
     found = reserve(place, SECOND)
-    assert (found.progress, found.response) == (Progress.FAILED, StoredResponse(422, (), None))
+    assert (found.progress, found.response) == (KeyStatus.FAILED, StoredResponse(422, (), None))
 
 
 def test_scopes_and_keys_are_kept_apart(place: RecordPlace) -> None:
     # The pairs would be the same text if they were merely joined.
     for scope, key in [("tenant-1", "k-1"), ("tenant-2", "k-1"), ("a:b", "c"), ("a", "b:c")]:
-        held = Held(scope, key, "hash", f"owner of {scope} {key}")
+        held = Reservation(scope, key, "hash", f"owner of {scope} {key}")
         assert reserve(place, held).owner == held.owner
         place.records.do_sync(Finish(held, replace(CREATED, body=scope.encode())))
     found = reserve(place, replace(SECOND, scope="tenant-2"))
@@ -84,7 +84,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_late_owner_is_fenced(place: 
     place.pass_time(LEASE + timedelta(seconds=1))
     assert place.records.do_sync(Look(FIRST)).lapsed
     taken = reserve(place, SECOND)
-    assert taken == Found("owner-2", "hash-1", Progress.STARTED, False, None)
+    assert taken == StoredRecord("owner-2", "hash-1", KeyStatus.STARTED, False, None)
     assert not place.records.do_sync(Finish(FIRST, CREATED))
     assert not place.records.do_sync(Release(FIRST))
     assert place.records.do_sync(Renew([FIRST], LEASE)) == frozenset()
@@ -122,8 +122,8 @@ def test_a_key_whose_request_failed_stays_with_that_request(place: RecordPlace, 
         place.pass_time(LEASE + timedelta(seconds=1))
     other = replace(SECOND, request_hash="hash-2")
     found = reserve(place, other)
-    assert (found.request_hash, found.progress, found.lapsed) == ("hash-1", Progress.STARTED, True)
-    assert reserve(place, SECOND) == Found("owner-2", "hash-1", Progress.STARTED, False, None)
+    assert (found.request_hash, found.progress, found.lapsed) == ("hash-1", KeyStatus.STARTED, True)
+    assert reserve(place, SECOND) == StoredRecord("owner-2", "hash-1", KeyStatus.STARTED, False, None)
 
 
 def test_any_request_may_take_over_where_that_was_chosen(place: RecordPlace) -> None:
@@ -156,7 +156,7 @@ def test_an_expired_record_is_as_good_as_none(place: RecordPlace) -> None:
     reserve(place, FIRST)
     place.records.do_sync(Finish(FIRST, CREATED))
     place.pass_time(DAY + timedelta(seconds=1))
-    assert reserve(place, SECOND) == Found("owner-2", "hash-1", Progress.STARTED, False, None)
+    assert reserve(place, SECOND) == StoredRecord("owner-2", "hash-1", KeyStatus.STARTED, False, None)
 
 
 def test_of_many_at_once_exactly_one_owns_the_key(place: RecordPlace) -> None:
@@ -164,9 +164,9 @@ def test_of_many_at_once_exactly_one_owns_the_key(place: RecordPlace) -> None:
     for _ in range(3):  # new, lapsed, lapsed again
         barrier = threading.Barrier(8)
 
-        def try_it(one: Held, barrier: threading.Barrier = barrier) -> Found | None:
+        def try_it(one: Reservation, barrier: threading.Barrier = barrier) -> StoredRecord | None:
             barrier.wait(10)
-            found: Found | None = place.records.do_sync(Reserve(one, LEASE, DAY))
+            found: StoredRecord | None = place.records.do_sync(Reserve(one, LEASE, DAY))
             return found
 
         with ThreadPoolExecutor(8) as pool:
@@ -184,7 +184,7 @@ def test_completing_in_a_transaction_is_fenced_by_the_database(sql_place: Record
     reserve(sql_place, SECOND)
     with pytest.raises(ReservationLost, match="k-1"):
         store.run_sync(complete(FIRST, CREATED, LEASE))
-    assert sql_place.records.do_sync(Look(FIRST)).progress is Progress.STARTED
+    assert sql_place.records.do_sync(Look(FIRST)).progress is KeyStatus.STARTED
     store.run_sync(complete(SECOND, CREATED, LEASE))
     assert sql_place.records.do_sync(Look(FIRST)).response == CREATED
     with pytest.raises(ReservationLost):
@@ -219,7 +219,7 @@ def test_nobody_waits_for_a_transaction_that_completes_a_record(sql_place: Recor
 
 def _complete_on(place: RecordPlace, conn: psycopg.Connection) -> None:
     assert place.hf is not None
-    run_on(complete(FIRST, CREATED, LEASE), place.hf.store.dialect, recognise(conn))  # type: ignore[arg-type]
+    run_on(complete(FIRST, CREATED, LEASE), place.hf.store.dialect, adapt_connection(conn))  # type: ignore[arg-type]
 
 
 def test_operators_list_records_and_release_them_audited(sql_place: RecordPlace) -> None:
@@ -231,18 +231,18 @@ def test_operators_list_records_and_release_them_audited(sql_place: RecordPlace)
     sql_place.records.do_sync(Finish(done, CREATED))
     assert {one.key for one in store.run_sync(records(scope="tenant-1"))} == {"k-1", "k-2"}
     assert store.run_sync(records(scope="tenant-2")) == []
-    (one,) = store.run_sync(records(status=Progress.COMPLETED))
+    (one,) = store.run_sync(records(status=KeyStatus.COMPLETED))
     assert (one.key, one.method, one.path, one.response_status) == ("k-2", "POST", "/orders", 201)
     assert one.response_bytes == len(CREATED.body or b"")
     (newest,) = store.run_sync(records(limit=1))
     (older,) = store.run_sync(records(limit=1, before=newest))
     assert {newest.key, older.key} == {"k-1", "k-2"}
     assert store.run_sync(records(before=older)) == []
-    assert store.run_sync(release_record("tenant-1", "k-1", "ada", "stuck")) is Progress.STARTED
+    assert store.run_sync(release_record("tenant-1", "k-1", "ada", "stuck")) is KeyStatus.STARTED
     assert not sql_place.records.do_sync(Finish(FIRST, CREATED))
     with pytest.raises(Refused, match="completed"):
         store.run_sync(release_record("tenant-1", "k-2", "ada", None))
-    assert store.run_sync(release_record("tenant-1", "k-2", "ada", None, force=True)) is Progress.COMPLETED
+    assert store.run_sync(release_record("tenant-1", "k-2", "ada", None, force=True)) is KeyStatus.COMPLETED
     with pytest.raises(NotFound):
         store.run_sync(release_record("tenant-1", "k-2", "ada", None))
     assert [(e.actor, e.action, e.target) for e in store.run_sync(audit())] == [

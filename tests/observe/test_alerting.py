@@ -10,7 +10,7 @@ from holdfast.alerts import DeadLetterAlert
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.alert import Alerts
 from holdfast.engine.pruner import Pruner
-from holdfast.stores.admin.alert import Turn, alert_turn
+from holdfast.stores.admin.alert import AlertDecision, decide_alert
 from holdfast.stores.protocol import Store
 from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, pass_time, query
@@ -43,8 +43,8 @@ async def store(make_app: MakeApp) -> Store:
 
 
 def worker(store: Store, told: list[int], quiet: float = QUIET) -> Alerts:
-    async def ask(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Turn:
-        return await store.run(alert_turn(consumer, fingerprint, alike, quiet))
+    async def ask(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
+        return await store.run(decide_alert(consumer, fingerprint, alike, quiet))
 
     async def tell(alert: DeadLetterAlert) -> None:
         told.append(alert.alike)
@@ -109,7 +109,7 @@ async def test_a_worker_that_starts_anew_keeps_quiet_and_another_group_is_told_a
 async def test_a_store_that_is_out_keeps_nobody_from_being_told() -> None:
     told: list[int] = []
 
-    async def ask(*_: object) -> Turn:
+    async def ask(*_: object) -> AlertDecision:
         raise StoreUnavailable("db")
 
     alerts = Alerts((lambda alert: told.append(alert.alike),), QUIET, ask)
@@ -122,7 +122,7 @@ async def test_a_store_that_is_out_keeps_nobody_from_being_told() -> None:
 async def test_groups_that_are_long_quiet_are_forgotten(make_app: MakeApp, dsn: str) -> None:
     hf = make_app()
     await hf._prepare(None)
-    assert (await hf.store.run(alert_turn("billing", "abc", 1, timedelta(minutes=5)))).tell
+    assert (await hf.store.run(decide_alert("billing", "abc", 1, timedelta(minutes=5)))).tell
     await pass_time(hf, timedelta(days=2), "alert")
     await Pruner(hf.store, timedelta(days=30)).perform("w")
     table = "holdfast.alert" if dsn.startswith("postgresql") else "holdfast_alert"
@@ -138,6 +138,8 @@ def test_the_text_says_what_failed_how_many_and_what_to_do() -> None:
 
 
 async def test_two_that_ask_at_the_same_time_get_one_turn(store: Store) -> None:
-    turns = await asyncio.gather(*(store.run(alert_turn("billing", "abc", 1, timedelta(minutes=5))) for _ in range(8)))
+    turns = await asyncio.gather(
+        *(store.run(decide_alert("billing", "abc", 1, timedelta(minutes=5))) for _ in range(8))
+    )
     assert [turn.tell for turn in turns].count(True) == 1
     assert all(timedelta(minutes=4) < turn.quiet <= timedelta(minutes=5) for turn in turns)

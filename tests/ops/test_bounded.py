@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.interfaces.presentation.deliveries import next_commands
 from holdfast.interfaces.presentation.views import view
 from holdfast.ops import doctor, work_findings
@@ -64,7 +64,7 @@ async def test_a_figure_at_the_bound_is_named_in_every_shape(store: Store, ops: 
     ],
 )
 async def test_a_condition_knows_whether_counting_on_could_change_it(ops: Operations, text: str, settled: bool) -> None:
-    load = Load(queue="default", consumer="mail", failed=Tally(3, or_more=True), pending=Tally(7))
+    load = Load(queue="default", consumer="mail", failed=BoundedCount(3, or_more=True), pending=BoundedCount(7))
     now = await ops.now()
     stats = Stats(now=now, loads=(load,), workers=0, paused_queues=(), paused_consumers=(), blocked_consumers=())
     (condition,) = read_conditions(text)

@@ -9,18 +9,25 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.retry import RetryPolicy
 from holdfast.ops.findings import Facts, Finding, Level, judge, schema_finding
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.messages.registry import Consumer
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.queries.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth, old_transactions
+from holdfast.stores.queries.health import (
+    LaneCount,
+    OldTransaction,
+    Overdue,
+    SubscriptionLag,
+    TableHealth,
+    old_transactions,
+)
 from holdfast.stores.queries.query import Count
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.ops.build import dead_letters, fail_pending
@@ -175,7 +182,7 @@ def test_a_pooler_is_noticed(postgres18: PostgresServer, database: Callable[[Pos
 
 def facts(**changes: object) -> Facts:
     """A healthy store."""
-    worker = Worker("w", 1, (), ("mail",), NOW, NOW + HOUR, True, 0)
+    worker = WorkerRecord("w", 1, (), ("mail",), NOW, NOW + HOUR, True, 0)
     healthy = Facts(
         schema=SchemaStatus("holdfast", 3, 3),
         skew=timedelta(0),
@@ -184,11 +191,11 @@ def facts(**changes: object) -> Facts:
         workers=(worker,),
         consumers=(Consumer("mail", "default", 1, RetryPolicy.exponential(), 0, NOW, None, None, None),),
         paused_queues={},
-        counts=(Count("default", "mail", "pending", Tally(3), NOW, NOW),),
+        counts=(Count("default", "mail", "pending", BoundedCount(3), NOW, NOW),),
         lanes=(LaneCount("default", "mail", 1, 3, NOW),),
         overdue=Overdue(0, None),
         at_bound=(),
-        lags=(Lag("order.*", "mail", 3),),
+        lags=(SubscriptionLag("order.*", "mail", 3),),
         old=(),
         tables=(TableHealth("delivery", 10, 1000, NOW),),
         pooled=False,
@@ -216,10 +223,10 @@ def settings(name: str, value: str) -> Facts:
         (facts(workers=()), "workers", Level.FAIL),
         (facts(lanes=(LaneCount("default", "mail", 2, 3, NOW),)), "generations", Level.FAIL),
         (facts(overdue=Overdue(2, HOUR)), "leases", Level.FAIL),
-        (facts(counts=(Count("default", "mail", "suspect", Tally(1), NOW, NOW),)), "suspects", Level.WARN),
+        (facts(counts=(Count("default", "mail", "suspect", BoundedCount(1), NOW, NOW),)), "suspects", Level.WARN),
         (facts(paused_queues={"default": NOW}), "paused", Level.WARN),
         (facts(at_bound=((fresh_id(), "mail"),)), "history", Level.WARN),
-        (facts(lags=(Lag("order.*", "mail", 1000),)), "subscriptions", Level.WARN),
+        (facts(lags=(SubscriptionLag("order.*", "mail", 1000),)), "subscriptions", Level.WARN),
         (
             facts(old=(OldTransaction("session", "77", "psql", "idle in transaction", HOUR),)),
             "transactions",

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.ops.service import Operations
 from holdfast.stores.admin import plan_results
-from holdfast.stores.admin.plan import PlanState, Result, StoredPlan
+from holdfast.stores.admin.plan import PlanState, ReplayResult, StoredPlan
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.ops.build import dead_letters
@@ -33,7 +33,7 @@ async def test_a_plan_counts_what_was_delivered_and_what_died_again(store: Store
     assert await ops.follow_plans() == 10
     assert await ops.follow_plans() == 0, "each is counted once"
     halfway = await ops.plan(plan.id)
-    assert (halfway.results, halfway.unsettled) == ({Result.DELIVERED: 9, Result.DEAD: 1}, 2)
+    assert (halfway.results, halfway.unsettled) == ({ReplayResult.DELIVERED: 9, ReplayResult.DEAD: 1}, 2)
     assert halfway.settled_at is None
     assert [one.id for one in await ops.plan_items(plan.id, dead=True)] == [claimed[9].id]
 
@@ -42,7 +42,7 @@ async def test_a_plan_counts_what_was_delivered_and_what_died_again(store: Store
     await ops.cancel([claimed[11].id], actor="bob")
     await ops.follow_plans()
     after = await ops.plan(plan.id)
-    assert after.results == {Result.DELIVERED: 10, Result.DEAD: 1, Result.DISCARDED: 1}, (
+    assert after.results == {ReplayResult.DELIVERED: 10, ReplayResult.DEAD: 1, ReplayResult.DISCARDED: 1}, (
         "what another plan does is its own"
     )
     assert (after.unsettled, after.settled_at is not None) == (0, True)
@@ -55,7 +55,7 @@ async def test_what_was_pruned_before_anybody_looked_is_counted(store: Store, op
         await finish(store, one, Deliver())
     sql(store, "delete from {hf}delivery")
     await ops.follow_plans()
-    assert (await ops.plan(plan.id)).results == {Result.PRUNED: 2}
+    assert (await ops.plan(plan.id)).results == {ReplayResult.PRUNED: 2}
 
 
 async def test_a_backlog_is_looked_at_in_turns_and_all_of_it_in_the_end(
@@ -68,7 +68,7 @@ async def test_a_backlog_is_looked_at_in_turns_and_all_of_it_in_the_end(
     for one in claimed[15:]:
         await finish(store, one, Deliver())
     passes = 0
-    while (await ops.plan(plan.id)).results != {Result.DELIVERED: 5}:
+    while (await ops.plan(plan.id)).results != {ReplayResult.DELIVERED: 5}:
         await ops.follow_plans()
         passes += 1
         assert passes < 10
@@ -84,10 +84,10 @@ async def test_a_plan_that_still_runs_is_not_settled(store: Store, ops: Operatio
         await finish(store, one, Deliver())
     await ops.follow_plans()
     running = await ops.plan(plan.id)
-    assert (running.results, running.settled_at) == ({Result.DELIVERED: 100}, None)
+    assert (running.results, running.settled_at) == ({ReplayResult.DELIVERED: 100}, None)
     await ops.advance_plans(runner="r")
     for one in await claim_all(store, generation=1000):
         await finish(store, one, Deliver())
     await ops.follow_plans()
     done = await ops.plan(plan.id)
-    assert (done.results, done.settled_at is not None) == ({Result.DELIVERED: 150}, True)
+    assert (done.results, done.settled_at is not None) == ({ReplayResult.DELIVERED: 150}, True)

@@ -16,8 +16,8 @@ from holdfast.ops.plan_file import plan_to_json
 from holdfast.ops.plans import Progress, Report
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.admin.bulk_actions import Why
-from holdfast.stores.deliveries.settle import Hold, ownership
+from holdfast.stores.admin.bulk_actions import SkipReason
+from holdfast.stores.deliveries.settle import ClaimState, claim_states
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
@@ -86,11 +86,11 @@ async def test_what_cannot_be_replayed_is_named_with_its_reason(store: Store, op
     plan = await ops.plan_replay(Filter(ids=(*ids.values(), absent)))
     assert plan.ids == (ids["failed"],)
     assert {one.id: one.why for one in plan.skipped} == {
-        ids["delivered"]: Why.DELIVERED,
-        ids["discarded"]: Why.DISCARDED,
-        ids["in_flight"]: Why.IN_FLIGHT,
-        ids["retrying"]: Why.PENDING,
-        absent: Why.NOT_FOUND,
+        ids["delivered"]: SkipReason.DELIVERED,
+        ids["discarded"]: SkipReason.DISCARDED,
+        ids["in_flight"]: SkipReason.IN_FLIGHT,
+        ids["retrying"]: SkipReason.PENDING,
+        absent: SkipReason.NOT_FOUND,
     }
     report = await plan.execute(actor="ada")
     assert report.done == (ids["failed"],)
@@ -101,7 +101,7 @@ async def test_what_cannot_be_replayed_is_named_with_its_reason(store: Store, op
 async def test_done_work_is_run_again_only_when_somebody_says_so(store: Store, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     plain = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)))
-    assert (plain.ids, [one.why for one in plain.skipped]) == ((), [Why.DELIVERED])
+    assert (plain.ids, [one.why for one in plain.skipped]) == ((), [SkipReason.DELIVERED])
     plan = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)), rerun=True)
     report = await plan.execute(actor="ada")
     assert report.done == (ids["delivered"],)
@@ -129,7 +129,7 @@ async def test_two_operators_at_once_replay_each_delivery_once(
     ada, bob = await asyncio.gather(plans[0].execute(actor="ada"), plans[1].execute(actor="bob"))
     assert sorted([*ada.done, *bob.done]) == sorted(ids)
     for mine, others in ((ada, "bob"), (bob, "ada")):
-        assert {one.why for one in mine.skipped} <= {Why.PENDING}
+        assert {one.why for one in mine.skipped} <= {SkipReason.PENDING}
         assert {one.by for one in mine.skipped} <= {others}
         assert len(mine.done) + len(mine.skipped) == len(ids)
     assert await replays(store) == dict.fromkeys(ids, 1)
@@ -166,7 +166,7 @@ async def test_a_delivery_that_failed_anew_since_the_preview_is_left_alone(store
     await ops.replay([id], actor="bob")
     await fail_pending(store, text="another failure")
     report = await plan.execute(actor="ada")
-    assert [(one.why, one.by) for one in report.skipped] == [(Why.CHANGED, "bob")]
+    assert [(one.why, one.by) for one in report.skipped] == [(SkipReason.CHANGED, "bob")]
     assert await replays(store) == {id: 1}
 
 
@@ -176,7 +176,7 @@ async def test_a_job_whose_unique_key_is_held_is_left_alone(store: Store, ops: O
     await put(store, job("mail", unique="daily"))
     plan = await ops.plan_replay(Filter())
     report = await plan.execute(actor="ada")
-    assert (report.done, [one.why for one in report.skipped]) == ((), [Why.KEY_HELD])
+    assert (report.done, [one.why for one in report.skipped]) == ((), [SkipReason.KEY_HELD])
 
 
 async def test_a_message_is_replayed_for_the_consumers_that_were_chosen(store: Store, ops: Operations) -> None:
@@ -196,7 +196,7 @@ async def test_discarding_sets_aside_what_was_previewed(store: Store, ops: Opera
     await ops.replay([ids[0]], actor="bob")
     report = await plan.execute(actor="ada", reason="duplicates")
     assert report.done == (ids[1],)
-    assert [(one.id, one.why) for one in report.skipped] == [(ids[0], Why.PENDING)]
+    assert [(one.id, one.why) for one in report.skipped] == [(ids[0], SkipReason.PENDING)]
     row = await delivery(store, ids[1])
     assert (row.status, row.discarded_at is not None) == (Status.FAILED, True)
     entries = [entry for entry in await store.run(audit()) if entry.action == "discard"]
@@ -211,8 +211,8 @@ async def test_cancelling_stops_what_waits_and_what_runs(store: Store, ops: Oper
     (since,) = await claim_all(store, limit=1)
     report = await plan.execute(actor="ada", reason="stop")
     assert set(report.done) == {running.id, since.id}, "one that was claimed since is cancelled, too"
-    holds = await store.run(ownership([Claim(running.id, "w1", running.fence)]))
-    assert holds[running.id] is Hold.LOST
+    holds = await store.run(claim_states([Claim(running.id, "w1", running.fence)]))
+    assert holds[running.id] is ClaimState.LOST
     assert not await finish(store, since, Deliver())
     assert all(d.discarded_at is not None for d in await all_deliveries(store))
 
@@ -290,7 +290,7 @@ async def test_a_batch_waits_for_whoever_holds_a_delivery_and_looks_again(
         await asyncio.to_thread(until_one_waits, store)
         other.commit()
     report = await executing
-    assert [(one.id, one.why) for one in report.skipped] == [(id, Why.CHANGED)]
+    assert [(one.id, one.why) for one in report.skipped] == [(id, SkipReason.CHANGED)]
     assert (await delivery(store, id)).status is Status.FAILED
     await store.close()
     empty(dsn)

@@ -20,7 +20,7 @@ from holdfast.engine.options import WorkerOptions
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.admin.bulk_actions import Why
+from holdfast.stores.admin.bulk_actions import SkipReason
 from holdfast.stores.admin.plan import PlanState, StoredPlan, forget_plan
 from holdfast.stores.integrations.breaker import trip_breaker
 from holdfast.stores.postgres.store import PostgresStore
@@ -90,17 +90,23 @@ async def test_a_plan_is_saved_started_and_carried_out_with_an_exact_report(stor
     steps = await to_the_end(ops, first.id, "r")
     assert [step.done for step in steps] == [99, 120]
     done = await ops.plan(first.id)
-    expected = {Why.DELIVERED: 1, Why.DISCARDED: 2, Why.IN_FLIGHT: 1, Why.PENDING: 1, Why.NOT_FOUND: 1}
+    expected = {
+        SkipReason.DELIVERED: 1,
+        SkipReason.DISCARDED: 2,
+        SkipReason.IN_FLIGHT: 1,
+        SkipReason.PENDING: 1,
+        SkipReason.NOT_FOUND: 1,
+    }
     assert (done.state, done.done, done.skipped, done.left) == (PlanState.DONE, 120, expected, 0)
     assert done.ended_at is not None
     skipped = {one.id: one.why for one in await ops.plan_items(first.id, skipped=True)}
     assert skipped == {
-        ids["delivered"]: Why.DELIVERED,
-        ids["discarded"]: Why.DISCARDED,
-        ids["in_flight"]: Why.IN_FLIGHT,
-        ids["retrying"]: Why.PENDING,
-        absent: Why.NOT_FOUND,
-        more[0]: Why.DISCARDED,
+        ids["delivered"]: SkipReason.DELIVERED,
+        ids["discarded"]: SkipReason.DISCARDED,
+        ids["in_flight"]: SkipReason.IN_FLIGHT,
+        ids["retrying"]: SkipReason.PENDING,
+        absent: SkipReason.NOT_FOUND,
+        more[0]: SkipReason.DISCARDED,
     }
     page = await ops.plan_items(first.id, limit=100)
     rest = await ops.plan_items(first.id, limit=100, after=page[-1].n)
@@ -142,7 +148,7 @@ async def test_two_plans_of_two_operators_and_many_runners_rerun_each_delivery_o
     await asyncio.gather(*(to_the_end(one, plan.id, f"r{n}") for n, one in enumerate(runners) for plan in plans))
     ended = [await ops.plan(plan.id) for plan in plans]
     assert sum(plan.done for plan in ended) == 350
-    assert [plan.done + plan.skipped.get(Why.PENDING, 0) for plan in ended] == [350, 350]
+    assert [plan.done + plan.skipped.get(SkipReason.PENDING, 0) for plan in ended] == [350, 350]
     for plan, other in zip(ended, ("bob", "ada"), strict=True):
         skipped = await ops.plan_items(plan.id, skipped=True, limit=1000)
         assert {one.by for one in skipped} <= {other}, "it says who was first"

@@ -13,7 +13,7 @@ from holdfast import Holdfast, ReservationLost, UnsupportedConnection
 from holdfast.idempotency.gate import Gate, Options
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import Look, Reserve, StoreRecords
-from holdfast.stores.integrations.idempotency import Found, Held, Progress
+from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord
 from tests.produce.callers import EACH, POSTGRES, SQLITE, Caller
 from tests.produce.place import Place
 
@@ -28,7 +28,7 @@ class Handling:
 
     def __init__(self, hf: Holdfast) -> None:
         self.records = StoreRecords(hf)
-        self.held = Held("tenant-1", str(uuid4()), "hash", "owner-1", "POST", "/orders")
+        self.held = Reservation("tenant-1", str(uuid4()), "hash", "owner-1", "POST", "/orders")
         self.records.do_sync(Reserve(self.held, LEASE, DAY))
         self.idem = IdempotencyKey(Gate(self.records, Options()), self.held)
 
@@ -38,8 +38,8 @@ class Handling:
         return self.idem.sync.complete(BODY, status=status, conn=caller.conn)
 
     @property
-    def found(self) -> Found:
-        found: Found = self.records.do_sync(Look(self.held))
+    def found(self) -> StoredRecord:
+        found: StoredRecord = self.records.do_sync(Look(self.held))
         return found
 
 
@@ -59,7 +59,7 @@ def test_the_answer_and_the_effect_commit_together(request_in_hand: Handling, ca
     caller.commit()
     assert orders(place) == [1]
     found = request_in_hand.found
-    assert found.progress is Progress.COMPLETED
+    assert found.progress is KeyStatus.COMPLETED
     assert found.response is not None
     assert (found.response.status, found.response.body) == (201, WRITTEN)
     assert found.response.headers == (("content-type", "application/json"),)
@@ -71,7 +71,7 @@ def test_or_neither_does(request_in_hand: Handling, caller: Caller, place: Place
     request_in_hand.complete(caller)
     caller.rollback()
     assert orders(place) == []
-    assert request_in_hand.found.progress is Progress.STARTED
+    assert request_in_hand.found.progress is KeyStatus.STARTED
 
 
 @pytest.mark.parametrize("way", ALL)
@@ -91,14 +91,14 @@ def test_a_late_finisher_is_refused_and_swallowing_it_commits_nothing(
         caller.commit()
     assert orders(place) == []
     found = request_in_hand.found
-    assert (found.owner, found.progress) == ("owner-2", Progress.STARTED)
+    assert (found.owner, found.progress) == ("owner-2", KeyStatus.STARTED)
 
 
 @pytest.mark.parametrize("way", EACH)
 def test_an_error_kept_on_purpose_is_failed(request_in_hand: Handling, caller: Caller) -> None:
     request_in_hand.complete(caller, 402)
     caller.commit()
-    assert request_in_hand.found.progress is Progress.FAILED
+    assert request_in_hand.found.progress is KeyStatus.FAILED
 
 
 @pytest.mark.parametrize("way", ["sqlite3", "psycopg", "psycopg-async", "sqlalchemy-aiosqlite"])
@@ -125,7 +125,7 @@ def test_a_connection_to_another_kind_of_database_is_refused(
 @pytest.mark.parametrize("way", ["sqlite3", "psycopg"])
 def test_without_a_connection_it_commits_on_its_own(request_in_hand: Handling, caller: Caller) -> None:
     request_in_hand.idem.sync.complete(BODY, status=201, conn=None)
-    assert request_in_hand.found.progress is Progress.COMPLETED
+    assert request_in_hand.found.progress is KeyStatus.COMPLETED
     with pytest.raises(ReservationLost):
         request_in_hand.idem.sync.complete(BODY, conn=None)
 
@@ -138,11 +138,11 @@ def test_nobody_waits_for_a_transaction_that_completes(request_in_hand: Handling
     request_in_hand.complete(caller)
     records, held = request_in_hand.records, request_in_hand.held
     other = replace(held, owner="owner-2")
-    assert records.do_sync(Reserve(other, LEASE, DAY)).progress is Progress.STARTED
+    assert records.do_sync(Reserve(other, LEASE, DAY)).progress is KeyStatus.STARTED
     assert records.do_sync(Renew([held], LEASE)) == {held.owner}
     assert not records.do_sync(Release(held))
     caller.commit()
-    assert records.do_sync(Reserve(other, LEASE, DAY)).progress is Progress.COMPLETED
+    assert records.do_sync(Reserve(other, LEASE, DAY)).progress is KeyStatus.COMPLETED
 
 
 @pytest.mark.parametrize("way", ["psycopg"])
@@ -155,7 +155,7 @@ def test_a_lapsed_lease_is_not_taken_from_a_transaction_that_completes(
     assert request_in_hand.records.do_sync(Reserve(other, LEASE, DAY)).owner == "owner-1"
     caller.commit()
     found = request_in_hand.records.do_sync(Reserve(other, LEASE, DAY))
-    assert (found.owner, found.progress) == ("owner-1", Progress.COMPLETED)
+    assert (found.owner, found.progress) == ("owner-1", KeyStatus.COMPLETED)
 
 
 @pytest.mark.parametrize("way", ["psycopg", "psycopg-async", "sqlalchemy-asyncpg"])
@@ -171,4 +171,4 @@ def test_a_renewal_does_not_disturb_a_transaction_with_an_older_snapshot(
     request_in_hand.complete(caller)
     caller.commit()
     assert orders(place) == [1]
-    assert request_in_hand.found.progress is Progress.COMPLETED
+    assert request_in_hand.found.progress is KeyStatus.COMPLETED

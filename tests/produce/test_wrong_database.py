@@ -19,7 +19,7 @@ from holdfast.idempotency.gate import Gate, Options
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import StoreRecords
 from holdfast.stores.deliveries.claim import Claimed
-from holdfast.stores.integrations.idempotency import Held
+from holdfast.stores.integrations.idempotency import Reservation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.produce.callers import EACH, POSTGRES, SQLITE, Caller
@@ -82,7 +82,7 @@ def test_every_other_call_that_takes_a_connection_refuses_it_too(
     def send(to: str) -> None: ...
 
     records = StoreRecords(elsewhere)
-    idem = IdempotencyKey(Gate(records, Options()), Held("t", str(uuid4()), "hash", "me", "POST", "/orders"))
+    idem = IdempotencyKey(Gate(records, Options()), Reservation("t", str(uuid4()), "hash", "me", "POST", "/orders"))
     context = Context(_claimed(), "worker", elsewhere.store, elsewhere, 1)
     if caller.awaits:
         calls: list[Callable[[], Any]] = [

@@ -15,7 +15,7 @@ from holdfast.core.change import Deliver, Retry
 from holdfast.core.message import DEFAULT_QUEUE
 from holdfast.projections import rebuild
 from holdfast.projections.rebuild import RebuildProgress
-from holdfast.stores.deliveries.claim import Claimed, Lane, TakenOver, claim, take_over
+from holdfast.stores.deliveries.claim import Claimed, Lane, Rescued, claim, rescue
 from holdfast.stores.deliveries.settle import Settlement, settle
 from holdfast.stores.deliveries.worker import start_worker
 from tests.engine.running import Log, drain, eventually, said
@@ -220,12 +220,12 @@ async def test_what_was_done_a_short_while_ago_is_applied_by_a_rebuild_all_the_s
 
 
 async def test_a_rebuild_in_place_waits_at_its_end_for_what_a_reaper_has_taken_over(hf: Holdfast) -> None:
-    taken: list[TakenOver] = []
+    taken: list[Rescued] = []
     waiting = asyncio.Event()
 
     @hf.projector("order.*", name="bereft", reset=lambda conn: None)
     async def bereft(body: dict[str, Any]) -> None:
-        taken.extend(await hf.store.run(take_over("w2", LEASE, 10)))
+        taken.extend(await hf.store.run(rescue("w2", LEASE, 10)))
 
     def watch(now: RebuildProgress) -> None:
         if now.waiting:

@@ -11,7 +11,7 @@ from holdfast.core.errors import ConfigurationError, LogRewound
 from holdfast.core.message import NewMessage
 from holdfast.stores.connections.connection import AsyncPsycopg, run_on_async
 from holdfast.stores.event_log import log
-from holdfast.stores.event_log.log import START, Cursor, LogReader, Wanted, behind, log_end, read_log
+from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogReader, behind, log_end, read_log
 from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
@@ -19,7 +19,7 @@ from holdfast.stores.protocol import Store
 from tests.stores.build import job, message, put, sql
 from tests.stores.explain import session
 
-EVERY = Wanted()
+EVERY = EventFilter()
 
 
 class Writer:
@@ -56,7 +56,9 @@ class Writers(AsyncExitStack):
         return Writer(self._store, await self.enter_async_context(connection))
 
 
-async def read_on(store: Store, cursor: Cursor, wanted: Wanted = EVERY, limit: int = 500) -> tuple[list[UUID], Cursor]:
+async def read_on(
+    store: Store, cursor: Cursor, wanted: EventFilter = EVERY, limit: int = 500
+) -> tuple[list[UUID], Cursor]:
     """Everything there is behind a cursor, read page by page; each cursor passes through its text."""
     ids: list[UUID] = []
     while True:
@@ -93,9 +95,9 @@ async def test_types_prefixes_and_all_are_told_apart_and_jobs_are_no_events(stor
         ("none",): [],
     }.items():
         for limit in (1, 500):
-            found, cursor = await read_on(store, START, Wanted(patterns), limit)
+            found, cursor = await read_on(store, START, EventFilter(patterns), limit)
             assert found == wanted, patterns
-            assert (await read_on(store, cursor, Wanted(patterns)))[0] == []
+            assert (await read_on(store, cursor, EventFilter(patterns)))[0] == []
 
 
 async def test_a_reader_that_starts_now_gets_what_comes_after(store: Store) -> None:
@@ -108,7 +110,7 @@ async def test_a_reader_that_starts_now_gets_what_comes_after(store: Store) -> N
 
 async def test_how_much_waits_is_counted_up_to_a_bound(store: Store) -> None:
     first = await published(store, *(message("order.placed") for _ in range(5)), message("mail.sent"))
-    assert (await store.run(behind(START, Wanted(("order.*",))))).waiting == 5
+    assert (await store.run(behind(START, EventFilter(("order.*",))))).waiting == 5
     bounded = await store.run(behind(START, EVERY, bound=3))
     assert (bounded.waiting, bounded.or_more) == (3, True)
     page = await store.run(read_log(START, EVERY, len(first) - 2))
@@ -184,7 +186,7 @@ async def test_writers_that_commit_in_any_order_are_all_read_once_and_causes_bef
     cursor = START
     async with Writers(postgres_store) as writers:
         crowd = [await writers.one() for _ in range(6)]
-        unsure: dict[int, list[UUID]] = {n: [] for n in range(6)}
+        uncommitted: dict[int, list[UUID]] = {n: [] for n in range(6)}
         for _ in range(150):
             n = chance.randrange(6)
             match chance.choice(["begin", "write", "write", "commit", "rollback", "read"]):
@@ -192,22 +194,22 @@ async def test_writers_that_commit_in_any_order_are_all_read_once_and_causes_bef
                     await crowd[n].begin()
                 case "write":
                     id = await crowd[n].write(message())
-                    unsure[n].append(id)
+                    uncommitted[n].append(id)
                     seen_before[id] = len(committed)
                 case "commit":
                     await crowd[n].commit()
-                    committed += unsure[n]
-                    unsure[n] = []
+                    committed += uncommitted[n]
+                    uncommitted[n] = []
                 case "rollback":
                     await crowd[n].rollback()
-                    unsure[n] = []
+                    uncommitted[n] = []
                 case _:
                     page = await postgres_store.run(read_log(cursor, EVERY, chance.choice([1, 3, 500])))
                     ids += [event.id for event in page.events]
                     cursor = Cursor.parse(str(page.cursor))
         for n, writer in enumerate(crowd):
             await writer.commit()
-            committed += unsure[n]
+            committed += uncommitted[n]
     ids += (await read_on(postgres_store, cursor))[0]
     assert sorted(ids) == sorted(committed), seed
     place = {id: at for at, id in enumerate(ids)}
@@ -222,7 +224,7 @@ async def test_a_backlog_is_looked_through_once_not_for_each_page(
     asked: list[Cursor] = []
     original = log.look_ahead
 
-    def counted(cursor: Cursor, wanted: Wanted) -> Operation[log.Ahead]:
+    def counted(cursor: Cursor, wanted: EventFilter) -> Operation[log.LogAhead]:
         asked.append(cursor)
         return original(cursor, wanted, 25)
 
@@ -245,7 +247,7 @@ async def test_a_page_of_large_events_is_cut_to_what_memory_bears(
     monkeypatch.setattr(log, "_PAGE_BYTES", 50_000)
     noise = random.Random(1)
     wanted = await published(store, *(message(payload={"n": noise.randbytes(20_000).hex()}) for _ in range(5)))
-    reader, pages = LogReader(store, EVERY), list[log.Page]()
+    reader, pages = LogReader(store, EVERY), list[log.LogPage]()
     while not pages or pages[-1].more:
         pages.append(await reader.read())
     assert [event.id for page in pages for event in page.events] == wanted
@@ -294,4 +296,4 @@ def test_what_is_no_cursor_is_refused(text: str) -> None:
 
 def test_a_reader_says_what_it_wants() -> None:
     with pytest.raises(ConfigurationError, match="no event is named"):
-        Wanted(())
+        EventFilter(())

@@ -20,7 +20,7 @@ from holdfast.stores.deliveries.claim import Claimed, Lane, claim, lanes
 from holdfast.stores.deliveries.settle import Settlement, settle
 from holdfast.stores.deliveries.worker import start_worker
 from holdfast.stores.messages.publish import Fanout, Published, publish
-from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register
+from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries
@@ -125,7 +125,7 @@ async def register_consumers(
 ) -> bool:
     """Registers consumers by name with the patterns they subscribe to."""
     declared = [Declaration(name, queue, priority, retry or RetryPolicy.exponential()) for name in patterns]
-    wished = [Subscription(pattern, name, from_start) for name, all in patterns.items() for pattern in all]
+    wished = [EventSubscription(pattern, name, from_start) for name, all in patterns.items() for pattern in all]
     return await store.run(register(declared, wished, generation))
 
 

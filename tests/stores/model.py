@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from holdfast.core.change import Block, Deliver, Discard, Park, Release, Retry, Snooze
+from holdfast.core.change import Block, Deliver, Discard, Park, Postpone, Release, Retry
 from holdfast.core.change import DeadLetter as Dead
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT, Claim
 from holdfast.core.events.pattern import matches
@@ -281,7 +281,7 @@ class Model:
         d.expiries = d.expiries + 1 if s.expired else 0
         d.suspect = s.suspect or (d.suspect and d.status != "delivered")
         match s.change:
-            case Retry(delay) | Snooze(delay):
+            case Retry(delay) | Postpone(delay):
                 d.due = not delay
             case Block(_, delay, held) | Release(delay, held):
                 d.holds += held

@@ -216,8 +216,8 @@ CLAIMING = [
     ),
     *kills(
         test_claim.test_a_takeover_reads_no_payload,
-        postgres("take_over", "null::text as text", "m.payload::text as text"),
-        sqlite("take_over", "null as text", "m.payload as text"),
+        postgres("rescue", "null::text as text", "m.payload::text as text"),
+        sqlite("rescue", "null as text", "m.payload as text"),
     ),
     *kills(
         test_claim.test_a_claim_counts_the_attempt_raises_the_fence_and_sets_the_lease,
@@ -226,19 +226,21 @@ CLAIMING = [
     ),
     *kills(
         test_claim.test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two,
-        postgres("claim_anew", "d.run_at <= now()"),
-        postgres("claim_anew", "{suspicion}"),
-        postgres("claim_anew", "d.queue = l.queue"),
-        postgres("claim_anew", "d.generation = l.generation"),
-        postgres("claim_anew", "{runnable}", "left join {hf}consumer c on c.name = l.consumer where true"),
-        postgres("claim_anew", "order by l.priority, l.queue, l.consumer, l.generation", "order by l.priority desc"),
-        sqlite("claim_anew", "d.run_at <= {now}"),
-        sqlite("claim_anew", "{suspicion}"),
-        sqlite("claim_anew", "d.queue = l.queue"),
-        sqlite("claim_anew", "d.generation = l.generation"),
-        sqlite("claim_anew", "{runnable}", "left join {hf}consumer c on c.name = l.consumer where true"),
+        postgres("discover_and_claim", "d.run_at <= now()"),
+        postgres("discover_and_claim", "{suspicion}"),
+        postgres("discover_and_claim", "d.queue = l.queue"),
+        postgres("discover_and_claim", "d.generation = l.generation"),
+        postgres("discover_and_claim", "{runnable}", "left join {hf}consumer c on c.name = l.consumer where true"),
+        postgres(
+            "discover_and_claim", "order by l.priority, l.queue, l.consumer, l.generation", "order by l.priority desc"
+        ),
+        sqlite("discover_and_claim", "d.run_at <= {now}"),
+        sqlite("discover_and_claim", "{suspicion}"),
+        sqlite("discover_and_claim", "d.queue = l.queue"),
+        sqlite("discover_and_claim", "d.generation = l.generation"),
+        sqlite("discover_and_claim", "{runnable}", "left join {hf}consumer c on c.name = l.consumer where true"),
         sqlite(
-            "claim_anew",
+            "discover_and_claim",
             "order by l.priority, l.queue, l.consumer, l.generation, t.run_at, t.id",
             "order by l.priority desc",
         ),
@@ -269,27 +271,27 @@ CLAIMING = [
     ),
     *kills(
         test_worker.test_nothing_is_taken_over_while_the_delivery_lease_lasts,
-        postgres("take_over", "d.lease_until < now()"),
-        sqlite("take_over", "d.lease_until < {now}"),
+        postgres("rescue", "d.lease_until < now()"),
+        sqlite("rescue", "d.lease_until < {now}"),
     ),
     *kills(
         test_worker.test_nothing_is_taken_over_while_its_worker_lives,
-        postgres("take_over", "coalesce(w.alive_until < now(), true)"),
-        sqlite("take_over", "coalesce(w.alive_until < {now}, 1)"),
+        postgres("rescue", "coalesce(w.alive_until < now(), true)"),
+        sqlite("rescue", "coalesce(w.alive_until < {now}, 1)"),
     ),
     *kills(
         test_worker.test_a_worker_that_stopped_or_was_never_announced_protects_nothing_past_the_lease,
-        postgres("take_over", "coalesce(w.alive_until < now(), true)", "w.alive_until < now()"),
-        sqlite("take_over", "coalesce(w.alive_until < {now}, 1)", "w.alive_until < {now}"),
+        postgres("rescue", "coalesce(w.alive_until < now(), true)", "w.alive_until < now()"),
+        sqlite("rescue", "coalesce(w.alive_until < {now}, 1)", "w.alive_until < {now}"),
     ),
     *kills(
         test_interleaved.test_taking_over_passes_over_what_another_is_taking,
-        postgres("take_over", "for update of d skip locked", ""),
+        postgres("rescue", "for update of d skip locked", ""),
     ),
     *kills(
         test_stale_owner.test_after_its_lease_ran_out_and_was_taken_over,
-        postgres("take_over", *_RAISED),
-        sqlite("take_over", *_RAISED_LITE),
+        postgres("rescue", *_RAISED),
+        sqlite("rescue", *_RAISED_LITE),
     ),
     *kills(
         test_worker.test_a_late_renewal_revives_and_a_forgotten_worker_learns_it,
@@ -317,9 +319,9 @@ LANES = [
     *kills(
         test_claim.test_a_consumer_whose_block_is_over_is_tried_with_one_delivery_by_one_worker,
         postgres("lock_trial", "c.blocked_until <= now()"),
-        postgres("claim_anew", "c.blocked_until is null"),
+        postgres("discover_and_claim", "c.blocked_until is null"),
         sqlite("lock_trial", "c.blocked_until <= {now}"),
-        sqlite("claim_anew", "c.blocked_until is null"),
+        sqlite("discover_and_claim", "c.blocked_until is null"),
     ),
     *kills(
         test_claim.test_lanes_hold_only_the_consumers_and_queues_asked_for,

@@ -15,7 +15,7 @@ from holdfast.stores.admin.actions import (
     resume_queue,
     unblock_consumer,
 )
-from holdfast.stores.deliveries.claim import Lane, claim, claim_anew, claim_trial, lanes, load_payload, take_over
+from holdfast.stores.deliveries.claim import Lane, claim, claim_trial, discover_and_claim, lanes, load_payload, rescue
 from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_worker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -158,7 +158,7 @@ async def test_a_consumer_whose_block_is_over_is_tried_with_one_delivery_by_one_
     lane = [Lane("default", "mail", 0, 1)]
     assert await store.run(claim_trial(lane, "w1", LEASE, LEASE)) == []
     age(store, SECOND, "consumer")
-    assert await store.run(claim_anew(["mail"], 0, "w1", LEASE, 9)) == []
+    assert await store.run(discover_and_claim(["mail"], 0, "w1", LEASE, 9)) == []
     (claimed,) = await store.run(claim_trial(lane, "w1", LEASE, LEASE))
     assert (claimed.attempts, claimed.fence, claimed.holds) == (1, 1, 0)
     assert await store.run(claim_trial(lane, "w2", LEASE, LEASE)) == []
@@ -265,7 +265,7 @@ async def test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two(
     await store.run(block_consumer("stuck", "db", timedelta(hours=1), "w1"))
 
     async def anew(limit: int, *, queues: list[str] | None = None, suspects: bool = False) -> list[UUID]:
-        mine = claim_anew(["audit", "mail", "stuck"], 0, "w1", LEASE, limit, queues=queues, suspects=suspects)
+        mine = discover_and_claim(["audit", "mail", "stuck"], 0, "w1", LEASE, limit, queues=queues, suspects=suspects)
         return sorted(c.message_id for c in await store.run(mine))
 
     assert await anew(1) == [urgent.id]
@@ -333,7 +333,7 @@ async def test_a_large_payload_does_not_come_with_the_claim(store: Store, text: 
 
 async def test_an_idle_workers_claim_leaves_a_large_payload_out(store: Store) -> None:
     await put(store, job("mail", {"text": LARGE["compressible"]}))
-    (claimed,) = await store.run(claim_anew(["mail"], 0, "w1", LEASE, 10))
+    (claimed,) = await store.run(discover_and_claim(["mail"], 0, "w1", LEASE, 10))
     assert not claimed.has_payload
 
 
@@ -341,5 +341,5 @@ async def test_a_takeover_reads_no_payload(store: Store) -> None:
     await put(store, job("mail", {"text": "small"}))
     await claim_all(store, "w1")
     age(store, 2 * LEASE)
-    ((taken, _),) = await store.run(take_over("reaper", LEASE, 10))
+    ((taken, _),) = await store.run(rescue("reaper", LEASE, 10))
     assert not taken.has_payload

@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from holdfast.core.delivery import Status
 from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.stores.admin.actions import cancel
-from holdfast.stores.connections.connection import recognise, run_on, run_on_async
+from holdfast.stores.connections.connection import adapt_connection, run_on, run_on_async
 from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
@@ -32,7 +32,7 @@ class Handler:
     """A caller's transaction: an effect, our operation, and the commit, each in its driver's way."""
 
     def __init__(self, store: Store, conn: Any, execute: Callable[[str], Any], commit: Callable[[], Any]) -> None:
-        self.store, self._conn, self._execute, self._commit = store, recognise(conn), execute, commit
+        self.store, self._conn, self._execute, self._commit = store, adapt_connection(conn), execute, commit
 
     async def effect(self) -> None:
         await _maybe(self._execute("insert into effect (done) values (1)"))

@@ -19,11 +19,11 @@ from holdfast.core.errors import KeyConflict
 from holdfast.core.message import NewMessage
 from holdfast.stores.admin.actions import cancel, replay
 from holdfast.stores.connections.connection import Sqlite3, run_on, run_on_async
-from holdfast.stores.deliveries.claim import Claimed, claim, lanes, take_over
+from holdfast.stores.deliveries.claim import Claimed, claim, lanes, rescue
 from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.deliveries.worker import renew_worker, start_worker
 from holdfast.stores.messages.publish import Fanout, Published, publish
-from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register
+from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries, messages
@@ -90,7 +90,7 @@ async def test_a_hundred_publishers_of_one_key_publish_one_message(postgres_stor
 
 @pytest.mark.parametrize("fate", ["commit", "rollback"])
 def test_a_hundred_publishers_of_one_key_on_sqlite_publish_one_message(sqlite_store: SqliteStore, fate: str) -> None:
-    sqlite_store.run_sync(register([Declaration("billing")], [Subscription("order.*", "billing")], 0))
+    sqlite_store.run_sync(register([Declaration("billing")], [EventSubscription("order.*", "billing")], 0))
     asked = threading.Barrier(100)
 
     def publish_when_all_have_asked(store: SqliteStore) -> Published:
@@ -283,7 +283,7 @@ def test_several_processes_that_catch_up_make_each_delivery_once(place: Callable
         names = [f"c{n}" for n in range(3)]
         for name in names:
             stores[0].run_sync(
-                register([Declaration(name)], [Subscription("*", name), Subscription("order.*", name)], 0)
+                register([Declaration(name)], [EventSubscription("*", name), EventSubscription("order.*", name)], 0)
             )
 
         def catch_up_until_the_end(store: Store) -> int:
@@ -320,7 +320,7 @@ def test_a_take_over_and_a_settle_never_both_succeed(place: Callable[[], Store])
 
             def take_in_pieces(store: Store, reaper: str) -> set[UUID]:
                 mine: set[UUID] = set()
-                while some := store.run_sync(take_over(reaper, LEASE, 7)):
+                while some := store.run_sync(rescue(reaper, LEASE, 7)):
                     mine |= {taken.claimed.id for taken in some}
                 return mine
 
@@ -358,14 +358,14 @@ def test_a_take_over_spares_a_worker_that_renewed_and_fences_one_that_renews_too
                 return store.run_sync(renew_worker(worker, LEASE)) and 0
 
             def take(store: Store, reaper: str) -> int:
-                return len(store.run_sync(take_over(reaper, LEASE, 100)))
+                return len(store.run_sync(rescue(reaper, LEASE, 100)))
 
             _, taken = together([partial(renew, stores[1], worker), partial(take, stores[2], f"r{round}")])
             # Before or after, never between: who renewed in time keeps all of it, who did not can settle none of it.
             assert taken in (0, 20)
             settled = store.run_sync(settle(worker, [outcome(c, Deliver()) for c in claimed]))
             assert len(settled) == 20 - taken
-            assert not store.run_sync(take_over("later", LEASE, 100)), "the new owner's lease counts"
+            assert not store.run_sync(rescue("later", LEASE, 100)), "the new owner's lease counts"
             sql(store, "delete from {hf}delivery")
 
 
@@ -378,7 +378,7 @@ def _order(number: int = 1) -> NewMessage:
 
 
 async def _register(store: Store, consumer: str) -> None:
-    await store.run(register([Declaration(consumer)], [Subscription("order.*", consumer)], 0))
+    await store.run(register([Declaration(consumer)], [EventSubscription("order.*", consumer)], 0))
 
 
 def _shuffled(items: Iterable[object], seed: int) -> list:

@@ -26,7 +26,7 @@ from holdfast.stores.connections.connection import Psycopg, run_on
 from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries
 from holdfast.stores.messages.publish import Fanout, publish, read_subscriptions
-from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register, retire
+from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register, retire
 from holdfast.stores.operation import Operation, Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -163,7 +163,7 @@ class Interleaving:
         name = f"c{len(self.consumers)}"
         self.registrar.execute("begin")
         self._on(
-            self.registrar, register([Declaration(name)], [Subscription(p, name, from_start) for p in patterns], 0)
+            self.registrar, register([Declaration(name)], [EventSubscription(p, name, from_start) for p in patterns], 0)
         )
         self.consumers[name] = Registered(patterns, from_start, frozenset(self.committed))
         self.registering = True
@@ -223,7 +223,9 @@ def test_consumers_that_register_among_busy_publishers_get_each_message_once(pla
 
     def register_all(store: Store, mine: list[str]) -> list[UUID]:
         for name in mine:
-            store.run_sync(register([Declaration(name)], [Subscription("*", name), Subscription("order.*", name)], 0))
+            store.run_sync(
+                register([Declaration(name)], [EventSubscription("*", name), EventSubscription("order.*", name)], 0)
+            )
         return []
 
     def catch_up_all_the_while(store: Store) -> list[UUID]:
@@ -268,8 +270,8 @@ async def test_registrations_wait_for_each_other_so_that_epochs_appear_in_order(
     try:
         async with callers(store, 1) as (first,):
             await first.connection.execute("begin")
-            await first.run(register([Declaration("a")], [Subscription("*", "a")], 0))
-            waiting = asyncio.create_task(store.run(register([Declaration("b")], [Subscription("*", "b")], 0)))
+            await first.run(register([Declaration("a")], [EventSubscription("*", "a")], 0))
+            waiting = asyncio.create_task(store.run(register([Declaration("b")], [EventSubscription("*", "b")], 0)))
             blocked = asyncio.create_task(until_waiting(store, 1))
             await asyncio.wait([waiting, blocked], return_when=asyncio.FIRST_COMPLETED)
             await first.connection.execute("commit")

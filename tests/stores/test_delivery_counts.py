@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.change import DeadLetter
 from holdfast.core.identity import delivery_id
 from holdfast.stores.postgres.store import PostgresStore
@@ -243,6 +243,6 @@ def test_sqlite_counts_no_more_than_the_budget(full_sqlite: SqliteStore, monkeyp
 
 
 def test_a_sum_keeps_that_it_is_a_lower_bound() -> None:
-    total = Tally(10_000, or_more=True) + Tally(5) + 1
+    total = BoundedCount(10_000, or_more=True) + BoundedCount(5) + 1
     assert (total, total.or_more, f"{total:,}") == (10_006, True, "10,006+")
-    assert f"{Tally(3) + 4:,}" == "7"
+    assert f"{BoundedCount(3) + 4:,}" == "7"

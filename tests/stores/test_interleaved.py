@@ -9,9 +9,9 @@ import psycopg
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.stores.admin.actions import audit, replay
 from holdfast.stores.connections.connection import AsyncPsycopg, Psycopg, run_on, run_on_async
-from holdfast.stores.deliveries.claim import Lane, claim, take_over
+from holdfast.stores.deliveries.claim import Lane, claim, rescue
 from holdfast.stores.dialect import Answer, Parameters
-from holdfast.stores.event_log.projection import Occupied, hold, unoccupied
+from holdfast.stores.event_log.projection import ProjectorBusy, assert_idle, hold
 from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query
@@ -67,9 +67,9 @@ async def test_taking_over_passes_over_what_another_is_taking(postgres_store: Po
     await claim_one(store)
     expire(store)
     with open_session(store) as first, open_session(store) as second:
-        assert len(run_on(take_over("r1", LEASE, 10), store.dialect, Psycopg(first))) == 1
+        assert len(run_on(rescue("r1", LEASE, 10), store.dialect, Psycopg(first))) == 1
         try:
-            assert run_on(take_over("r2", LEASE, 10), store.dialect, Psycopg(second)) == []
+            assert run_on(rescue("r2", LEASE, 10), store.dialect, Psycopg(second)) == []
         except psycopg.errors.LockNotAvailable as error:
             raise AssertionError("one reaper waited for another") from error
     (row,) = await all_deliveries(store)
@@ -105,8 +105,8 @@ async def test_a_rebuild_waits_for_a_claim_that_began_before_its_hold(postgres_s
 
     def look() -> None:
         try:
-            store.run_sync(Operation(lambda: unoccupied(held)))
-        except Occupied as error:
+            store.run_sync(Operation(lambda: assert_idle(held)))
+        except ProjectorBusy as error:
             found.append(error)
         else:
             found.append(None)
@@ -118,7 +118,7 @@ async def test_a_rebuild_waits_for_a_claim_that_began_before_its_hold(postgres_s
         thread.start()
         until_one_waits(store)
     thread.join(30)
-    assert isinstance(found[0], Occupied)
+    assert isinstance(found[0], ProjectorBusy)
 
 
 async def test_a_subscription_that_joins_during_a_catch_up_misses_nothing(postgres_store: PostgresStore) -> None:

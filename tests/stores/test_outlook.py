@@ -8,12 +8,12 @@ import psycopg
 from holdfast.core.change import Deliver
 from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
 from holdfast.stores.connections.connection import Psycopg, run_on
-from holdfast.stores.deliveries.claim import holdings
+from holdfast.stores.deliveries.claim import held_claims
 from holdfast.stores.deliveries.settle import complete, unlocked
 from holdfast.stores.deliveries.worker import renew_worker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.queries.query import outlook
+from holdfast.stores.queries.query import next_due_in
 from tests.stores.build import (
     LEASE,
     SECOND,
@@ -41,14 +41,14 @@ async def test_a_worker_holds_what_it_claimed_and_has_not_settled(store: Store) 
     one, two = await claim_all(store, "w1")
     await claim_one(store, "w2")
     await finish(store, one, Deliver(), "w1")
-    assert await store.run(holdings("w1")) == {two.id: two.fence}
-    assert await store.run(holdings("nobody")) == {}
+    assert await store.run(held_claims("w1")) == {two.id: two.fence}
+    assert await store.run(held_claims("nobody")) == {}
 
 
 async def test_the_outlook_is_the_time_until_something_may_be_claimed(store: Store) -> None:
     await put(store, job("mail", delay=HOUR), job("mail", delay=2 * HOUR), job("audit"))
-    assert near(await store.run(outlook(["mail"])), HOUR)
-    due = await store.run(outlook(["mail", "audit"]))
+    assert near(await store.run(next_due_in(["mail"])), HOUR)
+    due = await store.run(next_due_in(["mail", "audit"]))
     assert due is not None
     assert due <= timedelta(0)
 
@@ -57,17 +57,17 @@ async def test_with_nothing_left_there_is_no_outlook(store: Store) -> None:
     claimed = await claim_one(store)
     await finish(store, claimed, Deliver())
     await put(store, job("another"))
-    assert await store.run(outlook(["mail"])) is None
-    assert await store.run(outlook([])) is None
+    assert await store.run(next_due_in(["mail"])) is None
+    assert await store.run(next_due_in([])) is None
 
 
 async def test_what_is_in_flight_may_be_taken_over_when_its_lease_and_its_worker_are_past(store: Store) -> None:
     await start(store, "w1", ["mail"])
     await claim_one(store)
-    assert near(await store.run(outlook(["mail"])), LEASE)
+    assert near(await store.run(next_due_in(["mail"])), LEASE)
     age(store, LEASE, "delivery")
     assert await store.run(renew_worker("w1", HOUR))
-    assert near(await store.run(outlook(["mail"])), HOUR)
+    assert near(await store.run(next_due_in(["mail"])), HOUR)
 
 
 async def test_what_is_paused_has_no_outlook_and_what_is_blocked_a_later_one(store: Store) -> None:
@@ -76,14 +76,14 @@ async def test_what_is_paused_has_no_outlook_and_what_is_blocked_a_later_one(sto
     await store.run(pause_consumer("mail", "ada", None))
     await store.run(pause_queue("slow", "ada", None))
     await store.run(block_consumer("billing", "db", HOUR, "w1"))
-    assert await store.run(outlook(["mail", "audit"])) is None
-    assert near(await store.run(outlook(["mail", "audit", "billing"])), HOUR)
+    assert await store.run(next_due_in(["mail", "audit"])) is None
+    assert near(await store.run(next_due_in(["mail", "audit", "billing"])), HOUR)
 
 
 async def test_the_outlook_of_some_queues_leaves_out_the_others(store: Store) -> None:
     await put(store, job("mail", delay=HOUR), job("mail", queue="slow", delay=2 * HOUR))
-    assert near(await store.run(outlook(["mail"], ["slow"])), 2 * HOUR)
-    assert await store.run(outlook(["mail"], ["other"])) is None
+    assert near(await store.run(next_due_in(["mail"], ["slow"])), 2 * HOUR)
+    assert await store.run(next_due_in(["mail"], ["other"])) is None
 
 
 async def test_a_delivery_nobody_is_changing_is_unlocked(store: Store) -> None:

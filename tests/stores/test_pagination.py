@@ -14,7 +14,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import pagination
 from holdfast.stores.queries.pagination import Slice, delivery_page, message_page
-from holdfast.stores.queries.query import Filter, Listed, deliveries
+from holdfast.stores.queries.query import DeliverySummary, Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
@@ -76,7 +76,7 @@ async def test_the_pages_together_hold_exactly_what_the_list_does(store: Store, 
     await mixed(store)
     for wanted in FILTERS:
         pages = await in_pages(store, delivery_page, wanted, limit)
-        expected: list[Listed] = await store.run(deliveries(wanted, 1000))
+        expected: list[DeliverySummary] = await store.run(deliveries(wanted, 1000))
         assert [one for page in pages for one in page] == expected, wanted
         assert max(map(len, pages)) <= limit
 

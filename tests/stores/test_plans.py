@@ -15,11 +15,11 @@ from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
 from holdfast.core.identity import uuid7
 from holdfast.stores.admin.actions import pause_consumer, replay
-from holdfast.stores.deliveries.claim import Claimed, Lane, claim, claim_anew, lanes, next_expiry, take_over
-from holdfast.stores.deliveries.settle import Settlement, ownership, settle
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes, next_expiry, rescue
+from holdfast.stores.deliveries.settle import Settlement, claim_states, settle
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
 from holdfast.stores.messages.publish import Fanout, Subscriptions, publish
-from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register
+from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries import query
 from holdfast.stores.queries.delivery_counts import counts, failure_groups
@@ -82,7 +82,7 @@ def make(request: pytest.FixtureRequest, size: tuple[str, int]) -> Iterator[Call
         made.append(opened)
         opened.migrate()
         opened.run_sync(
-            register([Declaration(c) for c in CONSUMERS], [Subscription("order.*", c) for c in CONSUMERS], 0)
+            register([Declaration(c) for c in CONSUMERS], [EventSubscription("order.*", c) for c in CONSUMERS], 0)
         )
         opened.run_sync(pause_consumer("mail", "ada", None))
         return opened
@@ -130,8 +130,8 @@ def test_claim_and_settle_keep_their_plans_after_a_hundred_executions(busy: Post
         # Rows that were claimed a moment ago leave entries behind that a scan passes over until they are cleaned up.
         assert plan.buffers < 20 * PAGES_PER_ROW + 400
 
-        postgres.try_out(claim_anew(CONSUMERS, 0, "w1", LEASE, 20))
-        plan = postgres.explain("claim_anew")
+        postgres.try_out(discover_and_claim(CONSUMERS, 0, "w1", LEASE, 20))
+        plan = postgres.explain("discover_and_claim")
         assert plan.scans("delivery") == {"delivery_claim", "delivery_pkey"}
         assert plan.rows_read("delivery") < 100, "20 to choose, 20 to write, and some for each lane"
         assert plan.rows_removed("delivery") == 0
@@ -164,9 +164,9 @@ def test_a_take_over_looks_at_what_is_in_flight_and_at_nothing_else(quiet: Postg
     with session(quiet) as postgres:
         postgres.plan_mode(mode)
         for _ in range(7):
-            assert postgres.run(take_over("reaper", LEASE, 100)) == []
+            assert postgres.run(rescue("reaper", LEASE, 100)) == []
             assert postgres.run(next_expiry("reaper")) is not None
-        plan = postgres.explain("take_over")
+        plan = postgres.explain("rescue")
         assert plan.scans("delivery") == {"delivery_lease", "delivery_pkey"}
         assert plan.buffers < _rows_in_flight(quiet)
         plan = postgres.explain("next_expiry")
@@ -178,8 +178,8 @@ def test_a_take_over_looks_at_what_is_in_flight_and_at_nothing_else(quiet: Postg
                 "update holdfast.delivery set lease_until = now() - interval '1 s' where status = 'in_flight'"
             )
             connection.commit()
-        assert len(postgres.try_out(take_over("reaper", LEASE, 100))) == 100
-        plan = postgres.explain("take_over")
+        assert len(postgres.try_out(rescue("reaper", LEASE, 100))) == 100
+        plan = postgres.explain("rescue")
         assert plan.scans("delivery") == {"delivery_lease", "delivery_pkey"}
         with psycopg.connect(quiet.conninfo) as connection:
             connection.execute(
@@ -197,9 +197,9 @@ def test_deliveries_are_looked_up_by_the_key(busy: PostgresStore, mode: str) -> 
         listed = postgres.run(deliveries(Filter(), limit=100))
         (some,) = listed[:1]
         for _ in range(7):
-            postgres.run(ownership([Claim(found.delivery.id, "w1", 1) for found in listed]))
+            postgres.run(claim_states([Claim(found.delivery.id, "w1", 1) for found in listed]))
             assert len(postgres.run(deliveries_of(some.delivery.message_id))) >= 3
-        owned, of_message = postgres.explain("ownership"), postgres.explain("message_deliveries")
+        owned, of_message = postgres.explain("claim_states"), postgres.explain("message_deliveries")
     assert owned.scans("delivery") == {"delivery_pkey"}
     assert owned.buffers < 100 * 8
     assert of_message.scans("delivery") == {"delivery_pkey"}
@@ -279,7 +279,7 @@ def test_catching_up_reads_the_log_by_its_index(busy: PostgresStore, mode: str) 
         postgres.plan_mode(mode)
         for _ in range(7):
             with postgres.undone():
-                postgres.continue_with(register([Declaration("audit")], [Subscription("*", "audit")], 0))
+                postgres.continue_with(register([Declaration("audit")], [EventSubscription("*", "audit")], 0))
                 assert postgres.continue_with(catch_up()) == (1000, True)
         plan = postgres.explain("catch_up_scan")
     assert plan.scans("message") == {"message_log"}
@@ -383,8 +383,8 @@ def test_a_plan_made_while_the_tables_were_empty_is_not_kept(make: Callable[[], 
     with session(store) as postgres:
         for _ in range(20):
             postgres.run(claim([lane], "w1", LEASE, 20))
-            postgres.run(take_over("reaper", LEASE, 20))
-            postgres.run(ownership(nothing))
+            postgres.run(rescue("reaper", LEASE, 20))
+            postgres.run(claim_states(nothing))
             for change in (Deliver(), Retry(SECOND)):
                 lost = Settlement(delivery_id=fresh_id(), fence=1, change=change, outcome=change.name)
                 assert not postgres.run(settle("w1", [lost]))
@@ -394,7 +394,7 @@ def test_a_plan_made_while_the_tables_were_empty_is_not_kept(make: Callable[[], 
         assert len(claimed) == 20
         postgres.try_out(settle("w1", [outcome(c, Deliver()) for c in claimed]))
         postgres.try_out(settle("w1", [outcome(c, Retry(SECOND)) for c in claimed]))
-        plans = {n: postgres.explain(n) for n in ("claim", "settle", "settle_delivered", "ownership", "take_over")}
+        plans = {n: postgres.explain(n) for n in ("claim", "settle", "settle_delivered", "claim_states", "rescue")}
     assert all("Seq Scan" not in plan.scans("delivery") for plan in plans.values()), plans
 
 
@@ -411,7 +411,7 @@ def test_what_is_hot_keeps_its_plan_from_an_empty_table_and_it_is_the_right_one(
 
     def ask(postgres: Session) -> list[Claimed]:
         postgres.run(lanes(CONSUMERS, 0))
-        postgres.try_out(claim_anew(CONSUMERS, 0, "w1", LEASE, 500))
+        postgres.try_out(discover_and_claim(CONSUMERS, 0, "w1", LEASE, 500))
         claimed = postgres.run(claim([lane], "w1", LEASE, 500))
         for change, report in ((Deliver(), None), (Retry(SECOND), error)):
             lost = Settlement(fresh_id(), 1, change, change.name, report)
@@ -425,7 +425,7 @@ def test_what_is_hot_keeps_its_plan_from_an_empty_table_and_it_is_the_right_one(
         pile(store, Heap("mail", 20_000), Heap("billing", 20_000), analyze=False)
         assert len(ask(postgres)) == 500
 
-        plans = {n: postgres.explain(n) for n in ("lanes", "claim", "claim_anew", "settle", "settle_delivered")}
+        plans = {n: postgres.explain(n) for n in ("lanes", "claim", "discover_and_claim", "settle", "settle_delivered")}
         anew = postgres.connection.execute("select sum(custom_plans) from pg_prepared_statements").fetchone()
     assert anew == (0,), "each was planned once"
     for name, plan in plans.items():
@@ -525,7 +525,7 @@ def piled_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteSto
     store = SqliteStore(tmp_path_factory.mktemp("plans") / "holdfast.db")
     store.migrate()
     declared = [Declaration(consumer) for consumer in CONSUMERS]
-    store.run_sync(register(declared, [Subscription("order.*", consumer) for consumer in CONSUMERS], 0))
+    store.run_sync(register(declared, [EventSubscription("order.*", consumer) for consumer in CONSUMERS], 0))
     pile_sqlite(
         store,
         Heap("mail", 2_000),
@@ -566,7 +566,7 @@ def test_sqlite_uses_the_same_indexes(piled_sqlite: SqliteStore) -> None:
         assert "sqlite_autoindex_holdfast_delivery_1" in str(
             sqlite_plan(piled_sqlite, settle("w1", [outcome(c, change) for c in claimed]))[1]
         )
-    assert "delivery_lease" in indexes(take_over("reaper", LEASE, 20))
+    assert "delivery_lease" in indexes(rescue("reaper", LEASE, 20))
     assert "delivery_lease" in indexes(next_expiry("reaper"))
     assert indexes(deliveries(Filter(dead=True))) & {"delivery_failed", "delivery_group"}
     assert "delivery_failed" in indexes(deliveries(Filter(statuses=(Status.FAILED,))))

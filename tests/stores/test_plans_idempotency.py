@@ -4,14 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 from holdfast.stores.integrations.idempotency import (
-    Held,
+    Reservation,
     StoredResponse,
-    finish,
     forget_requests,
-    look,
+    read_record,
     records,
     renew,
     reserve,
+    store_response,
 )
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -20,7 +20,7 @@ from tests.stores.explain import session, sqlite_plan
 
 MANY = 20_000
 LEASE, DAY = timedelta(seconds=10), timedelta(days=1)
-HELD = Held("tenant-7", "key-7", "hash", "owner-7", "POST", "/orders")
+HELD = Reservation("tenant-7", "key-7", "hash", "owner-7", "POST", "/orders")
 NEW = replace(HELD, key="new", owner="new")
 
 
@@ -34,8 +34,8 @@ def test_postgresql_reads_a_record_by_its_key(postgres_store: PostgresStore) -> 
     sql(postgres_store, "analyze {hf}idempotency")
     steps = {
         "reserve_request": reserve(NEW, LEASE, DAY),
-        "look_at_request": look("tenant-7", "key-7"),
-        "finish_request": finish(HELD, StoredResponse(201)),
+        "read_request": read_record("tenant-7", "key-7"),
+        "finish_request": store_response(HELD, StoredResponse(201)),
         "renew_requests": renew([HELD], LEASE),
         "forget_requests": forget_requests(),
         "list_requests": records(limit=20),
@@ -50,7 +50,7 @@ def test_postgresql_reads_a_record_by_its_key(postgres_store: PostgresStore) -> 
 
 
 def test_sqlite_reads_a_record_by_its_key(sqlite_store: SqliteStore) -> None:
-    for step in (reserve(NEW, LEASE, DAY), look("tenant-7", "key-7"), finish(HELD, StoredResponse(201))):
+    for step in (reserve(NEW, LEASE, DAY), read_record("tenant-7", "key-7"), store_response(HELD, StoredResponse(201))):
         _, plan = sqlite_plan(sqlite_store, step)
         assert not any(line.startswith(("SCAN holdfast_idempotency", "SCAN i")) for line in plan), plan
     for listing in (forget_requests(), records(limit=20)):

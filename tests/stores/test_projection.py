@@ -13,28 +13,28 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import RebuildLost, Refused
 from holdfast.stores.admin.actions import discard
 from holdfast.stores.connections.connection import Psycopg, Sqlite3, run_on
-from holdfast.stores.deliveries.claim import Lane, claim, claim_anew, lanes
+from holdfast.stores.deliveries.claim import Lane, claim, discover_and_claim, lanes
 from holdfast.stores.event_log.log import Cursor, log_end
-from holdfast.stores.event_log.position import Held
+from holdfast.stores.event_log.position import PositionLease
 from holdfast.stores.event_log.projection import (
-    Ended,
-    Occupied,
-    Place,
+    ProjectorBusy,
+    RebuildResult,
+    RebuildStep,
+    assert_idle,
     begin_rebuild,
     checkpoint,
     ended,
     hold,
-    let_go,
     projectors,
     prolong_hold,
+    release,
     set_aside,
     started,
     stop_rebuild,
-    unoccupied,
     with_projectors,
 )
 from holdfast.stores.messages.backfill import FIRST, backfill, first_id
-from holdfast.stores.messages.registry import Declaration, Subscription, register
+from holdfast.stores.messages.registry import Declaration, EventSubscription, register
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -57,26 +57,28 @@ LANE = Lane("default", "totals", 0, 1)
 OTHER = Lane("default", "mail", 0, 1)
 
 
-async def projecting(store: Store, owner: str = "me") -> Held:
+async def projecting(store: Store, owner: str = "me") -> PositionLease:
     """A projector beside another consumer, and the right to rebuild it."""
     names = ["totals", "mail"]
-    declared = register([Declaration(name) for name in names], [Subscription("order.*", name) for name in names], 0)
+    declared = register(
+        [Declaration(name) for name in names], [EventSubscription("order.*", name) for name in names], 0
+    )
     await store.run(with_projectors(declared, ["totals"]))
     return await store.run(begin_rebuild("totals", owner, LEASE, "ada"))
 
 
-async def begun(store: Store, held: Held, *, online: bool = True) -> None:
+async def begun(store: Store, held: PositionLease, *, online: bool = True) -> None:
     def steps() -> Any:
         return started(held, online=online, resume=False, total=0, actor="ada", reason=None)
 
     await store.run(Operation(steps))
 
 
-async def sure(store: Store, held: Held) -> None:
-    await store.run(Operation(lambda: unoccupied(held)))
+async def sure(store: Store, held: PositionLease) -> None:
+    await store.run(Operation(lambda: assert_idle(held)))
 
 
-async def end(store: Store, held: Held, cursor: Cursor) -> Ended:
+async def end(store: Store, held: PositionLease, cursor: Cursor) -> RebuildResult:
     return await store.run(Operation(lambda: ended(held, cursor, 1, (), "ada", "mended")))
 
 
@@ -90,11 +92,11 @@ async def test_nobody_claims_for_a_projector_that_is_held(store: Store) -> None:
     await put(store, message())
     await store.run(hold(held, LEASE))
     assert [lane.consumer for lane in await store.run(lanes(["totals", "mail"], 0))] == ["mail"]
-    assert await store.run(claim_anew(["totals"], 0, "w1", LEASE, 10)) == []
+    assert await store.run(discover_and_claim(["totals"], 0, "w1", LEASE, 10)) == []
     # Of lanes that a worker has known for a while, too.
     claimed = await store.run(claim([LANE, OTHER], "w1", LEASE, 10))
     assert [one.consumer for one in claimed] == ["mail"]
-    await store.run(let_go(held))
+    await store.run(release(held))
     assert len(await store.run(claim([LANE], "w1", LEASE, 10))) == 1
 
 
@@ -117,10 +119,10 @@ async def test_a_rebuild_takes_over_when_nobody_alive_works_for_the_projector(st
     await start(store, "w1", ["totals"])
     await store.run(claim([LANE], "w1", LEASE, 10))
     await store.run(hold(held, LEASE))
-    with pytest.raises(Occupied):
+    with pytest.raises(ProjectorBusy):
         await sure(store, held)
     lapse(store, "delivery", "lease_until")
-    with pytest.raises(Occupied):
+    with pytest.raises(ProjectorBusy):
         await sure(store, held)
     lapse(store, "worker", "alive_until")
     await sure(store, held)
@@ -143,17 +145,17 @@ async def test_one_who_was_replaced_cannot_commit_what_it_applied(store: Store) 
     old = await projecting(store)
     lapse(store, "position", "lease_until")
     await projecting(store, "another")
-    _refused(store, Place(old, old.cursor, Cursor("", "", 7)))
+    _refused(store, RebuildStep(old, old.cursor, Cursor("", "", 7)))
 
 
 async def test_a_step_of_a_rebuild_is_made_once(store: Store) -> None:
     held = await projecting(store)
-    place = Place(held, held.cursor, Cursor("", "", 7))
+    place = RebuildStep(held, held.cursor, Cursor("", "", 7))
     await store.run(checkpoint(place, LEASE, LEASE))
     _refused(store, place)
 
 
-def _refused(store: Store, place: Place) -> None:
+def _refused(store: Store, place: RebuildStep) -> None:
     """Whatever a handler makes of the error, its effect is not committed."""
     on_postgres = isinstance(store, PostgresStore)
     connection: Any = psycopg.connect(store.conninfo) if on_postgres else sqlite3.connect(store.path)  # type: ignore[attr-defined]
@@ -176,7 +178,7 @@ async def test_the_end_makes_done_what_was_applied_and_nothing_else(store: Store
     await begun(store, held)
     await store.run(hold(held, LEASE))
 
-    assert await end(store, held, cursor) == Ended(done=2, resolved=1)
+    assert await end(store, held, cursor) == RebuildResult(done=2, resolved=1)
     found = {one.message_id: one for one in await all_deliveries(store) if one.consumer == "totals"}
     assert {id: one.status for id, one in found.items()} == {
         dead.id: Status.DELIVERED,
@@ -203,7 +205,7 @@ async def test_a_discarded_letter_is_left_as_it_is(store: Store) -> None:
     await store.run(discard([claimed[aside.id].id], "ada", None))
     assert await store.run(set_aside("totals", [aside.id, kept.id])) == {aside.id}
     await store.run(hold(held, LEASE))
-    assert await end(store, held, await store.run(log_end())) == Ended(done=1, resolved=1)
+    assert await end(store, held, await store.run(log_end())) == RebuildResult(done=1, resolved=1)
 
 
 async def test_a_rebuild_cannot_end_without_its_hold_or_its_fence(store: Store) -> None:
@@ -214,7 +216,7 @@ async def test_a_rebuild_cannot_end_without_its_hold_or_its_fence(store: Store) 
     await store.run(hold(held, LEASE))
     with pytest.raises(RebuildLost):
         await end(store, held._replace(fence=held.fence + 1), cursor)
-    assert await end(store, held, cursor) == Ended(done=0, resolved=0)
+    assert await end(store, held, cursor) == RebuildResult(done=0, resolved=0)
 
 
 async def test_a_rebuild_that_stops_lets_go_unless_it_is_in_place(store: Store) -> None:

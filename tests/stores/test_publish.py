@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.delivery import Status
 from holdfast.core.message import Address, new_message
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.messages.publish import Fanout, Published, publish, publish_alone
+from holdfast.stores.messages.publish import Fanout, Published, publish, publish_single
 from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, clock, deliveries_of, messages
@@ -169,7 +169,7 @@ async def test_one_message_from_a_stale_fanout_is_not_stored_by_its_one_statemen
     await put(store, message(), fanout=fanout)
     await register_consumers(store, {"new": ["order.*"]})
     late = message()
-    alone = publish_alone([late], fanout)
+    alone = publish_single([late], fanout)
     assert alone is not None
     assert await store.run(alone) is None
     assert sql(store, "select count(*) from {hf}message") == sql(store, "select count(*) from {hf}delivery") == [(1,)]
@@ -179,18 +179,18 @@ async def test_one_message_from_a_stale_fanout_is_not_stored_by_its_one_statemen
 
 async def test_only_one_message_for_one_consumer_is_published_by_one_statement(store: Store) -> None:
     fanout = Fanout()
-    assert publish_alone([job("mail")], fanout) is None, "nobody has read the list yet"
+    assert publish_single([job("mail")], fanout) is None, "nobody has read the list yet"
     await register_consumers(store, {"billing": ["order.*"], "audit": ["order.paid"]})
     await put(store, message(), fanout=fanout)
     for one in (message(), job("mail", delay=SECOND)):
-        alone = publish_alone([one], fanout)
+        alone = publish_single([one], fanout)
         assert alone is not None
         assert alone.single
         assert await store.run(alone) == [Published(one.id, True)]
         assert len(await consumers_of(store, one.id)) == 1
     to_two, to_nobody = message("order.paid"), message("other.thing")
     for more in ([], [to_two], [to_nobody], [message(key="k")], [job("mail", unique="u")], [message(), message()]):
-        assert publish_alone(more, fanout) is None
+        assert publish_single(more, fanout) is None
 
 
 async def test_a_stale_fanout_does_not_touch_messages_that_were_there_before(store: Store) -> None:

@@ -8,7 +8,7 @@ from holdfast.core.errors import InvalidName, NotFound
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.admin.actions import block_consumer, pause_consumer
 from holdfast.stores.messages.publish import Fanout
-from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, consumers, register, retire
+from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, consumers, register, retire
 from holdfast.stores.operation import Operation, Steps
 from holdfast.stores.protocol import Store
 from tests.stores.build import SECOND, all_deliveries, catch_up_fully, job, message, put, register_consumers, sql
@@ -213,7 +213,7 @@ def test_names_that_could_mislead_are_refused(name: str) -> None:
 @pytest.mark.parametrize("pattern", ["", "order.", ".order", "order..x", "*.order", "or*", "order.**", "a b", "a\n"])
 def test_patterns_that_match_nothing_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidName):
-        Subscription(pattern, "billing")
+        EventSubscription(pattern, "billing")
 
 
 async def test_registering_many_consumers_takes_no_more_statements_than_one(store: Store) -> None:
@@ -236,7 +236,7 @@ async def test_registering_many_consumers_takes_no_more_statements_than_one(stor
     def declared(count: int, queue: str) -> Operation[bool]:
         names = [f"{queue}{n}" for n in range(count)]
         declarations = [Declaration(name, queue=queue) for name in names]
-        return register(declarations, [Subscription("order.*", name) for name in names] * 2, 0)
+        return register(declarations, [EventSubscription("order.*", name) for name in names] * 2, 0)
 
     assert await store.run(counted(declared(1, "one")))
     one = list(queries)

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
 from holdfast.core.delivery import Delivery, Status
-from holdfast.stores.deliveries.settle import Hold, ownership, settle
+from holdfast.stores.deliveries.settle import ClaimState, claim_states, settle
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, runs
 from tests.stores.build import (
@@ -56,7 +56,7 @@ async def test_delivered(store: Store, keep_run: bool) -> None:
 @pytest.mark.parametrize(
     ("change", "delay", "more"),
     [
-        (Snooze(MINUTE), MINUTE, {"attempts": 0}),
+        (Postpone(MINUTE), MINUTE, {"attempts": 0}),
         (Release(MINUTE, held=False), MINUTE, {"attempts": 0}),
         (Release(MINUTE, held=True), MINUTE, {"attempts": 0, "holds": 1}),
         (Park("api", MINUTE, None), MINUTE, {"attempts": 0}),
@@ -250,7 +250,7 @@ async def test_a_returned_attempt_is_recorded_under_the_number_it_had(store: Sto
     assert [(r.attempt, r.fence) for r in await store.run(runs(claimed.id))] == [(1, 1), (1, 2)]
 
 
-@pytest.mark.parametrize("change", [Snooze(MINUTE), Release(MINUTE, held=False), Park("api", MINUTE, None)])
+@pytest.mark.parametrize("change", [Postpone(MINUTE), Release(MINUTE, held=False), Park("api", MINUTE, None)])
 async def test_what_was_no_failure_leaves_no_run(store: Store, change: Change) -> None:
     claimed = await claim_one(store)
     await finish(store, claimed, change)
@@ -273,7 +273,7 @@ async def test_a_batch_of_mixed_outcomes_settles_each_as_its_own(store: Store) -
         Retry(MINUTE),
         DeadLetter(),
         Discard("x"),
-        Snooze(MINUTE),
+        Postpone(MINUTE),
         Release(MINUTE, held=True),
     ]
     batch = [
@@ -340,16 +340,16 @@ async def test_after_an_ambiguous_commit_the_fence_tells_whose_it_is(store: Stor
     (again,) = await claim_all(store, "w2", consumers=["c3"])
     assert again.id == moved.id
     sql(store, f"delete from {{hf}}delivery where id = '{gone.id}'")
-    found = await store.run(ownership([claim_of(c) for c in (mine, settled, retried, moved, gone)]))
+    found = await store.run(claim_states([claim_of(c) for c in (mine, settled, retried, moved, gone)]))
     assert found == {
-        mine.id: Hold.MINE,
-        settled.id: Hold.SETTLED,
-        retried.id: Hold.SETTLED,
-        moved.id: Hold.LOST,
-        gone.id: Hold.LOST,
+        mine.id: ClaimState.HELD,
+        settled.id: ClaimState.SETTLED,
+        retried.id: ClaimState.SETTLED,
+        moved.id: ClaimState.LOST,
+        gone.id: ClaimState.LOST,
     }
-    assert await store.run(ownership([])) == {}
-    assert await store.run(ownership([claim_of(mine, "another")])) == {mine.id: Hold.LOST}
+    assert await store.run(claim_states([])) == {}
+    assert await store.run(claim_states([claim_of(mine, "another")])) == {mine.id: ClaimState.LOST}
 
 
 async def test_the_lease_of_a_claim_is_the_one_that_was_asked_for(store: Store) -> None:

@@ -10,8 +10,8 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.errors import LeaseLost
 from holdfast.stores.admin.actions import cancel, discard, replay
-from holdfast.stores.deliveries.claim import Claimed, take_over
-from holdfast.stores.deliveries.settle import Hold, complete, ownership, settle
+from holdfast.stores.deliveries.claim import Claimed, rescue
+from holdfast.stores.deliveries.settle import ClaimState, claim_states, complete, settle
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import runs
 from tests.stores.build import (
@@ -48,7 +48,7 @@ async def assert_lost(store: Store, stale: Claimed, worker: str = "w1") -> None:
         await store.run(complete(claim_of(stale, worker), LEASE))
     assert await delivery(store, stale.id) == before
     assert await store.run(runs(stale.id)) == recorded
-    assert await store.run(ownership([claim_of(stale, worker)])) == {stale.id: Hold.LOST}
+    assert await store.run(claim_states([claim_of(stale, worker)])) == {stale.id: ClaimState.LOST}
 
 
 async def dead_letter(store: Store) -> Claimed:
@@ -61,7 +61,7 @@ async def test_after_its_lease_ran_out_and_was_taken_over(store: Store) -> None:
     await start(store, "w1", ["mail"])
     stale = await claim_one(store)
     expire(store)
-    ((taken, _),) = await store.run(take_over("reaper", LEASE, 10))
+    ((taken, _),) = await store.run(rescue("reaper", LEASE, 10))
     await assert_lost(store, stale)
     assert await finish(store, taken, Retry(timedelta(0)), "reaper", error=failure("worker lease expired"))
     await assert_lost(store, stale)
@@ -147,7 +147,7 @@ async def test_the_fence_only_rises(store: Store) -> None:
     (claimed,) = await claim_all(store)
     await note()
     expire(store)
-    ((claimed, _),) = await store.run(take_over("reaper", LEASE, 10))
+    ((claimed, _),) = await store.run(rescue("reaper", LEASE, 10))
     await note()
     await finish(store, claimed, DeadLetter(), "reaper", error=failure())
     await store.run(replay([claimed.id], "ada", None))

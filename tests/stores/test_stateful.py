@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Retry, Snooze
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Retry
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import KeyConflict, LeaseLost, NotFound, Refused
 from holdfast.core.failures.report import LEASE_EXPIRED, ErrorReport
@@ -37,12 +37,12 @@ from holdfast.stores.admin.actions import (
     resume_queue,
     unblock_consumer,
 )
-from holdfast.stores.deliveries.claim import claim, claim_anew, lanes, take_over
-from holdfast.stores.deliveries.settle import Hold, Settlement, complete, ownership, settle
+from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes, rescue
+from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, complete, settle
 from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_worker
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
 from holdfast.stores.messages.publish import Fanout, publish
-from holdfast.stores.messages.registry import Declaration, Subscription, catch_up, register, retire
+from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register, retire
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.delivery_counts import counts
@@ -73,8 +73,8 @@ CHANGES: tuple[tuple[Change, ErrorReport | None], ...] = (
     *[(Retry(NOW), BOOM)] * 2,
     (Retry(HOUR), BOOM),
     *[(Retry(NOW), LEASE_EXPIRED)] * 3,
-    (Snooze(NOW), None),
-    (Snooze(HOUR), None),
+    (Postpone(NOW), None),
+    (Postpone(HOUR), None),
     (Release(NOW, held=False), None),
     (Release(NOW, held=True), None),
     (Release(HOUR, held=True), None),
@@ -178,7 +178,7 @@ class Lives(RuleBasedStateMachine):
         self, consumer: str, patterns: set[str], queue: str, attempts: int, from_start: bool, generation: int
     ) -> None:
         declared = Declaration(consumer, queue, 1, RetryPolicy.fixed(1, attempts=attempts))
-        wished = [Subscription(pattern, consumer, from_start) for pattern in sorted(patterns)]
+        wished = [EventSubscription(pattern, consumer, from_start) for pattern in sorted(patterns)]
         changed = self._run(register([declared], wished, generation))
         assert changed == self.model.register(consumer, queue, 1, attempts, sorted(patterns), from_start, generation)
 
@@ -228,7 +228,7 @@ class Lives(RuleBasedStateMachine):
     )
     def claim(self, worker: int, limit: int, suspects: bool, anew: bool) -> None:
         if anew:
-            claimed = self._run(claim_anew(CONSUMERS, worker, f"w{worker}", LEASE, limit, suspects=suspects))
+            claimed = self._run(discover_and_claim(CONSUMERS, worker, f"w{worker}", LEASE, limit, suspects=suspects))
         else:
             found = [lane for lane in self._run(lanes(CONSUMERS, worker, suspects=suspects)) if not lane.blocked]
             claimed = self._run(claim(found, f"w{worker}", LEASE, limit, suspects=suspects))
@@ -244,9 +244,9 @@ class Lives(RuleBasedStateMachine):
             self.claims.append(mine)
 
     @step(2, reaper=st.integers(0, 1), limit=st.integers(1, 3))
-    def take_over(self, reaper: int, limit: int) -> None:
+    def rescue(self, reaper: int, limit: int) -> None:
         allowed = {d.id for d in self.model.forsaken()}
-        taken = self._run(take_over(f"w{reaper}", LEASE, limit))
+        taken = self._run(rescue(f"w{reaper}", LEASE, limit))
         ids = {one.claimed.id for one in taken}
         assert len(taken) == len(ids) == min(limit, len(allowed))
         assert ids <= allowed
@@ -275,7 +275,7 @@ class Lives(RuleBasedStateMachine):
         self.claim(worker, limit, False, False)
         mine = self.claims[before:]
         self.let_time_pass(set())
-        self.take_over(reaper, limit)
+        self.rescue(reaper, limit)
         self._settle(mine, change)
 
     @step(2, worker=st.integers(0, 1), limit=st.integers(1, 4), change=changes)
@@ -444,12 +444,12 @@ class Lives(RuleBasedStateMachine):
         counted = {(c.consumer, c.queue, c.state): c.count for c in self._run(counts())}
         assert counted == self.model.counted()
         assert int(self._sql("select count(*) from {hf}audit")[0][0]) == self.model.audited
-        owned = self._run(ownership(self.claims))
+        owned = self._run(claim_states(self.claims))
         for one in {one.delivery_id: one for one in self.claims}.values():
             d = self.model.deliveries.get(one.delivery_id)
-            expected = Hold.LOST
+            expected = ClaimState.LOST
             if d is not None and d.fence == one.fence:
-                expected = {one.worker: Hold.MINE, None: Hold.SETTLED}.get(d.owner, Hold.LOST)
+                expected = {one.worker: ClaimState.HELD, None: ClaimState.SETTLED}.get(d.owner, ClaimState.LOST)
             assert owned[one.delivery_id] is expected
 
     # Small parts

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.delivery import Status
 from holdfast.core.errors import Refused
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.deliveries.claim import next_expiry, take_over
+from holdfast.stores.deliveries.claim import next_expiry, rescue
 from holdfast.stores.deliveries.worker import forget_workers, renew_worker, start_worker, stop_worker, workers
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
@@ -83,7 +83,7 @@ async def test_nothing_is_taken_over_while_the_delivery_lease_lasts(store: Store
     await claim_one(store)
     age(store, LEASE + SECOND, "worker")
     age(store, LEASE - SECOND, "delivery")
-    assert await store.run(take_over("reaper", LEASE, 10)) == []
+    assert await store.run(rescue("reaper", LEASE, 10)) == []
 
 
 async def test_nothing_is_taken_over_while_its_worker_lives(store: Store) -> None:
@@ -91,14 +91,14 @@ async def test_nothing_is_taken_over_while_its_worker_lives(store: Store) -> Non
     claimed = await claim_one(store)
     expire(store)
     assert await store.run(renew_worker("w1", LEASE))
-    assert await store.run(take_over("reaper", LEASE, 10)) == []
+    assert await store.run(rescue("reaper", LEASE, 10)) == []
     assert (await delivery(store, claimed.id)).locked_by == "w1"
 
 
 async def test_what_is_not_in_flight_is_never_taken_over(store: Store) -> None:
     await put(store, job())
     expire(store)
-    assert await store.run(take_over("reaper", LEASE, 10)) == []
+    assert await store.run(rescue("reaper", LEASE, 10)) == []
 
 
 async def test_taking_over_counts_no_attempt_and_voids_the_old_fence(store: Store) -> None:
@@ -106,7 +106,7 @@ async def test_taking_over_counts_no_attempt_and_voids_the_old_fence(store: Stor
     claimed = await claim_one(store)
     expire(store)
     before = await store.run(clock())
-    ((taken, policy),) = await store.run(take_over("reaper", LEASE, 10))
+    ((taken, policy),) = await store.run(rescue("reaper", LEASE, 10))
     assert (taken.id, taken.attempts, taken.fence) == (claimed.id, 1, claimed.fence + 1)
     assert taken.payload == "", "a takeover reads no payload: it may be large, and nothing runs here"
     assert policy == RetryPolicy.exponential(), "nobody registered this consumer: the default decides"
@@ -118,19 +118,19 @@ async def test_taking_over_counts_no_attempt_and_voids_the_old_fence(store: Stor
 
 async def test_a_worker_that_stopped_or_was_never_announced_protects_nothing_past_the_lease(store: Store) -> None:
     await claim_one(store, "ghost")
-    assert await store.run(take_over("reaper", LEASE, 10)) == []
+    assert await store.run(rescue("reaper", LEASE, 10)) == []
     age(store, LEASE + SECOND, "delivery")
-    assert len(await store.run(take_over("reaper", LEASE, 10))) == 1
+    assert len(await store.run(rescue("reaper", LEASE, 10))) == 1
 
 
 async def test_what_was_taken_over_can_be_taken_over_again(store: Store) -> None:
     """A reaper may die as well."""
     await claim_one(store)
     expire(store)
-    assert len(await store.run(take_over("reaper", LEASE, 10))) == 1
-    assert await store.run(take_over("other", LEASE, 10)) == []
+    assert len(await store.run(rescue("reaper", LEASE, 10))) == 1
+    assert await store.run(rescue("other", LEASE, 10)) == []
     expire(store)
-    ((taken, _),) = await store.run(take_over("other", LEASE, 10))
+    ((taken, _),) = await store.run(rescue("other", LEASE, 10))
     assert taken.fence == 3
 
 
@@ -140,7 +140,7 @@ async def test_the_policy_that_decides_comes_along(store: Store) -> None:
     await put(store, message(), job("mail", retry=own))
     assert len(await claim_all(store)) == 2
     expire(store)
-    taken = {claimed.consumer: policy for claimed, policy in await store.run(take_over("reaper", LEASE, 10))}
+    taken = {claimed.consumer: policy for claimed, policy in await store.run(rescue("reaper", LEASE, 10))}
     assert taken == {"billing": declared, "mail": own}
 
 
@@ -148,8 +148,8 @@ async def test_no_more_is_taken_over_than_asked_for(store: Store) -> None:
     await put(store, *[job() for _ in range(5)])
     await claim_all(store)
     expire(store)
-    assert len(await store.run(take_over("reaper", LEASE, 3))) == 3
-    assert len(await store.run(take_over("reaper", LEASE, 3))) == 2
+    assert len(await store.run(rescue("reaper", LEASE, 3))) == 3
+    assert len(await store.run(rescue("reaper", LEASE, 3))) == 2
 
 
 async def test_the_next_expiry_is_that_of_the_first_other_worker_that_lives(store: Store) -> None:
@@ -173,11 +173,11 @@ async def test_the_next_expiry_is_that_of_a_delivery_whose_worker_is_dead_or_gon
     assert await store.run(next_expiry("w1")) == pytest.approx(LEASE.total_seconds(), abs=5)
     age(store, LEASE + SECOND, "delivery")
     assert -5 < (await store.run(next_expiry("w1")) or 0) < 0
-    await store.run(take_over("w3", LEASE, 10))
+    await store.run(rescue("w3", LEASE, 10))
     await claim_one(store, "never announced")
     assert await store.run(next_expiry("w1")) == pytest.approx(LEASE.total_seconds(), abs=5)
     age(store, LEASE + SECOND, "delivery")
-    assert len(await store.run(take_over("w1", LEASE, 10))) == 1
+    assert len(await store.run(rescue("w1", LEASE, 10))) == 1
 
 
 async def test_what_a_living_worker_holds_does_not_expire_with_its_claim(store: Store) -> None:

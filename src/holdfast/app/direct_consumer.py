@@ -31,8 +31,8 @@ from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.threads import Threads
-from holdfast.stores.deliveries.settle import Hold
-from holdfast.stores.messages.intake import Known, look_up, record_handled, take_in, take_in_settled
+from holdfast.stores.deliveries.settle import ClaimState
+from holdfast.stores.messages.intake import KnownRecord, look_up, record_handled, take_in, take_in_settled
 from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
@@ -166,8 +166,8 @@ class DirectConsumer:
             # Nothing can stop it, so its slot is not free.
             await asyncio.wait({run.thread})
 
-    async def _claim_state(self, context: "DirectContext") -> Hold:
-        return Hold.SETTLED if (await self._known(context.message)).taken else Hold.MINE
+    async def _claim_state(self, context: "DirectContext") -> ClaimState:
+        return ClaimState.SETTLED if (await self._known(context.message)).taken else ClaimState.HELD
 
     async def _keep(self, record: Record, context: DirectContext, run: FinishedRun) -> None:
         """Stores a failure as a delivery, in the state that `decide` returns."""
@@ -188,7 +188,7 @@ class DirectConsumer:
             ack.written()
         self._app._wake()
 
-    async def _known(self, message: NewMessage) -> Known:
+    async def _known(self, message: NewMessage) -> KnownRecord:
         return await self._store.run(look_up(self._handler.name, message))
 
 

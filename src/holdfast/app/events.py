@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events.pattern import ANY
 from holdfast.core.message import Message
-from holdfast.stores.event_log.log import START, Cursor, LogReader, Page, Wanted, read_log
+from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogPage, LogReader, read_log
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
@@ -60,13 +60,13 @@ class SyncEvents:
         return _page(self._app.store.run_sync(read_log(_cursor(after), _wanted(types), limit)))
 
 
-def _wanted(types: Sequence[str]) -> Wanted:
-    return Wanted((types,) if isinstance(types, str) else tuple(types))
+def _wanted(types: Sequence[str]) -> EventFilter:
+    return EventFilter((types,) if isinstance(types, str) else tuple(types))
 
 
 def _cursor(after: str | None) -> Cursor:
     return START if after is None else Cursor.parse(after)
 
 
-def _page(page: Page) -> EventPage:
+def _page(page: LogPage) -> EventPage:
     return EventPage(page.events, str(page.cursor), page.more)

@@ -44,7 +44,7 @@ from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
-from holdfast.stores.admin.alert import Turn, alert_turn
+from holdfast.stores.admin.alert import AlertDecision, decide_alert
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.event_log.projection import with_projectors
 from holdfast.stores.messages.publish import Messages, Published
@@ -224,7 +224,7 @@ class Holdfast(Router):
         return self._producer.build_many(events, at_once=conn is not None or bool(self.reactions), **options)
 
     async def _publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
-        joined = None if conn is None else await self._producer.join(conn, call)
+        joined = None if conn is None else await self._producer.bind(conn, call)
         await self._prepare(joined)
         with self._tracing.publishing(messages) as messages:
             written = self._bound_to.reactions.plan(messages, conn)
@@ -234,7 +234,7 @@ class Holdfast(Router):
         return published
 
     def _publish_sync(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
-        joined = None if conn is None else self._producer.join_sync(conn, call)
+        joined = None if conn is None else self._producer.bind_sync(conn, call)
         self._prepare_sync(joined)
         with self._tracing.publishing(messages) as messages:
             written = self._bound_to.reactions.plan(messages, conn)
@@ -377,8 +377,8 @@ class Holdfast(Router):
     def _default_retry(self, queue: str) -> RetryPolicy:
         return self._queue_policies.get(queue) or RetryPolicy.exponential()
 
-    async def _alert_turn(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Turn:
-        return await self.store.run(alert_turn(consumer, fingerprint, alike, quiet))
+    async def _alert_turn(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
+        return await self.store.run(decide_alert(consumer, fingerprint, alike, quiet))
 
     def _wake(self) -> None:
         for worker in list(self._workers):

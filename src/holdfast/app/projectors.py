@@ -22,9 +22,9 @@ from holdfast.engine.options import instance_id
 from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.threads import Threads
 from holdfast.projections.rebuild import LEASE, Rebuild, RebuildProgress, Rebuilt, Subject
-from holdfast.stores.deliveries.settle import Hold
-from holdfast.stores.event_log.log import Wanted
-from holdfast.stores.event_log.projection import Place, checkpoint, reached
+from holdfast.stores.deliveries.settle import ClaimState
+from holdfast.stores.event_log.log import EventFilter
+from holdfast.stores.event_log.projection import RebuildStep, checkpoint, reached
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
@@ -96,7 +96,7 @@ class Projectors:
         owner, applying = instance_id(), _Applying(self._app, handler, lease)
         subject = Subject(
             name=handler.name,
-            wanted=Wanted(handler.patterns),
+            wanted=EventFilter(handler.patterns),
             apply=applying.apply,
             reset=handler.reset,
             swap=handler.swap,
@@ -162,7 +162,7 @@ class _RebuildContext(Context):
     rebuilding = True
 
     def __init__(
-        self, invocation: MessageInvocation, store: Store, attempts: int, place: Place, lease: timedelta
+        self, invocation: MessageInvocation, store: Store, attempts: int, place: RebuildStep, lease: timedelta
     ) -> None:
         super().__init__(invocation, place.held.owner, store, _Silent(), attempts)
         self.place, self._lease = place, lease
@@ -189,7 +189,7 @@ class _Applying:
     def close(self) -> None:
         self._threads.close()
 
-    async def apply(self, message: Message, place: Place) -> bool:
+    async def apply(self, message: Message, place: RebuildStep) -> bool:
         """Applies one event; true when its handler moved the rebuild on in its own transaction."""
         hide = self._app._redactions.redactor.hide(message.type, message.payload)
         if hide is None:
@@ -197,7 +197,7 @@ class _Applying:
         with hiding(hide):
             return await self._apply(message, place)
 
-    async def _apply(self, message: Message, place: Place) -> bool:
+    async def _apply(self, message: Message, place: RebuildStep) -> bool:
         handler, policy, attempt = self._handler, self._handler.retry, 1
         while True:
             invocation = MessageInvocation.of(
@@ -208,7 +208,7 @@ class _Applying:
             if run.thread is not None:
                 # Nothing can stop it, and the next run must not overlap with it.
                 await asyncio.wait({run.thread})
-            if run.claim_state is Hold.SETTLED:
+            if run.claim_state is ClaimState.SETTLED:
                 return True
             change = decide(invocation, run.outcome, policy, random.random())  # noqa: S311
             if isinstance(change, Deliver | Discard):
@@ -219,9 +219,9 @@ class _Applying:
             await asyncio.sleep(min(delay, _LONGEST_WAIT).total_seconds())
             attempt += 1
 
-    async def _claim_state(self, context: "_RebuildContext") -> Hold:
+    async def _claim_state(self, context: "_RebuildContext") -> ClaimState:
         cursor, _ = await self._app.store.run(reached(context.place.held))
-        return Hold.SETTLED if cursor == context.place.reached else Hold.MINE
+        return ClaimState.SETTLED if cursor == context.place.reached else ClaimState.HELD
 
 
 def _problem(run: FinishedRun) -> str:

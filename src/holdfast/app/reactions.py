@@ -20,10 +20,10 @@ from holdfast.core.redaction.redact import hiding
 from holdfast.core.telemetry.correlation import correlate
 from holdfast.engine.context import Context, Publisher
 from holdfast.engine.invocation import MessageInvocation
-from holdfast.engine.log_fields import error_fields, loggable
+from holdfast.engine.log_fields import error_fields, log_fields
 from holdfast.engine.threads import Threads
 from holdfast.produce.commit import after_commit
-from holdfast.stores.messages.publish import Messages, Published, Unmade
+from holdfast.stores.messages.publish import LazyMessages, Messages, Published
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.reaction")
@@ -41,7 +41,7 @@ class Reactions:
 
     def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
         """What to call once the messages are written. Where a connection does not tell its commit, it is watched for."""
-        if isinstance(messages, Unmade) or not self._declared:
+        if isinstance(messages, LazyMessages) or not self._declared:
             return lambda _: None
         wanted = [
             (reaction, message)
@@ -110,7 +110,7 @@ class Reactions:
         return hiding(self._redactions.redactor.hide(message.type, message.payload))
 
     def _failed(self, reaction: Reaction, message: NewMessage, error: Exception) -> None:
-        known = loggable(message.headers) | {
+        known = log_fields(message.headers) | {
             "reaction": reaction.function.__qualname__,
             "event_id": str(message.id),
             "event_type": message.type,

@@ -18,7 +18,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.options import WorkerOptions, instance_id
-from holdfast.stores.event_log.log import Wanted
+from holdfast.stores.event_log.log import EventFilter
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def declare(
         raise ConfigurationError(f"relay {name}: {wrong[0]!r} is neither an event class nor a name")
     return Relay(
         name=name,
-        wanted=Wanted(tuple(dict.fromkeys(map(str, patterns)))),
+        wanted=EventFilter(tuple(dict.fromkeys(map(str, patterns)))),
         target=to,
         queue=check_name("queue", queue),
         priority=DEFAULT_PRIORITY,

@@ -9,8 +9,8 @@ from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.mask import mask
 from holdfast.stores.connections.connection import AsyncConnection, Connection
-from holdfast.stores.errors import typed
-from holdfast.stores.messages.publish import TAKE_LOCK
+from holdfast.stores.errors import translating
+from holdfast.stores.messages.publish import LOCK_REGISTRY
 from holdfast.stores.operation import Rows
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore, migration_steps
@@ -61,7 +61,7 @@ def check_dsn(dsn: object) -> Path | None:
 
 def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
     """Makes the tables inside the caller's transaction: a second connection would meet "database is locked"."""
-    with typed(TAKE_LOCK):
+    with translating(LOCK_REGISTRY):
         drive(migration_steps(store.dialect), lambda text: conn.run(text, {})[1])
 
 
@@ -71,7 +71,7 @@ async def migrate_async(store: SqliteStore, conn: AsyncConnection) -> None:
     async def run(text: str) -> Rows:
         return (await conn.run(text, {}))[1]
 
-    with typed(TAKE_LOCK):
+    with translating(LOCK_REGISTRY):
         await drive_async(migration_steps(store.dialect), run)
 
 

@@ -23,7 +23,7 @@ from holdfast.core.failures.report import ErrorReport
 from holdfast.core.identity import delivery_id, uuid7
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
-from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.engine.alert import DeadLetterAlert
 from holdfast.engine.context import IDLE_TIMEOUT, Context
 from holdfast.engine.handler import Handler
@@ -245,6 +245,6 @@ def _alert(app: "Holdfast", handler: Handler, raw: NewMessage, error: ErrorRepor
             error_type=error.type,
             fingerprint=error.fingerprint,
             attempts=1,
-            correlation=loggable(raw.headers),
+            correlation=log_fields(raw.headers),
         )
     )

@@ -92,7 +92,7 @@ class Webhooks:
             await app._prepare(None)
             await app.store.run(operation)
         else:
-            joined = await app._producer.join(conn, "hf.webhooks.add")
+            joined = await app._producer.bind(conn, "hf.webhooks.add")
             await app._prepare(joined)
             app._producer.doubt(endpoint.consumer)
             await run_on_async(operation, app.store.dialect, joined)
@@ -121,7 +121,7 @@ class SyncWebhooks:
             app._prepare_sync(None)
             app.store.run_sync(operation)
         else:
-            joined = app._producer.join_sync(conn, "hf.webhooks.add")
+            joined = app._producer.bind_sync(conn, "hf.webhooks.add")
             app._prepare_sync(joined)
             app._producer.doubt(endpoint.consumer)
             run_on(operation, app.store.dialect, joined)

@@ -18,7 +18,7 @@ from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.deliveries.settle import Settlement
-from holdfast.stores.messages.intake import Readiness, readiness, take_in, take_in_settled
+from holdfast.stores.messages.intake import IntakeReadiness, readiness, take_in, take_in_settled
 from holdfast.stores.messages.publish import Fanout
 
 log = get_logger("holdfast.brokers")
@@ -97,14 +97,14 @@ class Backpressure:
         self._store, self._consumer, self._queue = store, consumer, queue
         self._check_at, self._records_since = 0.0, 0
         self._is_full = False
-        self.known: Readiness | None = None
+        self.known: IntakeReadiness | None = None
         """None before the first answer, and while the store is unavailable."""
 
     def count(self, records: int) -> None:
         """Counts records that were handled since the last check."""
         self._records_since += records
 
-    async def readiness(self) -> Readiness | None:
+    async def readiness(self) -> IntakeReadiness | None:
         """The consumer's state, at most half a second old; None while the store is unavailable."""
         if time.monotonic() >= self._check_at or self._records_since >= _CHECK_RECORDS:
             self.known = await self._store.run_once(readiness(self._consumer, self._queue, MAX_BACKLOG))

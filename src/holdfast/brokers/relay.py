@@ -19,8 +19,15 @@ from holdfast.brokers.protocol import OutgoingRecord, Sender, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError, LogRewound, StoreUnavailable, TerminalError
 from holdfast.core.failures.report import report
 from holdfast.core.message import Message
-from holdfast.stores.event_log.log import LogReader, Page, Wanted
-from holdfast.stores.event_log.position import Held, Reader, is_paused, move_position, release_position, take_position
+from holdfast.stores.event_log.log import EventFilter, LogPage, LogReader
+from holdfast.stores.event_log.position import (
+    PositionLease,
+    Reader,
+    is_paused,
+    move_position,
+    release_position,
+    take_position,
+)
 from holdfast.stores.event_log.relay import mark_relayed
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import messages_with
@@ -40,7 +47,7 @@ class Relay:
     """Which events are sent where. `key` returns the broker's ordering key; the default is the event's key."""
 
     name: str
-    wanted: Wanted
+    wanted: EventFilter
     target: Target
     queue: str
     priority: int
@@ -128,7 +135,7 @@ class RelayRunner:
             await self._rest(self._pause)
             self._pause = min(self._pause * 2, _MAX_PAUSE)
 
-    async def _take(self) -> Held | None:
+    async def _take(self) -> PositionLease | None:
         relay, started = self._relay, time.monotonic()
         operation = take_position(
             Reader.RELAY, relay.name, self._owner, relay.lease, from_now=relay.from_now, detail=relay.detail
@@ -147,7 +154,7 @@ class RelayRunner:
         self._lease_until = started + relay.lease.total_seconds()
         return held
 
-    async def _hold(self, held: Held) -> None:
+    async def _hold(self, held: PositionLease) -> None:
         """Relays and renews the lease until one of them fails; then releases the lease."""
         pumping = asyncio.create_task(self._pump(held), name=f"holdfast-relay-{held.name}")
         renewing = asyncio.create_task(self._renew(held), name=f"holdfast-relay-lease-{held.name}")
@@ -164,7 +171,7 @@ class RelayRunner:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     await self._store.run(release_position(held))
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, held: PositionLease) -> None:
         lease = self._relay.lease
         while True:
             await asyncio.sleep(lease.total_seconds() / 4)
@@ -178,7 +185,7 @@ class RelayRunner:
             else:
                 self._lease_until = started + lease.total_seconds()
 
-    async def _pump(self, held: Held) -> None:
+    async def _pump(self, held: PositionLease) -> None:
         reader = LogReader(self._store, self._relay.wanted, held.cursor)
         marked, marked_at = held.cursor, time.monotonic()
         async with self._relay.target.open() as sender:
@@ -203,7 +210,7 @@ class RelayRunner:
                     await self._rest(_IDLE)
                 page = await self._read(reader)
 
-    async def _read(self, reader: LogReader) -> Page:
+    async def _read(self, reader: LogReader) -> LogPage:
         # A caller that starts to wait during the read may have published an event that this page misses.
         self._waiting_before_read = list(self._waiting)
         return await reader.read()
@@ -214,7 +221,7 @@ class RelayRunner:
         self._waiting = [reached for reached in self._waiting if not reached.is_set()]
         self._waiting_briefly = [reached for reached in self._waiting_briefly if not reached.is_set()]
 
-    async def _send_and_read(self, sender: Sender, page: Page, reader: LogReader) -> tuple[list[Message], Page]:
+    async def _send_and_read(self, sender: Sender, page: LogPage, reader: LogReader) -> tuple[list[Message], LogPage]:
         """Sends a page while it reads the next one; returns the rejected events and the next page."""
         reading = asyncio.create_task(self._read(reader))
         try:
@@ -249,7 +256,7 @@ class RelayRunner:
         )
         rejected.append(event)
 
-    async def _mark(self, held: Held, page: Page, rejected: Sequence[Message]) -> None:
+    async def _mark(self, held: PositionLease, page: LogPage, rejected: Sequence[Message]) -> None:
         relay = self._relay
         kept = await self._store.run(
             mark_relayed(

@@ -3,26 +3,26 @@
 from collections.abc import Iterable
 
 
-class Tally(int):
+class BoundedCount(int):
     """A number of things, a lower bound when `or_more`. Text for people shows that; a sum keeps it.
 
-    >>> f"{Tally(10_000, or_more=True):,}", f"{Tally(7):,}"
+    >>> f"{BoundedCount(10_000, or_more=True):,}", f"{BoundedCount(7):,}"
     ('10,000+', '7')
-    >>> f"{sum([Tally(10_000, or_more=True), Tally(7)]):,}"
+    >>> f"{sum([BoundedCount(10_000, or_more=True), BoundedCount(7)]):,}"
     '10,007+'
     """
 
     or_more: bool
 
-    def __new__(cls, count: int = 0, or_more: bool = False) -> "Tally":
+    def __new__(cls, count: int = 0, or_more: bool = False) -> "BoundedCount":
         made = super().__new__(cls, count)
         made.or_more = or_more
         return made
 
-    def __add__(self, other: int) -> "Tally":
+    def __add__(self, other: int) -> "BoundedCount":
         if not isinstance(other, int):
             return NotImplemented
-        return Tally(int(self) + int(other), self.or_more or is_or_more(other))
+        return BoundedCount(int(self) + int(other), self.or_more or is_or_more(other))
 
     __radd__ = __add__
 
@@ -30,14 +30,14 @@ class Tally(int):
         return format(int(self), spec) + ("+" if self.or_more else "")
 
 
-NONE = Tally()
+NONE = BoundedCount()
 
 
-def total(counts: Iterable[Tally]) -> Tally:
+def total(counts: Iterable[BoundedCount]) -> BoundedCount:
     """The sum of counts, a lower bound when one of them is."""
     return sum(counts, NONE)
 
 
 def is_or_more(count: object) -> bool:
     """Whether a count is only a lower bound."""
-    return isinstance(count, Tally) and count.or_more
+    return isinstance(count, BoundedCount) and count.or_more

@@ -30,7 +30,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snooze:
+class Postpone:
     """Run again `delay` from the database's now; it was no failure."""
 
     delay: timedelta
@@ -109,4 +109,4 @@ class Replay:
     returns_attempt: ClassVar[bool] = False
 
 
-Change: TypeAlias = Deliver | Retry | Snooze | Release | Park | Block | DeadLetter | Discard | Replay
+Change: TypeAlias = Deliver | Retry | Postpone | Release | Park | Block | DeadLetter | Discard | Replay

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Protocol, assert_never
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Retry, Snooze
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Retry
 from holdfast.core.failures.verdict import VerdictKind
 from holdfast.core.outcome import Cancelled, Failed, LeaseExpired, Outcome, Released, Snoozed, Succeeded
 from holdfast.core.retry import RetryPolicy
@@ -24,7 +24,7 @@ _DELIVER = Deliver()
 _HOLD = RetryPolicy.exponential(base=5, cap="5m", jitter="equal")
 
 
-class Counted(Protocol):
+class AttemptCounts(Protocol):
     """What a decision looks at: a delivery as it was read, or as it was claimed."""
 
     @property
@@ -37,7 +37,7 @@ class Counted(Protocol):
     def expiries(self) -> int: ...
 
 
-def decide(delivery: Counted, outcome: Outcome, policy: RetryPolicy, random: float) -> Change:
+def decide(delivery: AttemptCounts, outcome: Outcome, policy: RetryPolicy, random: float) -> Change:
     """Return what is to be written after a run of `delivery`; the same for the same arguments.
 
     `random` in [0, 1) picks the jitter. The message's own `max_attempts` overrides the policy's attempts.
@@ -50,7 +50,7 @@ def decide(delivery: Counted, outcome: Outcome, policy: RetryPolicy, random: flo
         case LeaseExpired():
             return _spend(delivery, policy, random)
         case Snoozed():
-            return Snooze(outcome.delay)
+            return Postpone(outcome.delay)
         case Cancelled():
             return Discard(outcome.reason)
         case Released():
@@ -61,7 +61,7 @@ def decide(delivery: Counted, outcome: Outcome, policy: RetryPolicy, random: flo
             assert_never(outcome)
 
 
-def budget(delivery: Counted, policy: RetryPolicy) -> int:
+def budget(delivery: AttemptCounts, policy: RetryPolicy) -> int:
     """Return how many runs `delivery` may have."""
     return policy.attempts if delivery.max_attempts is None else delivery.max_attempts
 
@@ -71,7 +71,7 @@ def suspect_after(expiries: int) -> bool:
     return expiries >= SUSPECT_EXPIRIES
 
 
-def _failed(delivery: Counted, outcome: Failed, policy: RetryPolicy, random: float) -> Change:
+def _failed(delivery: AttemptCounts, outcome: Failed, policy: RetryPolicy, random: float) -> Change:
     verdict = outcome.verdict
     match verdict.kind:
         case VerdictKind.DEAD:
@@ -93,7 +93,9 @@ def _failed(delivery: Counted, outcome: Failed, policy: RetryPolicy, random: flo
             assert_never(verdict.kind)
 
 
-def _spend(delivery: Counted, policy: RetryPolicy, random: float, after: timedelta | None = None) -> Retry | DeadLetter:
+def _spend(
+    delivery: AttemptCounts, policy: RetryPolicy, random: float, after: timedelta | None = None
+) -> Retry | DeadLetter:
     if delivery.attempts >= budget(delivery, policy):
         return DeadLetter()
     return Retry(policy.delay(delivery.attempts, random) if after is None else policy.clamp(after))

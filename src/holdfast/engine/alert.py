@@ -19,7 +19,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.repeats import Repeats
 from holdfast.engine.threads import Threads
-from holdfast.stores.admin.alert import Turn
+from holdfast.stores.admin.alert import AlertDecision
 
 log = get_logger("holdfast.alert")
 
@@ -87,7 +87,7 @@ AlertHook = Callable[[DeadLetterAlert], object]
 """A function of one alert, plain (it runs in a thread) or async."""
 
 
-Ask = Callable[[str, str, int, timedelta], Awaitable[Turn]]
+Ask = Callable[[str, str, int, timedelta], Awaitable[AlertDecision]]
 """Asks whose turn it is: consumer, fingerprint, how many, how long to be quiet."""
 
 
@@ -148,7 +148,7 @@ class Alerts:
         self._start(self._tell(group, group.last, alike))
 
     async def _tell(self, group: _Group, alert: DeadLetterAlert, alike: int) -> None:
-        turn = Turn(True, alike, self._quiet)
+        turn = AlertDecision(True, alike, self._quiet)
         if self._ask is not None:
             try:
                 turn = await self._ask(alert.target, alert.fingerprint, alike, self._quiet)

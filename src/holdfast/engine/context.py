@@ -9,7 +9,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
 from holdfast.core.key import check_key
 from holdfast.engine.invocation import Invocation
-from holdfast.stores.connections.binding import join, join_sync
+from holdfast.stores.connections.binding import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.deliveries.dedupe import is_rerun
 from holdfast.stores.deliveries.settle import complete
@@ -145,7 +145,7 @@ class Context:
         that a host that is lost meanwhile does not keep the delivery locked.
         """
         completion = self._completion(key)
-        adapter = await join(self._store, conn, "ctx.complete")
+        adapter = await bind(self._store, conn, "ctx.complete")
         self.completing = True
         try:
             await run_on_async(completion, self._store.dialect, adapter)
@@ -155,7 +155,7 @@ class Context:
 
     def _complete_sync(self, conn: Any, key: str | None) -> None:
         completion = self._completion(key)
-        adapter = join_sync(self._store, conn, "ctx.complete")
+        adapter = bind_sync(self._store, conn, "ctx.complete")
         self.completing = True
         try:
             run_on(completion, self._store.dialect, adapter)

@@ -28,7 +28,7 @@ from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.engine.threads import Threads
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
-from holdfast.stores.deliveries.settle import Hold, ownership, unlocked
+from holdfast.stores.deliveries.settle import ClaimState, claim_states, unlocked
 from holdfast.stores.queries.query import first_trace
 
 log = get_logger("holdfast.worker")
@@ -132,12 +132,12 @@ class DeliveryExecutor:
             idle_timeout=self._lease,
         )
         run = await self._runner.run(handler, context, task)
-        if run.claim_state is Hold.SETTLED:
+        if run.claim_state is ClaimState.SETTLED:
             self._deps.meter.settled(claimed, Deliver.name, run.elapsed)
             if run.error is not None:
                 log.warning("handler raised after completion", **delivery_fields(claimed) | error_fields(run.error))
             await self._blocker.ended(claimed, None)
-        elif run.claim_state is Hold.LOST:
+        elif run.claim_state is ClaimState.LOST:
             self._deps.meter.lost(claimed)
             log.warning("lease lost", **delivery_fields(claimed) | {"worker": self._worker})
             await self._blocker.ended(claimed, None)
@@ -169,24 +169,24 @@ class DeliveryExecutor:
         self._settler.add(ack)
         await self._blocker.ended(claimed, change)
 
-    async def _claim_state(self, context: Context) -> Hold:
+    async def _claim_state(self, context: Context) -> ClaimState:
         """Waits until it is known whether the handler's transaction committed."""
         claim, pause = context.claim, _SHORTEST_PAUSE
         while not self._lease_lost.is_set():
             try:
-                state = (await self._store.run(ownership([claim])))[claim.delivery_id]
-                if state is not Hold.MINE:
+                state = (await self._store.run(claim_states([claim])))[claim.delivery_id]
+                if state is not ClaimState.HELD:
                     return state
                 # A handler may leave its transaction open, for instance in a thread that timed out. Until the transaction
                 # ends its result is unknown, and a settlement would wait for its lock, with all the others.
                 if claim.delivery_id in await self._store.run(unlocked([claim.delivery_id])):
-                    return (await self._store.run(ownership([claim])))[claim.delivery_id]
+                    return (await self._store.run(claim_states([claim])))[claim.delivery_id]
             except StoreUnavailable as error:
                 known = delivery_fields(context.invocation)
                 log.warning("store unavailable", **known | {"task": "confirm", "error": str(error)})
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
-        return Hold.LOST
+        return ClaimState.LOST
 
     def _policy(self, claimed: Claimed) -> RetryPolicy:
         own = None

@@ -16,7 +16,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.invocation import Invocation
 from holdfast.engine.parameters import Parameters
-from holdfast.stores.messages.registry import Declaration, Subscription
+from holdfast.stores.messages.registry import Declaration, EventSubscription
 
 
 class Kind(StrEnum):
@@ -65,8 +65,8 @@ class Handler:
         return Declaration(self.name, self.queue, self.priority, self.retry)
 
     @property
-    def subscriptions(self) -> list[Subscription]:
-        return [Subscription(pattern, self.name, self.from_start) for pattern in self.patterns]
+    def subscriptions(self) -> list[EventSubscription]:
+        return [EventSubscription(pattern, self.name, self.from_start) for pattern in self.patterns]
 
     def arguments(self, run: Invocation) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The payload as this function takes it, checked: what does not fit raises and is dead."""

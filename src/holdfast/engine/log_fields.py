@@ -2,15 +2,15 @@
 
 from holdfast.core.failures.report import report
 from holdfast.core.redaction.redact import hidden
-from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.engine.invocation import Invocation
 
-__all__ = ["delivery_fields", "error_fields", "loggable"]
+__all__ = ["delivery_fields", "error_fields", "log_fields"]
 
 
 def delivery_fields(run: Invocation) -> dict[str, object]:
     """The fields of a run, with the correlation ids of its message; a header cannot replace a field."""
-    known = loggable(run.correlation) | {
+    known = log_fields(run.correlation) | {
         "event_id": str(run.message_id),
         "delivery_id": str(run.id),
         "event_type": run.type,

@@ -10,7 +10,7 @@ from holdfast._log import get_logger
 from holdfast.engine.settlement import release_unstarted
 from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.slot_pool import SlotPool
-from holdfast.stores.deliveries.claim import holdings
+from holdfast.stores.deliveries.claim import held_claims
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.worker")
@@ -38,7 +38,7 @@ class OrphanedClaims:
         self._release(await self._held_unknown())
 
     async def _held_unknown(self) -> dict[UUID, int]:
-        held = await self._store.run(holdings(self._worker))
+        held = await self._store.run(held_claims(self._worker))
         known = self._settler.ids().union(*(pool.ids() for pool in self._pools))
         return {id: fence for id, fence in held.items() if id not in known}
 

@@ -9,7 +9,7 @@ from holdfast.engine.lease import Lease
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
-from holdfast.stores.deliveries.claim import next_expiry, take_over
+from holdfast.stores.deliveries.claim import next_expiry, rescue
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.worker")
@@ -69,7 +69,7 @@ class Reaper:
         # Asked again: a process that was stopped just here has lost contact, and must not act on what it knew before.
         if self._own_lease.trusted_in > 0:
             return False
-        taken = await self._store.run(take_over(self._worker, self._lease, _TAKE_OVER))
+        taken = await self._store.run(rescue(self._worker, self._lease, _TAKE_OVER))
         for claimed, policy in taken:
             _, ack = self._settlements.take_over(claimed, policy)
             self._settler.add(ack)

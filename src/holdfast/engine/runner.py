@@ -33,11 +33,11 @@ from holdfast.core.telemetry.correlation import leave, resume
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import Invocation, RunResult, Thread
-from holdfast.engine.log_fields import delivery_fields, loggable
+from holdfast.engine.log_fields import delivery_fields, log_fields
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing, traced
 from holdfast.stores.deliveries.dedupe import window_key
-from holdfast.stores.deliveries.settle import Hold
+from holdfast.stores.deliveries.settle import ClaimState
 
 log = get_logger("holdfast.worker")
 
@@ -78,7 +78,7 @@ class FinishedRun(NamedTuple):
     outcome: Outcome
     error: BaseException | None
     thread: Thread | None
-    claim_state: Hold | None
+    claim_state: ClaimState | None
     elapsed: float
     traceparent: str | None
 
@@ -91,7 +91,7 @@ class Runner(Generic[C]):
         rules: Rules,
         window: DedupeWindow,
         threads: Threads,
-        claim_state: Callable[[C], Awaitable[Hold]],
+        claim_state: Callable[[C], Awaitable[ClaimState]],
         tracing: Tracing | None = None,
         first_trace: Callable[[UUID], Awaitable[str | None]] | None = None,
     ) -> None:
@@ -112,9 +112,9 @@ class Runner(Generic[C]):
         outcome, state = result.outcome, None
         if context.completing:
             state = await self._claim_state(context)
-            if state is Hold.SETTLED or (context.already_handled and state is Hold.MINE):
+            if state is ClaimState.SETTLED or (context.already_handled and state is ClaimState.HELD):
                 outcome = Succeeded()
-            elif state is Hold.MINE and isinstance(outcome, Succeeded):
+            elif state is ClaimState.HELD and isinstance(outcome, Succeeded):
                 why = RolledBack("the handler called ctx.complete() and returned, but its transaction did not commit")
                 outcome = Failed(report(why, hidden()), Verdict.retry())
         return FinishedRun(outcome, result.error, result.thread, state, elapsed, trace)
@@ -202,7 +202,7 @@ def _correlate(context: Context) -> _Carried | None:
     """Binds the message's correlation ids for what the handler publishes, and its fields for what it logs."""
     carried, run = None, context.invocation
     if context.headers:
-        carried = _Carried(bind_contextvars(**loggable(context.headers)), resume(context.headers))
+        carried = _Carried(bind_contextvars(**log_fields(context.headers)), resume(context.headers))
     # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
     event_id, event_type, source, consumer, queue, attempt = _log_variables()
     event_id.set(str(run.message_id))

@@ -26,11 +26,11 @@ from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.slot_pool import SlotPool, pools
 from holdfast.engine.threads import Threads
-from holdfast.stores.deliveries.claim import Claimed, Lane, claim, claim_anew, lanes
+from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes
 from holdfast.stores.deliveries.worker import start_worker, stop_worker
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation
-from holdfast.stores.queries.query import outlook
+from holdfast.stores.queries.query import next_due_in
 
 log = get_logger("holdfast.worker")
 
@@ -219,7 +219,7 @@ class WorkerSession:
 
     def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:
         """Finds the lanes and claims from them in one statement: an idle worker knows no lanes."""
-        return claim_anew(
+        return discover_and_claim(
             [name for name in sorted(self._deps.handlers) if not self._held_back[name]],
             self._options.generation,
             self.id,
@@ -306,7 +306,7 @@ class WorkerSession:
                 self._control.end()
             return poll
         await self._catch_up()
-        next_in = await self._store.run(outlook(sorted(self._deps.handlers), queues))
+        next_in = await self._store.run(next_due_in(sorted(self._deps.handlers), queues))
         idle = wait_when_idle(
             None if next_in is None else next_in.total_seconds(),
             limit=self._options.idle_limit.total_seconds(),

@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from holdfast._log import get_logger
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
 from holdfast.core.decide import budget, decide, suspect_after
 from holdfast.core.failures.report import ErrorReport
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
@@ -104,7 +104,7 @@ class SettlementBuilder:
                 self._log(
                     log.info, "delivery parked", error, known | {"circuit": circuit} | _next_attempt(delay, until)
                 )
-            case Snooze(delay):
+            case Postpone(delay):
                 log.info("delivery snoozed", **known | _next_attempt(delay))
             case Deliver():
                 log.debug("delivery completed", **known)

@@ -12,7 +12,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.failures.report import ErrorReport
 from holdfast.engine.log_fields import error_fields
-from holdfast.stores.deliveries.settle import Hold, Settlement, ownership, settle
+from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, settle
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.settle")
@@ -119,8 +119,8 @@ class Settler:
         missing = [ack.settlement for ack in batch if ack.settlement.delivery_id not in written]
         # The reply to an earlier try may have been lost after its commit.
         claims = [Claim(settlement.delivery_id, self._worker, settlement.fence) for settlement in missing]
-        holds = await self._store.run(ownership(claims))
-        return written | {id for id, hold in holds.items() if hold is Hold.SETTLED}
+        holds = await self._store.run(claim_states(claims))
+        return written | {id for id, hold in holds.items() if hold is ClaimState.SETTLED}
 
     def _set_aside(self, ack: Ack, error: Exception) -> None:
         """Tries an outcome again later that the store refused, from the second time on with a plainer error text."""

@@ -18,7 +18,7 @@ from holdfast.core.outcome import Failed, Outcome
 from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
 from holdfast.engine.invocation import Invocation, RunResult
 from holdfast.engine.log_fields import error_fields
-from holdfast.stores.messages.publish import Messages, Unmade
+from holdfast.stores.messages.publish import LazyMessages, Messages
 
 log = get_logger("holdfast.worker")
 
@@ -194,13 +194,13 @@ def _broken(error: Exception) -> None:
 
 
 def _named(messages: Messages) -> str:
-    types = set() if isinstance(messages, Unmade) else {message.type for message in messages}
+    types = set() if isinstance(messages, LazyMessages) else {message.type for message in messages}
     return types.pop() if len(types) == 1 else "batch"
 
 
 def _published(messages: Messages) -> dict[str, Any]:
     known = {**_SYSTEM, "messaging.operation.name": "publish", "messaging.operation.type": "send"}
-    if isinstance(messages, Unmade):
+    if isinstance(messages, LazyMessages):
         return known
     if len(messages) != 1:
         return {**known, "messaging.batch.message_count": len(messages)}
@@ -243,9 +243,9 @@ def _injected(span: Any) -> dict[str, str]:
 
 def _carrying(messages: Messages, trace: Mapping[str, str]) -> Messages:
     """The messages with this trace in their headers, in place of the one they came with."""
-    if isinstance(messages, Unmade):
+    if isinstance(messages, LazyMessages):
         make = messages.make
-        return Unmade(lambda: (message._replace(headers=_headers(message.headers, trace)) for message in make()))
+        return LazyMessages(lambda: (message._replace(headers=_headers(message.headers, trace)) for message in make()))
     return [message._replace(headers=_headers(message.headers, trace)) for message in messages]
 
 

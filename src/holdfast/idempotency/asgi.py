@@ -12,7 +12,7 @@ from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import App, Flow, Records, carry_out
 from holdfast.idempotency.request import Request
 from holdfast.idempotency.response import in_place_of, kept_headers
-from holdfast.stores.integrations.idempotency import Headers, Held, StoredResponse
+from holdfast.stores.integrations.idempotency import Headers, Reservation, StoredResponse
 
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ class IdempotencyMiddleware:
 class _Run:
     """One run of the application: holds its answer back until it is stored."""
 
-    def __init__(self, gate: Gate, held: Held, send: Send) -> None:
+    def __init__(self, gate: Gate, held: Reservation, send: Send) -> None:
         self._gate, self._held, self._out = gate, held, send
         self._key = IdempotencyKey(gate, held)
         self._start: Message | None = None

@@ -11,7 +11,7 @@ from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import carry_out_sync
 from holdfast.idempotency.request import Request
 from holdfast.idempotency.response import in_place_of, kept_headers
-from holdfast.stores.integrations.idempotency import Held, StoredResponse
+from holdfast.stores.integrations.idempotency import Reservation, StoredResponse
 
 R = TypeVar("R")
 
@@ -81,7 +81,7 @@ class BlockingFront(ABC, Generic[R]):
         except KeyRequired:
             return self.make(self.gate.missing())
 
-    def _carried_out(self, held: Held, body: bytes) -> R:
+    def _carried_out(self, held: Reservation, body: bytes) -> R:
         gate, key = self.gate, IdempotencyKey(self.gate, held)
         try:
             with correlate(idempotency_key=held.key):
@@ -102,7 +102,12 @@ class BlockingFront(ABC, Generic[R]):
         return self.make(instead)
 
     def _settled(
-        self, held: Held, key: IdempotencyKey, status: int, headers: Iterable[tuple[str, str]], body: bytes | None
+        self,
+        held: Reservation,
+        key: IdempotencyKey,
+        status: int,
+        headers: Iterable[tuple[str, str]],
+        body: bytes | None,
     ) -> StoredResponse | None:
         """What to send in place of the application's answer; none when that is to be sent."""
         gate, pairs, stored = self.gate, tuple(headers), key.completed

@@ -17,7 +17,7 @@ from holdfast.idempotency.records import App, Finish, Flow, Look, Pause, Records
 from holdfast.idempotency.renewal import Renewal
 from holdfast.idempotency.request import Request, check_scope, read_key, request_hash
 from holdfast.idempotency.response import REPLAYED, problem, with_length
-from holdfast.stores.integrations.idempotency import Found, Held, Progress, StoredResponse
+from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, StoredResponse
 
 log = get_logger("holdfast.idempotency")
 
@@ -146,7 +146,7 @@ class Gate:
             "Less came than its content-length says. It was not carried out: send it again.",
         )
 
-    def hold(self, request: Request, scope: object, key: str, body: bytes) -> Held | StoredResponse:
+    def hold(self, request: Request, scope: object, key: str, body: bytes) -> Reservation | StoredResponse:
         """What this request wants to hold, or the answer to one that does not say whose it is."""
         try:
             owner = check_scope(scope)
@@ -154,18 +154,18 @@ class Gate:
             return problem(400, "idempotency-scope-missing", "It is not known whose key this is", str(error))
         content_type = request.headers.get("content-type", "")
         digest = request_hash(request.method, request.path, request.query, content_type, body)
-        return Held(owner, key, digest, secrets.token_hex(16), request.method[:20], request.path[:200])
+        return Reservation(owner, key, digest, secrets.token_hex(16), request.method[:20], request.path[:200])
 
-    def admit(self, held: Held) -> Flow[StoredResponse | None]:
+    def admit(self, held: Reservation) -> Flow[StoredResponse | None]:
         """Reserves the key: none says "run it", else this is the answer. Fails closed when the records are away."""
         waited, pause = timedelta(0), _FIRST_PAUSE
         try:
             while True:
-                found: Found | None = yield self._reserve(held)
+                found: StoredRecord | None = yield self._reserve(held)
                 if found is not None and found.owner == held.owner:
                     self.renewal.begin(held)
                     return None
-                under_way = found is None or found.progress is Progress.STARTED
+                under_way = found is None or found.progress is KeyStatus.STARTED
                 if not under_way or waited >= self.options.wait or not self._same(found, held):
                     return self._answer(found, held)
                 yield Pause(pause)
@@ -175,7 +175,7 @@ class Gate:
             log.error("idempotency store unavailable", error=str(error))
             return unavailable()
 
-    def settle(self, held: Held, response: StoredResponse) -> Flow[StoredResponse | None]:
+    def settle(self, held: Reservation, response: StoredResponse) -> Flow[StoredResponse | None]:
         """Stores what the application answered, or releases the key; none says "send it", else this is the answer.
 
         Another answer is sent when the request lost its key: then the present owner's is the one that counts.
@@ -187,7 +187,7 @@ class Gate:
                 return None
             if (yield Finish(held, response)):
                 return None
-            found: Found | None = yield Look(held)
+            found: StoredRecord | None = yield Look(held)
             if found is not None and found.owner == held.owner:
                 return None  # it was completed in the application's transaction, and an error came after
             log.warning("key lease lost", scope=held.scope, key=held.key, path=held.path)
@@ -197,12 +197,12 @@ class Gate:
             log.error("response not stored", scope=held.scope, key=held.key, error=str(error))
             return None
 
-    def committed(self, held: Held) -> Flow[bool]:
+    def committed(self, held: Reservation) -> Flow[bool]:
         """Whether the answer that was completed in the application's transaction is there for good."""
-        found: Found | None = yield Look(held)
-        return found is not None and found.owner == held.owner and found.progress is not Progress.STARTED
+        found: StoredRecord | None = yield Look(held)
+        return found is not None and found.owner == held.owner and found.progress is not KeyStatus.STARTED
 
-    def lost(self, held: Held) -> Flow[StoredResponse]:
+    def lost(self, held: Reservation) -> Flow[StoredResponse]:
         """The answer to a request whose transaction was refused because it had lost its key."""
         self.renewal.end(held)
         try:
@@ -210,7 +210,7 @@ class Gate:
         except StoreError:
             return unknown()
 
-    def abandon(self, held: Held) -> Flow[None]:
+    def abandon(self, held: Reservation) -> Flow[None]:
         """Lets go of the key after a failure: the same request may try again."""
         self.renewal.end(held)
         try:
@@ -218,15 +218,15 @@ class Gate:
         except StoreError as error:
             log.warning("key release failed", scope=held.scope, key=held.key, error=str(error))
 
-    def _reserve(self, held: Held) -> Reserve:
+    def _reserve(self, held: Reservation) -> Reserve:
         return Reserve(held, self.options.lease, self.options.retention, self.options.reuse_after_failure)
 
-    def _same(self, found: Found | None, held: Held) -> bool:
+    def _same(self, found: StoredRecord | None, held: Reservation) -> bool:
         if found is None or found.request_hash == held.request_hash:
             return True
         return found.lapsed and self.options.reuse_after_failure
 
-    def _answer(self, found: Found | None, held: Held) -> StoredResponse:
+    def _answer(self, found: StoredRecord | None, held: Reservation) -> StoredResponse:
         if not self._same(found, held):
             return problem(
                 self.options.conflict,

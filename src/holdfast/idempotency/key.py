@@ -7,9 +7,9 @@ from holdfast.core.errors import ReservationLost, UnsupportedConnection
 from holdfast.idempotency.gate import Gate
 from holdfast.idempotency.records import Finish
 from holdfast.idempotency.response import stored_response
-from holdfast.stores.connections.binding import join, join_sync
+from holdfast.stores.connections.binding import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
-from holdfast.stores.integrations.idempotency import Held, StoredResponse, complete
+from holdfast.stores.integrations.idempotency import Reservation, StoredResponse, complete
 from holdfast.stores.protocol import Store
 
 R = TypeVar("R")
@@ -21,7 +21,7 @@ _ERROR = 400
 class IdempotencyKey:
     """The key of the request that is being handled. Without a key `complete` does nothing: the same code serves both."""
 
-    def __init__(self, gate: Gate, held: Held | None) -> None:
+    def __init__(self, gate: Gate, held: Reservation | None) -> None:
         self._gate, self._held = gate, held
         self.completed: StoredResponse | None = None
         """What `complete` was called with: then the middleware stores nothing by itself."""
@@ -59,7 +59,7 @@ class IdempotencyKey:
         if conn is None:
             self._told(await self._gate.records.do(Finish(self._held, stored)))
         else:
-            adapter = await join(self._store_of(conn), conn, "idem.complete")
+            adapter = await bind(self._store_of(conn), conn, "idem.complete")
             try:
                 await run_on_async(complete(self._held, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
             except ReservationLost:
@@ -75,7 +75,7 @@ class IdempotencyKey:
         if conn is None:
             self._told(self._gate.records.do_sync(Finish(self._held, stored)))
         else:
-            adapter = join_sync(self._store_of(conn), conn, "idem.complete")
+            adapter = bind_sync(self._store_of(conn), conn, "idem.complete")
             try:
                 run_on(complete(self._held, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
             except ReservationLost:

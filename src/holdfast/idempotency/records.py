@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, assert_never
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import StoreError
 from holdfast.stores.integrations import idempotency as stored
-from holdfast.stores.integrations.idempotency import Found, Held, StoredResponse
+from holdfast.stores.integrations.idempotency import Reservation, StoredRecord, StoredResponse
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
@@ -24,9 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Take the key, if it is free: `Found`, or none when it changed this very moment."""
+    """Take the key, if it is free: `StoredRecord`, or none when it changed this very moment."""
 
-    held: Held
+    held: Reservation
     lease: timedelta
     keep: timedelta
     any_request: bool = False
@@ -34,16 +34,16 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The record of a key: `Found` or none."""
+    """The record of a key: `StoredRecord` or none."""
 
-    held: Held
+    held: Reservation
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Store the answer: false when the reservation was lost."""
 
-    held: Held
+    held: Reservation
     response: StoredResponse
 
 
@@ -51,7 +51,7 @@ class Finish:
 class Release:
     """Let go of the key, for the same request or for any: false when there was nothing left to let go of."""
 
-    held: Held
+    held: Reservation
     any_request: bool = False
 
 
@@ -59,7 +59,7 @@ class Release:
 class Renew:
     """Prolong the leases: the owners that still hold theirs."""
 
-    held: Sequence[Held]
+    held: Sequence[Reservation]
     lease: timedelta
 
 
@@ -151,14 +151,14 @@ class StoreRecords:
         return service.store
 
 
-def _operation(step: Step) -> Operation[Found | None] | Operation[bool] | Operation[frozenset[str]]:
+def _operation(step: Step) -> Operation[StoredRecord | None] | Operation[bool] | Operation[frozenset[str]]:
     match step:
         case Reserve(held, lease, keep, any_request):
             return stored.reserve(held, lease, keep, any_request=any_request)
         case Look(held):
-            return stored.look(held.scope, held.key)
+            return stored.read_record(held.scope, held.key)
         case Finish(held, response):
-            return stored.finish(held, response)
+            return stored.store_response(held, response)
         case Release(held, any_request):
             return stored.release(held, any_request=any_request)
         case Renew(several, lease):

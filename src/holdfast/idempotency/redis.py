@@ -12,7 +12,7 @@ import orjson
 
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
-from holdfast.stores.integrations.idempotency import Found, Held, Progress, StoredResponse
+from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, StoredResponse
 
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
 _READ = """
@@ -126,7 +126,7 @@ class RedisRecords:
             case _:
                 assert_never(step)
 
-    def _name(self, held: Held) -> str:
+    def _name(self, held: Reservation) -> str:
         # The length keeps the pair apart, whatever either holds.
         return f"{self._prefix}:{len(held.scope)}:{held.scope}:{held.key}"
 
@@ -139,14 +139,14 @@ def _owners(kept: list[bytes]) -> frozenset[str]:
     return frozenset(owner.decode() for owner in kept)
 
 
-def _found(row: list[Any] | None) -> Found | None:
+def _found(row: list[Any] | None) -> StoredRecord | None:
     if not row:
         return None
     owner, request_hash, status, lapsed, code, headers, body = row
-    progress = Progress(status.decode())
+    progress = KeyStatus(status.decode())
     response = None
     if code is not None:
         pairs = tuple((name, value) for name, value in orjson.loads(headers))
         response = StoredResponse(int(code), pairs, body)
-    lapsed = progress is Progress.STARTED and bool(lapsed)
-    return Found(owner.decode(), request_hash.decode(), progress, lapsed, response)
+    lapsed = progress is KeyStatus.STARTED and bool(lapsed)
+    return StoredRecord(owner.decode(), request_hash.decode(), progress, lapsed, response)

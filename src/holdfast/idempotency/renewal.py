@@ -13,7 +13,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import StoreError
 from holdfast.core.failures.report import report
 from holdfast.idempotency.records import Records, Renew
-from holdfast.stores.integrations.idempotency import Held
+from holdfast.stores.integrations.idempotency import Reservation
 
 log = get_logger("holdfast.idempotency")
 
@@ -28,11 +28,11 @@ class Renewal:
 
     def _reset(self) -> None:
         self._process = os.getpid()
-        self._since: dict[Held, float] = {}
+        self._since: dict[Reservation, float] = {}
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: Reservation) -> None:
         """Renews from now on."""
         if self._process != os.getpid():
             self._reset()  # a thread does not survive a fork, and the parent's requests are not ours
@@ -42,7 +42,7 @@ class Renewal:
                 self._thread = threading.Thread(target=self._run, name="holdfast-idempotency", daemon=True)
                 self._thread.start()
 
-    def end(self, held: Held) -> None:
+    def end(self, held: Reservation) -> None:
         """Renews no more."""
         with self._changed:
             self._since.pop(held, None)
@@ -63,12 +63,12 @@ class Renewal:
                     self._thread = None
                     return
 
-    def _due(self) -> list[Held]:
+    def _due(self) -> list[Reservation]:
         now = time.monotonic()
         with self._changed:
             return [held for held, since in self._since.items() if self._pause / 2 <= now - since <= self._limit]
 
-    def _renew(self, due: list[Held]) -> None:
+    def _renew(self, due: list[Reservation]) -> None:
         try:
             # One that is not renewed has just ended, or is lost: completing it will tell.
             self._records.do_sync(Renew(due, self._lease))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from holdfast.core.bounded_count import Tally, total
+from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
 from holdfast.ops.relays import relays
@@ -20,7 +20,7 @@ from holdfast.stores.messages.backfill import FIRST, backfill, first_id, pruned_
 from holdfast.stores.messages.intake import forget_intake
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.queries.delivery_counts import counts
-from holdfast.stores.queries.query import clock, subscribed
+from holdfast.stores.queries.query import clock, subscriptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,10 @@ class ConsumerState:
     paused_at: datetime | None
     blocked_until: datetime | None
     blocked_resource: str | None
-    pending: Tally
-    in_flight: Tally
-    failed: Tally
-    discarded: Tally
+    pending: BoundedCount
+    in_flight: BoundedCount
+    failed: BoundedCount
+    discarded: BoundedCount
     lag: timedelta
     relays_to: str | None = None
 
@@ -59,7 +59,7 @@ def consumers(*, held: Sequence[Load] | None = None) -> Work[list[ConsumerState]
         held = loads((yield from do(counts())))
     alive = [worker for worker in (yield from do(workers())) if worker.alive]
     patterns: dict[str, list[str]] = {}
-    for one in (yield from do(subscribed())):
+    for one in (yield from do(subscriptions())):
         if one.active:
             patterns.setdefault(one.consumer, []).append(one.pattern)
     now = yield from do(clock())
@@ -84,7 +84,8 @@ def consumers(*, held: Sequence[Load] | None = None) -> Work[list[ConsumerState]
                 paused_at=row.paused_at,
                 blocked_until=row.blocked_until if blocked else None,
                 blocked_resource=row.blocked_resource if blocked else None,
-                pending=total(load.pending for load in own) + (Tally(relay.waiting, relay.or_more) if relay else 0),
+                pending=total(load.pending for load in own)
+                + (BoundedCount(relay.waiting, relay.or_more) if relay else 0),
                 in_flight=total(load.in_flight for load in own),
                 failed=total(load.failed for load in own),
                 discarded=total(load.discarded for load in own),
@@ -178,7 +179,7 @@ def _backfill(name: str, since: datetime | None, before: int, progress: Callable
 
 @operation
 def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> Steps[tuple[str, ...]]:
-    active = [one.pattern for one in (yield from subscribed().start()) if one.consumer == name and one.active]
+    active = [one.pattern for one in (yield from subscriptions().start()) if one.consumer == name and one.active]
     ending = tuple(active if pattern is None else [pattern])
     relayed = () if pattern is not None else (yield from retire_relay(name, actor, reason))
     read = () if pattern is not None else (yield from forget_intake(name).start())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.core.events.pattern import check_pattern
@@ -19,7 +19,7 @@ from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries import delivery_counts, query
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.failure import failing_runs
-from holdfast.stores.queries.query import FailureGroup, Filter, Listed, Run, messages_with, paused_queues
+from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter, Run, messages_with, paused_queues
 
 JOBS = "job.*"
 _ENTRIES = 50
@@ -34,12 +34,12 @@ class DeliveryDetail:
     code, as `file:line in function`.
     """
 
-    listed: Listed
+    listed: DeliverySummary
     message: Message | None
     runs: tuple[Run, ...]
     audit: tuple[AuditEntry, ...]
-    siblings: tuple[Listed, ...]
-    alike: Tally | None
+    siblings: tuple[DeliverySummary, ...]
+    alike: BoundedCount | None
     obstacles: tuple[str, ...]
     now: datetime
     frame: str | None = None
@@ -49,11 +49,13 @@ class DeliveryDetail:
 class Exported:
     """A delivery with its message; what was declared secret is left out."""
 
-    listed: Listed
+    listed: DeliverySummary
     message: Message | None
 
 
-def deliveries(wanted: Filter | None = None, *, limit: int = 50, before: UUID | None = None) -> Work[list[Listed]]:
+def deliveries(
+    wanted: Filter | None = None, *, limit: int = 50, before: UUID | None = None
+) -> Work[list[DeliverySummary]]:
     """A page of deliveries, newest first; pass the last id as `before` for the next."""
     wanted = wanted or Filter()
     if wanted.type is not None:
@@ -130,7 +132,7 @@ def now() -> Work[datetime]:
     return (yield from do(query.clock()))
 
 
-def _detail(one: Listed) -> Work[DeliveryDetail]:
+def _detail(one: DeliverySummary) -> Work[DeliveryDetail]:
     row = one.delivery
     message = (yield from do(messages_with([row.message_id]))).get(row.message_id)
     known = yield from redactor()
@@ -141,7 +143,7 @@ def _detail(one: Listed) -> Work[DeliveryDetail]:
     alike = None
     if row.dead:
         alike = (
-            Tally(1)
+            BoundedCount(1)
             if row.fingerprint is None
             else (yield from do(delivery_counts.group_size(row.consumer, row.fingerprint)))
         )
@@ -159,7 +161,7 @@ def _detail(one: Listed) -> Work[DeliveryDetail]:
     )
 
 
-def _obstacles(one: Listed) -> Work[tuple[str, ...]]:
+def _obstacles(one: DeliverySummary) -> Work[tuple[str, ...]]:
     row = one.delivery
     now = yield from do(query.clock())
     found: list[str] = []

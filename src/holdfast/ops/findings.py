@@ -9,10 +9,10 @@ from uuid import UUID
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT
 from holdfast.core.duration import format_duration
 from holdfast.ops.relays import RelayState
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.messages.registry import Consumer
 from holdfast.stores.migration import SchemaStatus
-from holdfast.stores.queries.health import Lag, LaneCount, OldTransaction, Overdue, TableHealth
+from holdfast.stores.queries.health import LaneCount, OldTransaction, Overdue, SubscriptionLag, TableHealth
 from holdfast.stores.queries.query import Count
 
 _SKEW = timedelta(seconds=5)
@@ -49,21 +49,21 @@ class Facts:
     skew: timedelta
     now: datetime
     settings: Mapping[str, str]
-    workers: tuple[Worker, ...]
+    workers: tuple[WorkerRecord, ...]
     consumers: tuple[Consumer, ...]
     paused_queues: Mapping[str, datetime]
     counts: tuple[Count, ...]
     lanes: tuple[LaneCount, ...]
     overdue: Overdue
     at_bound: tuple[tuple[UUID, str], ...]
-    lags: tuple[Lag, ...]
+    lags: tuple[SubscriptionLag, ...]
     old: tuple[OldTransaction, ...]
     tables: tuple[TableHealth, ...]
     pooled: bool
     relays: tuple[RelayState, ...] = ()
 
     @property
-    def alive(self) -> tuple[Worker, ...]:
+    def alive(self) -> tuple[WorkerRecord, ...]:
         return tuple(worker for worker in self.workers if worker.alive)
 
 

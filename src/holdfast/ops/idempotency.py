@@ -6,7 +6,7 @@ from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.redaction.mask import REDACTED, mask, secret_name
 from holdfast.ops.work import Work, do
 from holdfast.stores.integrations import idempotency
-from holdfast.stores.integrations.idempotency import Headers, Mark, Progress, Record
+from holdfast.stores.integrations.idempotency import Headers, KeyRecord, KeyStatus, RecordCursor
 from holdfast.stores.queries.query import MAX_PAGE
 
 
@@ -15,7 +15,7 @@ class KeyDetail:
     """A key's record with the answer that is kept, redacted. A body that is not text is left out; its size is in the
     record."""
 
-    record: Record
+    record: KeyRecord
     headers: Headers
     body: str | None
 
@@ -24,10 +24,10 @@ def idempotency_keys(
     *,
     scope: str | None = None,
     key: str | None = None,
-    status: Progress | None = None,
+    status: KeyStatus | None = None,
     limit: int = 50,
-    before: Record | Mark | None = None,
-) -> Work[list[Record]]:
+    before: KeyRecord | RecordCursor | None = None,
+) -> Work[list[KeyRecord]]:
     """A page of keys, newest first, of a scope, in a state; pass the last one as `before` for the next."""
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
@@ -38,7 +38,7 @@ def idempotency_keys(
 def idempotency_key(scope: str, key: str) -> Work[KeyDetail]:
     """One key and what was answered under it."""
     found = yield from do(idempotency.records(scope=scope, key=key, limit=1))
-    answered = yield from do(idempotency.look(scope, key))
+    answered = yield from do(idempotency.read_record(scope, key))
     if not found:
         raise NotFound("idempotency key", key, f"it may have expired, or belong to another scope than {scope!r}")
     response = None if answered is None else answered.response
@@ -50,7 +50,7 @@ def idempotency_key(scope: str, key: str) -> Work[KeyDetail]:
 
 def release_idempotency_key(
     scope: str, key: str, *, actor: str, reason: str | None = None, force: bool = False
-) -> Work[Progress]:
+) -> Work[KeyStatus]:
     """Lets a key be used anew; returns the state it was in. Audited.
 
     A request that holds it can no longer complete. A key that was answered is `Refused` unless `force`: its effect is

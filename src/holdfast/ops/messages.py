@@ -18,7 +18,7 @@ from holdfast.stores.messages.publish import Fanout, Published, publish
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.queries import query
-from holdfast.stores.queries.query import Filter, Listed, subscribed
+from holdfast.stores.queries.query import DeliverySummary, Filter, subscriptions
 
 OPERATOR = "operator"
 """The source of what is published by hand: keys are unique within a source."""
@@ -29,7 +29,7 @@ class MessageDetail:
     """A message with its deliveries."""
 
     message: Message
-    deliveries: tuple[Listed, ...]
+    deliveries: tuple[DeliverySummary, ...]
 
 
 def messages(
@@ -98,7 +98,7 @@ def enqueue(
     """
     check_name("consumer", job)
     known = {one.name: one for one in (yield from do(consumers()))}
-    patterns = {one.consumer: one.pattern for one in (yield from do(subscribed())) if one.active}
+    patterns = {one.consumer: one.pattern for one in (yield from do(subscriptions())) if one.active}
     if job in patterns:
         raise Refused(
             "enqueue", job, f"a consumer of {patterns[job]}, not a job", f"publish {patterns[job]} to make it run"

@@ -10,7 +10,7 @@ from holdfast.ops.redaction import shown_listed, shown_messages
 from holdfast.ops.work import Work, do
 from holdfast.stores.queries import pagination
 from holdfast.stores.queries.pagination import Slice
-from holdfast.stores.queries.query import Filter, Listed
+from holdfast.stores.queries.query import DeliverySummary, Filter
 
 _PATIENCE = 0.03
 """Seconds for which an empty page is scanned further."""
@@ -22,7 +22,7 @@ def delivery_page(
     limit: int = 50,
     before: UUID | None = None,
     timer: Callable[[], float] = time.monotonic,
-) -> Work[Slice[Listed]]:
+) -> Work[Slice[DeliverySummary]]:
     """A page of deliveries, newest first; pass `next` as `before` for the following.
 
     What no index serves is scanned for within a bound: a page may hold less than `limit`, even nothing after it has

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.ops.plans import OpenCircuit, Plan, Planned, Skipped
 from holdfast.ops.work import Work, ask
-from holdfast.stores.admin.bulk_actions import Action, Why
+from holdfast.stores.admin.bulk_actions import Action, SkipReason
 from holdfast.stores.queries.query import Filter
 
 VERSION = 1
@@ -100,7 +100,9 @@ def load_plan(stored: object) -> Work[Plan]:
             filter=filter_from_json(stored["filter"]),
             limit=int(stored["limit"]),
             rerun=bool(stored["rerun"]),
-            remaining=Tally(int(stored.get("remaining", stored["more"])), bool(stored.get("remaining_at_least"))),
+            remaining=BoundedCount(
+                int(stored.get("remaining", stored["more"])), bool(stored.get("remaining_at_least"))
+            ),
             items=tuple(_item(one) for one in stored["items"]),
             skipped=tuple(_skipped(one) for one in stored["skipped"]),
             unserved=tuple(stored["unserved"]),
@@ -118,7 +120,7 @@ def _item(stored: Mapping[str, Any]) -> Planned:
 
 
 def _skipped(stored: Mapping[str, Any]) -> Skipped:
-    return Skipped(id=UUID(stored["id"]), consumer=stored["consumer"], why=Why(stored["why"]), by=stored["by"])
+    return Skipped(id=UUID(stored["id"]), consumer=stored["consumer"], why=SkipReason(stored["why"]), by=stored["by"])
 
 
 def _circuit(stored: Mapping[str, Any]) -> OpenCircuit:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from holdfast.core.bounded_count import NONE, Tally
+from holdfast.core.bounded_count import NONE, BoundedCount
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError, NotFound
@@ -18,18 +18,18 @@ from holdfast.core.message import check_generation
 from holdfast.ops.work import Work, ask, do, perform, perform_sync
 from holdfast.stores.admin.bulk_actions import (
     Action,
-    Chosen,
-    Wanted,
-    Why,
+    ActionTarget,
+    Candidate,
+    SkipReason,
     acceptable,
     act,
-    choose,
     count_remaining,
     done_by,
+    find_candidates,
 )
 from holdfast.stores.admin.plan import handled_already
 from holdfast.stores.deliveries.dedupe import seen_deliveries
-from holdfast.stores.deliveries.worker import Worker, workers
+from holdfast.stores.deliveries.worker import WorkerRecord, workers
 from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.integrations.webhook import listed_endpoints
 from holdfast.stores.operation import Operation
@@ -43,14 +43,14 @@ _BATCH = 100
 _PAGE = 1000
 
 REASONS = {
-    Why.NOT_FOUND: "not in this store, perhaps pruned",
-    Why.PENDING: "pending: it waits to be run",
-    Why.IN_FLIGHT: "in flight: a worker runs it now",
-    Why.DELIVERED: "done",
-    Why.FAILED: "failed, not under way",
-    Why.DISCARDED: "discarded or cancelled",
-    Why.CHANGED: "changed: it has failed anew since it was looked at",
-    Why.KEY_HELD: "held back: another unfinished job holds its unique key",
+    SkipReason.NOT_FOUND: "not in this store, perhaps pruned",
+    SkipReason.PENDING: "pending: it waits to be run",
+    SkipReason.IN_FLIGHT: "in flight: a worker runs it now",
+    SkipReason.DELIVERED: "done",
+    SkipReason.FAILED: "failed, not under way",
+    SkipReason.DISCARDED: "discarded or cancelled",
+    SkipReason.CHANGED: "changed: it has failed anew since it was looked at",
+    SkipReason.KEY_HELD: "held back: another unfinished job holds its unique key",
 }
 
 
@@ -83,7 +83,7 @@ class Skipped:
 
     id: UUID
     consumer: str | None
-    why: Why
+    why: SkipReason
     by: str | None = None
 
     @property
@@ -125,7 +125,7 @@ class Plan:
     filter: Filter
     limit: int
     rerun: bool = False
-    remaining: Tally = NONE
+    remaining: BoundedCount = NONE
     """How many more deliveries matched than the limit let in."""
     items: tuple[Planned, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -264,7 +264,7 @@ def carry_out(
     consumers = {item.id: item.consumer for item in plan.items}
     before = len(consumers.keys() & earlier)
     for batch in _batches([item for item in plan.items if item.id not in earlier]):
-        wanted = [Wanted(i.id, i.fence, i.to_generation if generation is None else generation) for i in batch]
+        wanted = [ActionTarget(i.id, i.fence, i.to_generation if generation is None else generation) for i in batch]
         acted = yield from do(act(plan.action, plan.id, wanted, actor, reason, rerun=plan.rerun))
         done += acted.done
         skipped += [Skipped(id=id, consumer=consumers[id], why=why, by=by) for id, why, by in acted.left]
@@ -281,9 +281,11 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
     if wanted.type is not None:
         check_pattern(wanted.type)
     asked = _asked(action, wanted)
-    chosen: list[Chosen] = []
+    chosen: list[Candidate] = []
     while len(chosen) <= limit:
-        page = yield from do(choose(asked, min(_PAGE, limit + 1 - len(chosen)), chosen[-1].id if chosen else None))
+        page = yield from do(
+            find_candidates(asked, min(_PAGE, limit + 1 - len(chosen)), chosen[-1].id if chosen else None)
+        )
         chosen += page
         if len(page) < _PAGE:
             break
@@ -300,7 +302,7 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
     ]
     if asked.ids is not None and not more:
         absent = dict.fromkeys(asked.ids).keys() - {one.id for one in chosen}
-        skipped += [Skipped(id=id, consumer=None, why=Why.NOT_FOUND) for id in asked.ids if id in absent]
+        skipped += [Skipped(id=id, consumer=None, why=SkipReason.NOT_FOUND) for id in asked.ids if id in absent]
     replays = items if action is Action.REPLAY else ()
     handled = yield from _counted(handled_already, replays)
     deduplicated = yield from _counted(seen_deliveries, replays)
@@ -326,7 +328,7 @@ def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Wo
 
 
 def _check_group(group: str) -> Work[None]:
-    if not (yield from do(choose(Filter(dead=True, group=group), 1))):
+    if not (yield from do(find_candidates(Filter(dead=True, group=group), 1))):
         hint = "its dead letters may have been replayed or discarded; `holdfast dlq groups` lists the groups there are"
         raise NotFound("failure group", group, hint)
 
@@ -366,13 +368,13 @@ def _asked(action: Action, wanted: Filter) -> Filter:
     return wanted
 
 
-def _refusal(action: Action, one: Chosen, rerun: bool) -> Why | None:
+def _refusal(action: Action, one: Candidate, rerun: bool) -> SkipReason | None:
     if one.discarded:
-        return Why.DISCARDED
-    return None if one.status in acceptable(action, rerun=rerun) else Why(one.status.value)
+        return SkipReason.DISCARDED
+    return None if one.status in acceptable(action, rerun=rerun) else SkipReason(one.status.value)
 
 
-def _planned(action: Action, one: Chosen, live: Mapping[str, int]) -> Planned:
+def _planned(action: Action, one: Candidate, live: Mapping[str, int]) -> Planned:
     return Planned(
         id=one.id,
         consumer=one.consumer,
@@ -389,7 +391,7 @@ def _tally(values: Iterable[V]) -> dict[V, int]:
     return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def _live_generations(known: Sequence[Worker]) -> dict[str, int]:
+def _live_generations(known: Sequence[WorkerRecord]) -> dict[str, int]:
     """The highest generation alive for each consumer that a living worker serves."""
     live: dict[str, int] = {}
     for worker in known:

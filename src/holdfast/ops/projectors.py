@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.ops.consumers import ConsumerState, consumers
 from holdfast.ops.findings import Finding, Level
 from holdfast.ops.work import Work, do
@@ -26,10 +26,10 @@ class ProjectorState:
     queue: str
     position: int
     newest: int
-    pending: Tally
-    in_flight: Tally
-    failed: Tally
-    discarded: Tally
+    pending: BoundedCount
+    in_flight: BoundedCount
+    failed: BoundedCount
+    discarded: BoundedCount
     lag: timedelta
     workers: int
     paused_at: datetime | None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import Tally, total
+from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
 from holdfast.core.names import check_name
 from holdfast.ops.stats import Load, loads
@@ -24,10 +24,10 @@ class Queue:
     consumers: tuple[str, ...]
     workers: int
     paused_at: datetime | None
-    pending: Tally
-    in_flight: Tally
-    failed: Tally
-    discarded: Tally
+    pending: BoundedCount
+    in_flight: BoundedCount
+    failed: BoundedCount
+    discarded: BoundedCount
     lag: timedelta
 
 

@@ -11,7 +11,7 @@ from holdfast.ops.work import Work, do
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.plan import StoredPlan
 from holdfast.stores.admin.redaction import redactions
-from holdfast.stores.queries.query import FailureGroup, Listed, Run
+from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Run
 
 Hide = Callable[[str], str] | None
 """What takes the secrets of one message out of a text."""
@@ -36,7 +36,7 @@ def shown_messages(messages: Iterable[Message]) -> Work[list[Message]]:
     return [shown_message(known, message) for message in messages]
 
 
-def shown_listed(listed: Listed, hide: Hide = None) -> Listed:
+def shown_listed(listed: DeliverySummary, hide: Hide = None) -> DeliverySummary:
     """A delivery whose errors, past ones too, may be shown."""
     row = listed.delivery
     if row.last_error is None and not row.failure_history:

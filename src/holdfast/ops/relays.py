@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.ops.work import Work, do
-from holdfast.stores.event_log.log import Wanted, behind
+from holdfast.stores.event_log.log import EventFilter, behind
 from holdfast.stores.event_log.position import Position, Reader, positions
 
 
@@ -31,7 +31,7 @@ def relays() -> Work[list[RelayState]]:
     found = []
     for position in (yield from do(positions(Reader.RELAY))):
         patterns = _texts(position.detail.get("events")) or ("*",)
-        late = yield from do(behind(position.cursor, Wanted(patterns)))
+        late = yield from do(behind(position.cursor, EventFilter(patterns)))
         found.append(
             RelayState(
                 name=position.name,

@@ -18,7 +18,7 @@ from holdfast.ops.deliveries import groups_where
 from holdfast.ops.redaction import redactor, shown_listed, shown_message
 from holdfast.ops.work import Work, do
 from holdfast.stores.queries import query
-from holdfast.stores.queries.query import FailureGroup, Filter, Listed, messages_with, page_size
+from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter, messages_with, page_size
 from holdfast.stores.queries.request_trace import request_audit, request_messages
 from holdfast.stores.queries.search import (
     STRETCH,
@@ -41,7 +41,7 @@ _END = "-"
 class Match:
     """A delivery that holds the text, and where: `field` is id, consumer, type, key, error, payload or a header."""
 
-    delivery: Listed
+    delivery: DeliverySummary
     field: str
 
 
@@ -154,7 +154,7 @@ def _matches(wanted: str, ids: Sequence[UUID]) -> Work[list[Match]]:
     return found
 
 
-def _where(wanted: str, listed: Listed, message: Message | None) -> str | None:
+def _where(wanted: str, listed: DeliverySummary, message: Message | None) -> str | None:
     plain = wanted.replace("-", "")
     for name, value in _fields(listed, message):
         if wanted in value.lower() or (name == "id" and plain and plain in value.replace("-", "")):
@@ -162,7 +162,7 @@ def _where(wanted: str, listed: Listed, message: Message | None) -> str | None:
     return None
 
 
-def _fields(listed: Listed, message: Message | None) -> Iterator[tuple[str, str]]:
+def _fields(listed: DeliverySummary, message: Message | None) -> Iterator[tuple[str, str]]:
     row = listed.delivery
     yield "id", str(row.id)
     yield "id", str(row.message_id)

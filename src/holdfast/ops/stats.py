@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.core.bounded_count import NONE, Tally, is_or_more, total
+from holdfast.core.bounded_count import NONE, BoundedCount, is_or_more, total
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.ops.relays import RelayState, relays
@@ -24,16 +24,16 @@ _ZERO = timedelta(0)
 class Load:
     """How a consumer's deliveries in a queue stand. `lag` is how long the oldest that is due has waited.
 
-    Each count is a `Tally`, a lower bound when it is `or_more`.
+    Each count is a `BoundedCount`, a lower bound when it is `or_more`.
     """
 
     queue: str
     consumer: str
-    pending: Tally = NONE
-    suspects: Tally = NONE
-    in_flight: Tally = NONE
-    failed: Tally = NONE
-    discarded: Tally = NONE
+    pending: BoundedCount = NONE
+    suspects: BoundedCount = NONE
+    in_flight: BoundedCount = NONE
+    failed: BoundedCount = NONE
+    discarded: BoundedCount = NONE
     lag: timedelta = _ZERO
 
 
@@ -51,23 +51,23 @@ class Stats:
     sources: tuple[IntakeReport, ...] = ()
 
     @property
-    def pending(self) -> Tally:
+    def pending(self) -> BoundedCount:
         return total(load.pending for load in self.loads)
 
     @property
-    def suspects(self) -> Tally:
+    def suspects(self) -> BoundedCount:
         return total(load.suspects for load in self.loads)
 
     @property
-    def in_flight(self) -> Tally:
+    def in_flight(self) -> BoundedCount:
         return total(load.in_flight for load in self.loads)
 
     @property
-    def failed(self) -> Tally:
+    def failed(self) -> BoundedCount:
         return total(load.failed for load in self.loads)
 
     @property
-    def discarded(self) -> Tally:
+    def discarded(self) -> BoundedCount:
         return total(load.discarded for load in self.loads)
 
     @property
@@ -108,7 +108,7 @@ def loads(rows: Sequence[Count]) -> list[Load]:
 
 
 def _load(queue: str, consumer: str, states: dict[str, Count]) -> Load:
-    def count(state: str) -> Tally:
+    def count(state: str) -> BoundedCount:
         return states[state].count if state in states else NONE
 
     waiting = [states[state] for state in ("pending", "suspect") if state in states]

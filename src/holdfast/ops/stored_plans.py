@@ -12,7 +12,7 @@ from holdfast.ops.work import Work, ask, do
 from holdfast.stores.admin import plan as stored
 from holdfast.stores.admin import plan_results
 from holdfast.stores.admin.bulk_actions import Action
-from holdfast.stores.admin.plan import LEASE, LeftItem, NewItem, NewPlan, PlanItem, PlanState, StoredPlan
+from holdfast.stores.admin.plan import LEASE, NewItem, NewPlan, PlanItem, PlanState, SkippedItem, StoredPlan
 
 _IDLE = 4
 
@@ -35,7 +35,7 @@ def save_plan(plan: Plan, *, actor: str, reason: str | None = None) -> Work[Stor
             **counted(plan),
         },
         items=items,
-        skipped=[LeftItem(one.id, one.consumer, one.why) for one in plan.skipped],
+        skipped=[SkippedItem(one.id, one.consumer, one.why) for one in plan.skipped],
     )
     return shown_plan((yield from do(stored.save_plan(new, actor, reason))))
 

@@ -9,7 +9,7 @@ from holdfast.ops.redaction import redactor, shown_entry, shown_listed, shown_me
 from holdfast.ops.work import Work, do
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.queries import request_trace
-from holdfast.stores.queries.query import Listed, Run
+from holdfast.stores.queries.query import DeliverySummary, Run
 
 MOST_STEPS = 100
 _DELIVERIES = 50
@@ -21,7 +21,7 @@ _ENTRIES = 100
 class Followed:
     """A delivery on a trail: its last 20 runs, and what operators did to it."""
 
-    listed: Listed
+    listed: DeliverySummary
     runs: tuple[Run, ...]
     audit: tuple[AuditEntry, ...]
 

@@ -15,7 +15,7 @@ from holdfast.ops.work import Work, do
 from holdfast.stores.queries import trend as _trend
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts, counts, minutes_until
 from holdfast.stores.queries.query import clock
-from holdfast.stores.queries.trend import Retrying, Sample
+from holdfast.stores.queries.trend import Retrying, ThroughputSample
 
 EXACT = 250_000
 """How many deliveries an hour may have accepted to be counted one by one; more are estimated."""
@@ -98,7 +98,7 @@ def _first_id(at: datetime) -> UUID:
     return uuid7(int(at.timestamp() * 1000), 0)
 
 
-def _estimates(samples: Sequence[Sample], density: float) -> list[_Estimate]:
+def _estimates(samples: Sequence[ThroughputSample], density: float) -> list[_Estimate]:
     """How much each minute accepted, from its slots: the messages by their positions, of which a share `density` is
     in use, times the deliveries per message in the sample."""
     following = 1 + (samples[-1].last or 0)

@@ -12,7 +12,7 @@ from holdfast.ops.work import Work, ask, do
 from holdfast.stores.admin.actions import AuditEntry, record
 from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.deliveries import worker
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.integrations.idempotency import expired_requests, forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
 from holdfast.stores.migration import SchemaStatus
@@ -84,7 +84,7 @@ def prune(
     return removed
 
 
-def worker_list() -> Work[list[Worker]]:
+def worker_list() -> Work[list[WorkerRecord]]:
     """Every worker known, oldest first; one that is not alive any more ended without a word."""
     return (yield from do(worker.workers()))
 

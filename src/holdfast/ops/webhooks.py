@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from holdfast.core.bounded_count import Tally, total
+from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
@@ -45,9 +45,9 @@ class Webhook:
     circuit: CircuitState
     circuit_until: datetime | None
     consumer: str
-    pending: Tally
-    in_flight: Tally
-    failed: Tally
+    pending: BoundedCount
+    in_flight: BoundedCount
+    failed: BoundedCount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from holdfast.core.failures.verdict import VerdictKind
 from holdfast.core.redaction.redact import hidden, redacted
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
-from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.core.text import safe_str, sanitise, type_name
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.test_overrides import TEST_OVERRIDES
@@ -117,7 +117,7 @@ class RetryState:
 
     def _log_fields(self) -> dict[str, object]:
         # Our fields win over fields of the same name that the caller gave.
-        fields = loggable(correlation()) | loggable(self._fields or {})
+        fields = log_fields(correlation()) | log_fields(self._fields or {})
         fields |= {"operation": self._operation, "attempt": self.number, "max_attempts": self.max_attempts}
         if self._key is not None:
             fields["idempotency_key"] = self._key

@@ -27,7 +27,7 @@ from holdfast.core.failures.http import CONFLICT, fits_header, verdict_for
 from holdfast.core.key import check_key
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
-from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.core.text import sanitise
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.budget import RetryBudget
@@ -224,7 +224,7 @@ class Service:
         shown = path.partition("?")[0]
         operation = options.get("operation")
         operation = f"{method} {shown}" if operation is None else _checked("operation", operation)
-        fields = loggable(ids) | {"service": self.name, "http_method": method, "path": shown}
+        fields = log_fields(ids) | {"service": self.name, "http_method": method, "path": shown}
         call = Call(
             method=method,
             path=path,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.stores.connections.connection import recognise
+from holdfast.stores.connections.connection import adapt_connection
 from holdfast.stores.connections.framework import Django
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def after_commit(conn: Any, call: Callable[[], None]) -> bool:
     A savepoint's commit is none: what was asked for inside it waits for the outer one, and goes with a rollback of
     either. False when this kind of connection cannot tell; then nothing will be called.
     """
-    adapter = recognise(conn)
+    adapter = adapt_connection(conn)
     if isinstance(adapter, Django):
         return _django(conn, adapter.alias, call)
     session = sync_session(conn)

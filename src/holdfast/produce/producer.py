@@ -18,21 +18,21 @@ from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.produce.commit import after_commit
-from holdfast.stores.connections.binding import join, join_sync
+from holdfast.stores.connections.binding import bind, bind_sync
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.connections.durability import durable, durable_async
 from holdfast.stores.messages.publish import (
     STREAMED,
     Fanout,
+    LazyMessages,
     Messages,
     Published,
-    Unmade,
     publish,
-    publish_alone,
-    write_first,
+    publish_single,
+    take_write_lock,
 )
 from holdfast.stores.protocol import Store
-from holdfast.stores.queries.query import Subscribed, subscribed
+from holdfast.stores.queries.query import SubscriptionRecord, subscriptions
 
 _ASK_SECONDS = 1.0
 
@@ -155,7 +155,7 @@ class Producer:
             kinds |= {event[0] for event in events if type(event) is tuple}
         if secret := redactions_of(kinds):
             self._secret(secret)
-        return Unmade(make)
+        return LazyMessages(make)
 
     async def publish(
         self,
@@ -167,21 +167,21 @@ class Producer:
     ) -> list[Published]:
         """Writes in the caller's transaction, or with `conn=None` in one of its own.
 
-        `joined` is what `join` gave for this connection, if it was asked before. `trusted` says that the subscriptions
+        `joined` is what `bind` gave for this connection, if it was asked before. `trusted` says that the subscriptions
         seen there are committed: those of a transaction that still may roll back must not be remembered.
         """
         if trusted and self._must_ask():
             with contextlib.suppress(StoreError):
-                self._certain(await self.store.run(subscribed()))
+                self._certain(await self.store.run(subscriptions()))
         fanout = self._fanout if trusted else Fanout()
         if conn is None:
-            alone = publish_alone(messages, fanout)
+            alone = publish_single(messages, fanout)
             stored = await self.store.run(alone) if alone else None
             if stored is None:
                 stored = await self.store.run(publish(messages, fanout, own=True))
             self._hint()
             return stored
-        adapter = joined or await self.join(conn)
+        adapter = joined or await self.bind(conn)
         published = await run_on_async(publish(messages, fanout), self.store.dialect, adapter)
         after_commit(conn, self._hint)
         return published
@@ -197,39 +197,39 @@ class Producer:
         """`publish`, blocking."""
         if trusted and self._must_ask():
             with contextlib.suppress(StoreError):
-                self._certain(self.store.run_sync(subscribed()))
+                self._certain(self.store.run_sync(subscriptions()))
         fanout = self._fanout if trusted else Fanout()
         if conn is None:
-            alone = publish_alone(messages, fanout)
+            alone = publish_single(messages, fanout)
             stored = self.store.run_sync(alone) if alone else None
             if stored is None:
                 stored = self.store.run_sync(publish(messages, fanout, own=True))
             self._hint()
             return stored
-        adapter = joined or self.join_sync(conn)
+        adapter = joined or self.bind_sync(conn)
         published = run_on(publish(messages, fanout), self.store.dialect, adapter)
         after_commit(conn, self._hint)
         return published
 
-    async def join(self, conn: Any, call: str = "hf.publish") -> AsyncConnection:
+    async def bind(self, conn: Any, call: str = "hf.publish") -> AsyncConnection:
         """The caller's connection, ready to be written to: in a transaction, and on SQLite with the write lock held.
 
         `call` is what the user called, named in the `TypeError` for a connection of the other colour.
         """
-        adapter = await join(self.store, conn, call)
+        adapter = await bind(self.store, conn, call)
         if adapter.database == "sqlite":
             with _made_later():
-                await run_on_async(write_first(), self.store.dialect, adapter)
+                await run_on_async(take_write_lock(), self.store.dialect, adapter)
             if not self._doubted:
                 self._doubted = not await durable_async(adapter)
         return adapter
 
-    def join_sync(self, conn: Any, call: str = "hf.publish") -> Connection:
-        """`join`, blocking."""
-        adapter = join_sync(self.store, conn, call)
+    def bind_sync(self, conn: Any, call: str = "hf.publish") -> Connection:
+        """`bind`, blocking."""
+        adapter = bind_sync(self.store, conn, call)
         if adapter.database == "sqlite":
             with _made_later():
-                run_on(write_first(), self.store.dialect, adapter)
+                run_on(take_write_lock(), self.store.dialect, adapter)
             if not self._doubted:
                 self._doubted = not durable(adapter)
         return adapter
@@ -237,15 +237,15 @@ class Producer:
     def doubt(self, consumer: str) -> None:
         """A consumer was subscribed in a caller's transaction: until that is known to be committed, lists that name it
         are not remembered, or else a rollback would leave it in them for ever."""
-        self._fanout.unsure.add(consumer)
+        self._fanout.uncommitted.add(consumer)
 
-    def _certain(self, known: Iterable[Subscribed]) -> None:
+    def _certain(self, known: Iterable[SubscriptionRecord]) -> None:
         """These are committed: another connection has seen them."""
-        self._fanout.unsure.difference_update(one.consumer for one in known)
+        self._fanout.uncommitted.difference_update(one.consumer for one in known)
 
     def _must_ask(self) -> bool:
         """Whether it is time to look if what was in doubt is committed; what was rolled back stays, and does no harm."""
-        if not self._fanout.unsure or time.monotonic() < self._asked_at + _ASK_SECONDS:
+        if not self._fanout.uncommitted or time.monotonic() < self._asked_at + _ASK_SECONDS:
             return False
         self._asked_at = time.monotonic()
         return True

@@ -8,7 +8,7 @@ from typing import Any
 from structlog.contextvars import bound_contextvars
 
 from holdfast.core.telemetry.correlation import correlate, correlation
-from holdfast.core.telemetry.log_fields import loggable
+from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.core.telemetry.trace_context import TRACEPARENT, TRACESTATE, read_traceparent
 
 Message = MutableMapping[str, Any]
@@ -50,7 +50,7 @@ class RequestIdMiddleware:
                 message = {**message, "headers": told}
             await send(message)
 
-        with correlate(**ids), bound_contextvars(**loggable(ids)):
+        with correlate(**ids), bound_contextvars(**log_fields(ids)):
             await self._app(scope, receive, tell)
 
     def _id(self, given: bytes | None) -> str:

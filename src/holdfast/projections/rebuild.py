@@ -21,25 +21,25 @@ from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, LockTimeout, RebuildLost, Refused, StoreUnavailable
 from holdfast.core.failures.report import report
 from holdfast.core.message import Message
-from holdfast.stores.connections.connection import recognise, run_on
-from holdfast.stores.event_log.log import START, Cursor, Entry, Wanted, behind, look_ahead
-from holdfast.stores.event_log.position import Held, move_position
+from holdfast.stores.connections.connection import adapt_connection, run_on
+from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogEntry, behind, look_ahead
+from holdfast.stores.event_log.position import PositionLease, move_position
 from holdfast.stores.event_log.projection import (
     UNTIL_ENDED,
-    Ended,
-    Occupied,
-    Place,
+    ProjectorBusy,
+    RebuildResult,
+    RebuildStep,
+    assert_idle,
     begin_rebuild,
     ended,
     hold,
-    let_go,
     projectors,
     prolong_hold,
+    release,
     running_of,
     set_aside,
     started,
     stop_rebuild,
-    unoccupied,
 )
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Steps
@@ -89,8 +89,8 @@ class Subject:
     """What is rebuilt. `apply` runs the handler for one event; true says that it moved the rebuild on by itself."""
 
     name: str
-    wanted: Wanted
-    apply: Callable[[Message, Place], Awaitable[bool]]
+    wanted: EventFilter
+    apply: Callable[[Message, RebuildStep], Awaitable[bool]]
     reset: Prepare
     swap: Prepare | None
 
@@ -140,7 +140,7 @@ class Rebuild:
             resolved=result.resolved,
         )
 
-    async def _beside(self, held: Held, resume: bool) -> Ended:
+    async def _beside(self, held: PositionLease, resume: bool) -> RebuildResult:
         await self._begin(held, resume, lambda: ())
         pause = _FIRST_PAUSE
         while True:
@@ -151,33 +151,33 @@ class Rebuild:
                     # A snapshot taken now shows everything that was ever applied to the live result.
                     await self._pass(held)
                     return await asyncio.to_thread(self._finish, held)
-            except (Occupied, LockTimeout) as error:
+            except (ProjectorBusy, LockTimeout) as error:
                 self._waits(error)
             self._holding = False
             if not self._half_built:
-                await self._store.run(let_go(held))
+                await self._store.run(release(held))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _in_place(self, held: Held, resume: bool) -> Ended:
+    async def _in_place(self, held: PositionLease, resume: bool) -> RebuildResult:
         await self._hold(held)
         while True:
             await self._drained(held, float("inf"))
-            with contextlib.suppress(Occupied):
-                await self._begin(held, resume, lambda: unoccupied(held))
+            with contextlib.suppress(ProjectorBusy):
+                await self._begin(held, resume, lambda: assert_idle(held))
                 break
         self._holding = False
         while True:
             await self._pass(held)
             try:
                 return await asyncio.to_thread(self._finish, held)
-            except (Occupied, LockTimeout) as error:
+            except (ProjectorBusy, LockTimeout) as error:
                 # A worker that takes over what a dead one left has it for a moment.
                 self._waits(error)
             await asyncio.sleep(_FIRST_PAUSE)
             await self._drained(held, float("inf"))
 
-    async def _hold(self, held: Held) -> None:
+    async def _hold(self, held: PositionLease) -> None:
         """Holds the projector for as long as the lease is kept; what is half built stays held whatever happens."""
         await self._store.run(hold(held, UNTIL_ENDED if self._half_built else self._lease))
         self._holding = not self._half_built
@@ -192,7 +192,7 @@ class Rebuild:
                 "resume the rebuild of", self._subject.name, "not half done", "leave out --resume to begin a new one"
             )
 
-    async def _begin(self, held: Held, resume: bool, check: Callable[[], Steps[None] | tuple[()]]) -> None:
+    async def _begin(self, held: PositionLease, resume: bool, check: Callable[[], Steps[None] | tuple[()]]) -> None:
         """Notes the rebuild and empties what it writes into, in one transaction."""
         self._total = (await self._store.run(behind(START, self._subject.wanted, _COUNTED))).waiting
 
@@ -220,15 +220,15 @@ class Rebuild:
         self._begun = True
         self._tell()
 
-    def _finish(self, held: Held) -> Ended:
+    def _finish(self, held: PositionLease) -> RebuildResult:
         """The transaction in which the new result takes over: all of it, or nothing."""
 
         def steps() -> Steps[None]:
-            yield from unoccupied(held)
+            yield from assert_idle(held)
 
-        def end() -> Steps[Ended]:
+        def end() -> Steps[RebuildResult]:
             # Once more, now that `swap` has its locks: nobody has begun meanwhile.
-            yield from unoccupied(held)
+            yield from assert_idle(held)
             return (yield from ended(held, self._cursor, self._applied, self._skip, self._actor, self._reason))
 
         with self._store.transaction(_LOCK_TIMEOUT) as conn:
@@ -237,7 +237,7 @@ class Rebuild:
                 self._subject.swap(conn)
             return run_on(Operation(end), self._store.dialect, _blocking(conn))
 
-    async def _come_near(self, held: Held) -> None:
+    async def _come_near(self, held: PositionLease) -> None:
         """Applies the log until little is left, or until what is left does not shrink any more."""
         before = None
         while True:
@@ -250,7 +250,7 @@ class Rebuild:
             # Deliveries that are still to be made for it would be run after the swap, and applied twice.
             _, more = await self._store.run(catch_up())
 
-    async def _pass(self, held: Held) -> int:
+    async def _pass(self, held: PositionLease) -> int:
         """Applies what the log shows now, or showed when this step of it began; how many events that were."""
         count = 0
         while True:
@@ -263,12 +263,15 @@ class Rebuild:
             if not ahead.more:
                 return count
 
-    async def _apply(self, held: Held, chunk: Sequence[Entry], step: Cursor) -> None:
+    async def _apply(self, held: PositionLease, chunk: Sequence[LogEntry], step: Cursor) -> None:
         ids = [entry.id for entry in chunk]
         found = await self._store.run(messages_with(ids))
         left_out = self._skip | await self._store.run(set_aside(self._subject.name, ids))
         for entry in chunk:
-            message, place = found.get(entry.id), Place(held, self._cursor, replace(step, position=entry.position))
+            message, place = (
+                found.get(entry.id),
+                RebuildStep(held, self._cursor, replace(step, position=entry.position)),
+            )
             if message is None or entry.id in left_out:
                 await self._move(held, place.reached)
                 self._skipped += 1
@@ -279,12 +282,12 @@ class Rebuild:
             self._applied += 1
             self._tell()
 
-    async def _move(self, held: Held, cursor: Cursor, passed: int = 0) -> None:
+    async def _move(self, held: PositionLease, cursor: Cursor, passed: int = 0) -> None:
         if not await self._store.run(move_position(held, cursor, self._lease, passed)):
             raise RebuildLost(held.name)
         self._cursor = cursor
 
-    async def _drained(self, held: Held, patience: float) -> bool:
+    async def _drained(self, held: PositionLease, patience: float) -> bool:
         """Waits until nothing of the projector runs; false when that takes too long."""
         ends, pause = asyncio.get_running_loop().time() + patience, _FIRST_LOOK
         while running := await self._store.run(running_of(held.name)):
@@ -295,7 +298,7 @@ class Rebuild:
             pause = min(pause * 2, _LONGEST_LOOK)
         return True
 
-    async def _renew(self, held: Held) -> None:
+    async def _renew(self, held: PositionLease) -> None:
         """Keeps the lease, and the hold while there is one. What cannot be kept is noticed by the next fenced step."""
         while True:
             await asyncio.sleep(self._lease.total_seconds() / 4)
@@ -304,13 +307,13 @@ class Rebuild:
                 if self._holding:
                     await self._store.run(prolong_hold(held, self._lease))
 
-    async def _stop(self, held: Held, error: BaseException) -> None:
+    async def _stop(self, held: PositionLease, error: BaseException) -> None:
         if isinstance(error, RebuildLost):
             return
         with contextlib.suppress(HoldfastError):
             await asyncio.shield(self._store.run(stop_rebuild(held, self._applied, _why(error))))
             if not self._begun and not self._half_built:
-                await asyncio.shield(self._store.run(let_go(held)))
+                await asyncio.shield(self._store.run(release(held)))
 
     def _waits(self, error: Exception) -> None:
         log.info("rebuild swap delayed", projector=self._subject.name, reason=str(error) or "the projector is busy")
@@ -320,7 +323,7 @@ class Rebuild:
             self._progress(RebuildProgress(self._subject.name, self._applied, max(self._total, self._applied), waiting))
 
 
-def _chunks(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+def _chunks(entries: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
     """As many at once as memory bears."""
     start, size = 0, 0
     for at, entry in enumerate(entries):
@@ -342,4 +345,4 @@ def _why(error: BaseException) -> str:
 
 
 def _blocking(conn: object) -> Any:
-    return recognise(conn)
+    return adapt_connection(conn)

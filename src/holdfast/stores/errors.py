@@ -12,7 +12,7 @@ _ALREADY_HANDLED = ("HF002", "holdfast: already handled")
 _RESERVATION_LOST = ("HF003", "holdfast: reservation lost")
 
 
-def meaning(error: Exception, query: Query) -> HoldfastError | None:
+def translate(error: Exception, query: Query) -> HoldfastError | None:
     """The typed error for what `query` was told, or none when the driver's own error says it best."""
     values = query.values
     for link in _chain(error):
@@ -32,12 +32,12 @@ def meaning(error: Exception, query: Query) -> HoldfastError | None:
 
 
 @contextmanager
-def typed(query: Query) -> Iterator[None]:
+def translating(query: Query) -> Iterator[None]:
     """Raises the typed error for what the database says to `query` inside, or what the driver raised."""
     try:
         yield
     except Exception as error:
-        if found := meaning(error, query):
+        if found := translate(error, query):
             raise found from error
         raise
 

@@ -29,7 +29,7 @@ RETURNED = "returned"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StatementStep:
     """Statements that run together: once, for each row of `batch`, or once with `all` of its rows."""
 
     batch: str
@@ -48,7 +48,7 @@ class Statement:
 
     name: str
     intent: str
-    steps: tuple[Step, ...]
+    steps: tuple[StatementStep, ...]
 
 
 class Statements:
@@ -70,7 +70,9 @@ class Statements:
     def intent(self, name: str) -> str:
         return self._statements[name].intent
 
-    def _render(self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None) -> tuple[Step, ...]:
+    def _render(
+        self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None
+    ) -> tuple[StatementStep, ...]:
         """The statement's steps with every slot filled: fragments by the caller's choice, the rest by name."""
         chosen = {slot: "\n".join(self._fragments[f] for f in fragments) for slot, fragments in slots}
         if limit is not None:
@@ -136,7 +138,7 @@ def _statement(name: str, lines: list[str]) -> Statement:
         name,
         " ".join(intent),
         tuple(
-            Step(batch, tuple(part.strip() for part in "\n".join(body).split(";") if part.strip()), all)
+            StatementStep(batch, tuple(part.strip() for part in "\n".join(body).split(";") if part.strip()), all)
             for batch, all, body in steps
             if "".join(body).strip()
         ),

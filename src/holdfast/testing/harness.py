@@ -24,9 +24,9 @@ from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.settlement import SettlementBuilder
-from holdfast.stores.deliveries.claim import take_over
+from holdfast.stores.deliveries.claim import rescue
 from holdfast.stores.deliveries.settle import settle
-from holdfast.stores.queries.query import Filter, deliveries, messages, outlook
+from holdfast.stores.queries.query import Filter, deliveries, messages, next_due_in
 from holdfast.stores.queries.time_travel import abandon, drop_schema, orphan, travel
 
 _LEASE = timedelta(seconds=30)
@@ -89,7 +89,7 @@ class Harness:
         while stuck < 3:
             await self.app.work(options)
             await self._reap()
-            wait = await self.app.store.run(outlook(sorted(self.app.handlers)))
+            wait = await self.app.store.run(next_due_in(sorted(self.app.handlers)))
             if wait is None:
                 return
             stuck = 0 if wait > timedelta(0) else stuck + 1
@@ -144,7 +144,7 @@ class Harness:
     async def _reap(self) -> None:
         """What a crash left is taken over at once: the harness knows who died, it need not wait for a lease."""
         settlements = SettlementBuilder(_REAPER, Alerts(), self.app.meter)
-        taken = await self.app.store.run(take_over(_REAPER, _LEASE, 500))
+        taken = await self.app.store.run(rescue(_REAPER, _LEASE, 500))
         acks = [settlements.build(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
         if acks:
             await self.app.store.run(settle(_REAPER, [ack.settlement for ack in acks]))

@@ -16,7 +16,7 @@ from tests.servers.postgres import PostgresServer
 
 # A worker comes to these once in its life, or now and then.
 _RARE = {
-    *("announce.committed", "renew.uncommitted", "renew.committed", "take_over.uncommitted", "take_over.committed"),
+    *("announce.committed", "renew.uncommitted", "renew.committed", "rescue.uncommitted", "rescue.committed"),
     *("catch_up.uncommitted", "catch_up.committed"),
 }
 _ROLES = ("holdfast", "holdfast", "holdfast-lease", "shop", None)

@@ -23,10 +23,10 @@ from tests.stores.query_hook import before_each_query
 _OPERATIONS = {
     "start_worker": "announce",
     "claim": "claim",
-    "claim_anew": "claim",
+    "discover_and_claim": "claim",
     "settle": "settle",
     "settle_delivered": "settle",
-    "take_over": "take_over",
+    "rescue": "rescue",
     "renew_worker": "renew",
     "catch_up_advance": "catch_up",
     "schedules": "schedules",
@@ -42,7 +42,7 @@ HANDLER_POINTS = ("effect.started", "effect.uncommitted", "effect.completed", "e
 WORKER_POINTS = (
     *(
         f"{name}.{when}"
-        for name in ("claim", "settle", "take_over", "renew", "catch_up")
+        for name in ("claim", "settle", "rescue", "renew", "catch_up")
         for when in ("uncommitted", "committed")
     ),
     "announce.committed",
@@ -118,7 +118,7 @@ def _recorded(operation: Operation[Any]) -> Operation[Any]:
 
 def _come(when: str, result: object) -> None:
     executed = _executed.get() or ()
-    if "claim_anew" in executed and not result:
+    if "discover_and_claim" in executed and not result:
         # A worker that was woken for nothing has claimed nothing.
         return
     for name in {_OPERATIONS.get(name) for name in executed}:

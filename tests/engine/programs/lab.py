@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast, RetryPolicy
-from holdfast.stores.postgres.watchdog import Patience
+from holdfast.stores.postgres.watchdog import ResponseWatchdog
 from tests.engine.programs import crash, shop
 
 BUDGET = 4
@@ -133,4 +133,4 @@ if "HOLDFAST_TEST_PLACE" in os.environ:
     crash.install()
     hf = build(os.environ["HOLDFAST_DSN"])
     if "HOLDFAST_TEST_PATIENCE" in os.environ:
-        hf.store._patience = Patience(float(os.environ["HOLDFAST_TEST_PATIENCE"]))  # type: ignore[attr-defined]
+        hf.store._patience = ResponseWatchdog(float(os.environ["HOLDFAST_TEST_PATIENCE"]))  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ def field_name(name: str) -> str:
     return f"field_{name}" if name in _RECORD else name
 
 
-def loggable(headers: Mapping[str, object]) -> dict[str, object]:
+def log_fields(headers: Mapping[str, object]) -> dict[str, object]:
     """Headers as fields of a log line, control characters escaped.
 
     One whose name is taken keeps its value under another, a secret one shows none.

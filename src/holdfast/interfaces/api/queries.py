@@ -27,10 +27,10 @@ from holdfast.ops.trail import Trail
 from holdfast.ops.webhooks import Webhook
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.token import Scope, Token
-from holdfast.stores.deliveries.worker import Worker
-from holdfast.stores.integrations.idempotency import Mark, Progress, Record
+from holdfast.stores.deliveries.worker import WorkerRecord
+from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus, RecordCursor
 from holdfast.stores.queries.pagination import Slice
-from holdfast.stores.queries.query import FailureGroup, Filter, Listed
+from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter
 
 T = TypeVar("T")
 
@@ -118,12 +118,12 @@ class AuditQuery(PageParams):
     until: Moment | None = None
 
 
-async def _deliveries(call: Call) -> Page[Listed]:
+async def _deliveries(call: Call) -> Page[DeliverySummary]:
     query: DeliveryQuery = call.query
     return await _page_of(call, replace(_filter(query, status=query.status), discarded=query.discarded))
 
 
-async def _dead_letters(call: Call) -> Page[Listed]:
+async def _dead_letters(call: Call) -> Page[DeliverySummary]:
     return await _page_of(call, _filter(call.query, state="waiting"))
 
 
@@ -131,7 +131,7 @@ def _filter(query: DeadLetterQuery, **more: Any) -> Filter:
     return delivery_filter(**query.model_dump(include=_FILTER), **more)
 
 
-async def _page_of(call: Call, wanted: Filter) -> Page[Listed]:
+async def _page_of(call: Call, wanted: Filter) -> Page[DeliverySummary]:
     before = read_cursor("deliveries", call.query.cursor, UUID)
     found = await call.ops.delivery_page(wanted, limit=call.query.limit, before=before)
     return _slice("deliveries", found)
@@ -151,25 +151,25 @@ def _slice(kind: str, found: Slice[T]) -> Page[T]:
     return Page(found.items, None if found.next is None else write_cursor(kind, str(found.next)))
 
 
-async def _keys(call: Call) -> Page[Record]:
+async def _keys(call: Call) -> Page[KeyRecord]:
     query: KeyQuery = call.query
     before = read_cursor("keys", query.cursor, _mark)
     found = await call.ops.idempotency_keys(
         scope=query.scope,
         key=query.key,
-        status=None if query.status is None else Progress(query.status),
+        status=None if query.status is None else KeyStatus(query.status),
         limit=query.limit,
         before=before,
     )
     return page("keys", found, query.limit, lambda one: [one.expires_at.isoformat(), one.scope, one.key])
 
 
-def _mark(key: Any) -> Mark:
+def _mark(key: Any) -> RecordCursor:
     at, scope, name = key
     read = datetime.fromisoformat(at)
     if read.utcoffset() is None or not (storable(scope) and storable(name)):
         raise ValueError("invalid cursor")
-    return Mark(read, scope, name)
+    return RecordCursor(read, scope, name)
 
 
 async def _audit(call: Call) -> Page[AuditEntry]:
@@ -247,7 +247,7 @@ async def _breakers(call: Call) -> Page[BreakerState]:
     return Page(await call.ops.breakers())
 
 
-async def _workers(call: Call) -> Page[Worker]:
+async def _workers(call: Call) -> Page[WorkerRecord]:
     return Page(await call.ops.workers())
 
 
@@ -272,11 +272,13 @@ ENDPOINTS = (
     ),
     _get("/queues", "List queues", Page[Queue], _queues),
     _get("/consumers", "List registered consumers", Page[ConsumerState], _consumers),
-    _get("/deliveries", "List deliveries, newest first", Page[Listed], _deliveries, query=DeliveryQuery),
+    _get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
     _get(
         "/deliveries/{id}", "Get a delivery with message, runs, audit and siblings", DeliveryDetail, _delivery, ids=_ID
     ),
-    _get("/dead-letters", "List dead letters, newest first", Page[Listed], _dead_letters, query=DeadLetterQuery),
+    _get(
+        "/dead-letters", "List dead letters, newest first", Page[DeliverySummary], _dead_letters, query=DeadLetterQuery
+    ),
     _get("/failure-groups", "List failure groups of dead letters", Page[FailureGroup], _groups, query=GroupQuery),
     _get(
         "/search",
@@ -293,8 +295,8 @@ ENDPOINTS = (
     _get("/schedules", "List schedules", Page[ScheduleState], _schedules),
     _get("/webhooks", "List webhook endpoints, without secrets", Page[Webhook], _webhooks, query=WebhookQuery),
     _get("/breakers", "List circuit breakers that recorded a failure", Page[BreakerState], _breakers),
-    _get("/idempotency-keys", "List idempotency keys", Page[Record], _keys, query=KeyQuery),
-    _get("/workers", "List workers", Page[Worker], _workers),
+    _get("/idempotency-keys", "List idempotency keys", Page[KeyRecord], _keys, query=KeyQuery),
+    _get("/workers", "List workers", Page[WorkerRecord], _workers),
     _get("/audit", "List audit entries, newest first", Page[AuditEntry], _audit, query=AuditQuery),
     _get("/tokens", "List tokens, without secrets", Page[Token], _tokens, scope=Scope.ADMIN),
 )

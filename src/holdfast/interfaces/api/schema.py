@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.retry import RetryPolicy
 from holdfast.interfaces.presentation.views import properties
 
@@ -17,7 +17,7 @@ Schema = dict[str, Any]
 _PLAIN: dict[Any, Schema] = {
     str: {"type": "string"},
     int: {"type": "integer"},
-    Tally: {"type": "integer"},
+    BoundedCount: {"type": "integer"},
     float: {"type": "number"},
     bool: {"type": "boolean"},
     UUID: {"type": "string", "format": "uuid"},

@@ -17,7 +17,7 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.formatting import many_deliveries
 from holdfast.ops.plans import Plan, Planned, Report, Skipped
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.admin.bulk_actions import Action, Why
+from holdfast.stores.admin.bulk_actions import Action, SkipReason
 from holdfast.stores.admin.plan import PlanState, StoredPlan
 from holdfast.stores.file import private
 from holdfast.stores.queries.query import MAX_PAGE
@@ -120,9 +120,9 @@ def nothing_to_do(plan: Plan) -> NotFound | Refused:
     """The error for a plan that can act on none of its deliveries."""
     first, more = plan.skipped[0], len(plan.skipped) - 1
     others = f" (and {more} more)" if more else ""
-    if all(one.why is Why.NOT_FOUND for one in plan.skipped):
+    if all(one.why is SkipReason.NOT_FOUND for one in plan.skipped):
         return NotFound("delivery", f"{first.id}{others}" if more else first.id)
-    remedy = "add --rerun to run it again" if first.why is Why.DELIVERED and plan.action is Action.REPLAY else ""
+    remedy = "add --rerun to run it again" if first.why is SkipReason.DELIVERED and plan.action is Action.REPLAY else ""
     return Refused(plan.action.value, f"delivery {first.id}{others}", first.reason, remedy)
 
 

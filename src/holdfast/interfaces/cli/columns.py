@@ -8,10 +8,10 @@ from holdfast.interfaces.cli.output import status_style
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.deliveries import attempts, state
 from holdfast.interfaces.presentation.formatting import ago, clock, moment, one_line, rough
-from holdfast.stores.queries.query import Listed
+from holdfast.stores.queries.query import DeliverySummary
 
 
-def when(listed: Listed, now: datetime, more: Callable[[datetime], str] | None = None) -> str:
+def when(listed: DeliverySummary, now: datetime, more: Callable[[datetime], str] | None = None) -> str:
     """The time of the current state: completion, claim or due time. `more` formats the absolute time to append."""
     row = listed.delivery
     at, text = row.run_at, f"due {ago(row.run_at, now)}"
@@ -22,7 +22,7 @@ def when(listed: Listed, now: datetime, more: Callable[[datetime], str] | None =
     return text if more is None else f"{text} ({more(at)})"
 
 
-def delivery_columns(now: datetime) -> list[Column[Listed]]:
+def delivery_columns(now: datetime) -> list[Column[DeliverySummary]]:
     return [
         Column("ID", lambda one: one.delivery.id),
         Column("STATUS", state, style=lambda one: status_style(state(one))),
@@ -34,7 +34,7 @@ def delivery_columns(now: datetime) -> list[Column[Listed]]:
     ]
 
 
-def dead_letter_columns(now: datetime) -> list[Column[Listed]]:
+def dead_letter_columns(now: datetime) -> list[Column[DeliverySummary]]:
     return [
         Column("ID", lambda one: one.delivery.id),
         Column("CONSUMER", lambda one: one.delivery.consumer),

@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import KEYS
 from holdfast.interfaces.presentation.formatting import ago, moment, printable
 from holdfast.ops.idempotency import KeyDetail
-from holdfast.stores.integrations.idempotency import Progress, Record
+from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus
 
 _SHOWN = 2000
 
@@ -22,14 +22,14 @@ def cli() -> None:
 
 @command(cli, name="list")
 @click.option("--scope", metavar="SCOPE", help="Only this scope (tenant or user).")
-@click.option("--status", type=click.Choice([one.value for one in Progress]), help="Only this state.")
+@click.option("--status", type=click.Choice([one.value for one in KeyStatus]), help="Only this state.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of keys.")
 def list_(scope: str | None, status: str | None, limit: int) -> None:
     """List keys, newest first."""
     ops = settings().operations()
-    found = ops.idempotency_keys(scope=scope, status=Progress(status) if status else None, limit=limit)
+    found = ops.idempotency_keys(scope=scope, status=KeyStatus(status) if status else None, limit=limit)
     now = ops.now()
-    columns: list[Column[Record]] = [
+    columns: list[Column[KeyRecord]] = [
         Column("SCOPE", lambda one: printable(one.scope)),
         Column("KEY", lambda one: one.key),
         Column("STATUS", _state, style=lambda one: status_style(_state(one))),
@@ -59,7 +59,7 @@ def show(scope: str, key: str) -> None:
         "request": f"{one.method} {one.path}",
         "hash": one.request_hash,
         "reserved": moment(one.reserved_at, now),
-        "lease": "" if one.status is not Progress.STARTED else moment(one.lease_until, now),
+        "lease": "" if one.status is not KeyStatus.STARTED else moment(one.lease_until, now),
         "completed": moment(one.completed_at, now),
         "expires": moment(one.expires_at, now),
     }
@@ -82,7 +82,7 @@ def _print_response(detail: KeyDetail) -> None:
         console().print(f"\n{printable(detail.body[:_SHOWN])}{more}", soft_wrap=True)
 
 
-def _state(one: Record) -> str:
+def _state(one: KeyRecord) -> str:
     return "lapsed" if one.lapsed else one.status.value
 
 

@@ -16,7 +16,7 @@ from holdfast.interfaces.presentation.formatting import ago, many_deliveries, mo
 from holdfast.ops.plans import REASONS
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.admin.bulk_actions import Action
-from holdfast.stores.admin.plan import PlanItem, PlanState, Result, StoredPlan
+from holdfast.stores.admin.plan import PlanItem, PlanState, ReplayResult, StoredPlan
 
 _ID = click.argument("id", type=click.UUID)
 _NO_WAIT = click.option("--no-wait", is_flag=True, help="Return immediately. Workers and the console execute the plan.")
@@ -43,8 +43,8 @@ def list_(state: str | None, limit: int) -> None:
         Column("DONE", lambda one: f"{one.done:,}", right=True),
         Column("SKIPPED", lambda one: f"{sum(one.skipped.values()):,}", right=True),
         Column("TOTAL", lambda one: f"{one.total:,}", right=True),
-        Column("DELIVERED", lambda one: _result(one, Result.DELIVERED), right=True),
-        Column("DEAD AGAIN", lambda one: _result(one, Result.DEAD), right=True),
+        Column("DELIVERED", lambda one: _result(one, ReplayResult.DELIVERED), right=True),
+        Column("DEAD AGAIN", lambda one: _result(one, ReplayResult.DEAD), right=True),
         Column("BY", lambda one: one.started_by or one.saved_by),
         Column("SAVED", lambda one: ago(one.saved_at, now), longer=lambda one: moment(one.saved_at, now)),
     ]
@@ -68,9 +68,9 @@ def show(id: UUID, wait: bool) -> ExitCode:
                 ops.follow_plans()
                 time.sleep(_POLL_SECONDS)
     _show(plan)
-    if settings().tabular and plan.results.get(Result.DEAD):
+    if settings().tabular and plan.results.get(ReplayResult.DEAD):
         _show_dead(ops, plan)
-    return ExitCode.PARTIAL if wait and plan.results.get(Result.DEAD) else ExitCode.DONE
+    return ExitCode.PARTIAL if wait and plan.results.get(ReplayResult.DEAD) else ExitCode.DONE
 
 
 @command(cli, name="save", acts=True)
@@ -146,16 +146,19 @@ def _show(plan: StoredPlan) -> None:
         note(f"next: holdfast plans start {plan.id}")
 
 
-def _result(plan: StoredPlan, result: Result) -> str:
+def _result(plan: StoredPlan, result: ReplayResult) -> str:
     return f"{plan.results.get(result, 0):,}" if plan.action is Action.REPLAY and plan.started_at is not None else ""
 
 
 def _results(plan: StoredPlan) -> str:
     """One line with the results of the replayed deliveries."""
-    parts = [f"{plan.results.get(Result.DELIVERED, 0):,} delivered", f"{plan.results.get(Result.DEAD, 0):,} dead again"]
-    if discarded := plan.results.get(Result.DISCARDED):
+    parts = [
+        f"{plan.results.get(ReplayResult.DELIVERED, 0):,} delivered",
+        f"{plan.results.get(ReplayResult.DEAD, 0):,} dead again",
+    ]
+    if discarded := plan.results.get(ReplayResult.DISCARDED):
         parts.append(f"{discarded:,} discarded")
-    if pruned := plan.results.get(Result.PRUNED):
+    if pruned := plan.results.get(ReplayResult.PRUNED):
         parts.append(f"{pruned:,} ended and pruned")
     if plan.unsettled:
         parts.append(f"{plan.unsettled:,} not ended yet")

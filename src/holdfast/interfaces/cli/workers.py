@@ -4,7 +4,7 @@ from holdfast.interfaces.cli.output import show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.formatting import ago, moment
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 
 
 @group("workers")
@@ -18,10 +18,10 @@ def list_() -> None:
     ops = settings().operations()
     found, now = ops.workers(), ops.now()
 
-    def state(one: Worker) -> str:
+    def state(one: WorkerRecord) -> str:
         return "alive" if one.alive else "gone"
 
-    columns: list[Column[Worker]] = [
+    columns: list[Column[WorkerRecord]] = [
         Column("WORKER", lambda one: one.id),
         Column("STATE", state, style=lambda one: status_style(state(one))),
         Column("GENERATION", lambda one: one.generation, right=True),

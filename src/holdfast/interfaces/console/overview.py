@@ -11,7 +11,7 @@ from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
 from holdfast.ops.breakers import BreakerState
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.queues import Queue
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.query import FailureGroup
 
@@ -91,7 +91,7 @@ def is_truncated(groups: Sequence[FailureGroup]) -> bool:
 
 
 def failure_group_cards(
-    groups: Sequence[FailureGroup], workers: Sequence[Worker], now: datetime
+    groups: Sequence[FailureGroup], workers: Sequence[WorkerRecord], now: datetime
 ) -> list[FailureGroupCard]:
     """Returns the groups, growing ones first, then by size."""
     found = []
@@ -120,7 +120,7 @@ def failure_group_cards(
     return sorted(found, key=lambda one: (not one.is_growing, -one.group.count))
 
 
-def _before(worker: Worker, at: datetime | None) -> bool:
+def _before(worker: WorkerRecord, at: datetime | None) -> bool:
     return at is not None and worker.started_at <= at
 
 
@@ -128,7 +128,7 @@ def alerts(
     queues: Sequence[Queue],
     consumers: Sequence[ConsumerState],
     breakers: Sequence[BreakerState],
-    workers: Sequence[Worker],
+    workers: Sequence[WorkerRecord],
     now: datetime,
 ) -> Iterator[Alert]:
     """Yields conditions that delay deliveries, most severe first."""

@@ -6,7 +6,7 @@ from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id
 from holdfast.ops.plans import MAX_PLAN, Skipped
-from holdfast.stores.admin.bulk_actions import Action, Why
+from holdfast.stores.admin.bulk_actions import Action, SkipReason
 from holdfast.stores.admin.plan import PlanState
 from holdfast.stores.queries.query import Filter
 
@@ -47,7 +47,7 @@ async def plan(request: ConsoleRequest) -> HtmlPage:
             "next": request.with_query(after=items[PAGE - 1].n) if len(items) > PAGE else None,
             "first": request.with_query(after=None) if after else None,
             "which": which,
-            "reasons": {why: Skipped(id=id, consumer=None, why=why).reason for why in Why},
+            "reasons": {why: Skipped(id=id, consumer=None, why=why).reason for why in SkipReason},
             "done_word": {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}[
                 found.action
             ],

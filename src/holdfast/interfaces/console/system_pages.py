@@ -8,7 +8,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import parse_choice, parse_target, parse_time
-from holdfast.stores.integrations.idempotency import Mark, Progress
+from holdfast.stores.integrations.idempotency import KeyStatus, RecordCursor
 
 
 async def queues(request: ConsoleRequest) -> HtmlPage:
@@ -59,7 +59,7 @@ async def keys(request: ConsoleRequest) -> HtmlPage:
     found = await request.ops.idempotency_keys(
         scope=query.get("scope"),
         key=query.get("key"),
-        status=None if status is None else Progress(parse_choice(status, Progress, "key state")),
+        status=None if status is None else KeyStatus(parse_choice(status, KeyStatus, "key state")),
         limit=PAGE + 1,
         before=_mark(query) if "after_key" in query else None,
     )
@@ -75,18 +75,18 @@ async def keys(request: ConsoleRequest) -> HtmlPage:
             if "after_key" in query
             else None,
             "chosen": {name: query[name] for name in ("scope", "key", "status") if name in query},
-            "states": list(Progress),
+            "states": list(KeyStatus),
             "now": await _now(request),
         },
     )
 
 
-def _mark(query: Mapping[str, str]) -> Mark:
+def _mark(query: Mapping[str, str]) -> RecordCursor:
     try:
         at = datetime.fromisoformat(query.get("after_at", ""))
     except ValueError:
         raise ConfigurationError("`after_at` is not a valid timestamp; start with the newest page") from None
-    return Mark(at, query.get("after_scope", ""), query["after_key"])
+    return RecordCursor(at, query.get("after_scope", ""), query["after_key"])
 
 
 async def audit(request: ConsoleRequest) -> HtmlPage:

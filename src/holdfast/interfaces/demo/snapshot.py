@@ -9,7 +9,7 @@ from typing import Self
 from holdfast.interfaces.demo.database import Database
 from holdfast.interfaces.demo.invariants import PARKED
 from holdfast.interfaces.demo.worker_processes import pid_of
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 
 
 class State(StrEnum):
@@ -57,7 +57,7 @@ class Snapshot:
         return self.count(State.WAITING, State.IN_FLIGHT, State.RETRYING, State.PARKED)
 
 
-def take_snapshot(database: Database, workers: Sequence[Worker]) -> Snapshot:
+def take_snapshot(database: Database, workers: Sequence[WorkerRecord]) -> Snapshot:
     """Reads the current state from the store."""
     rows = database.rows(_STATES)
     return Snapshot(

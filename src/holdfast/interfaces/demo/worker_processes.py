@@ -11,7 +11,7 @@ from time import monotonic
 
 from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.deliveries.worker import Worker
+from holdfast.stores.deliveries.worker import WorkerRecord
 
 _COMMAND = (sys.executable, "-m", "holdfast.interfaces.demo.worker")
 # Settings of the shell that must not reach the demo's workers.
@@ -52,7 +52,7 @@ class WorkerProcesses:
         while len(self._children) < self._size:
             self._children.append(self._start())
 
-    def alive(self) -> list[Worker]:
+    def alive(self) -> list[WorkerRecord]:
         """Workers that are alive, including those of an old release."""
         here = {child.pid for child in (*self._children, *self._outgoing, *self._leaving)}
         return [worker for worker in self._ops.workers() if worker.alive and pid_of(worker) in here]
@@ -110,7 +110,7 @@ class WorkerProcesses:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
 
 
-def pid_of(worker: Worker) -> int:
+def pid_of(worker: WorkerRecord) -> int:
     """The process id in a worker id, which is `host/pid/random`."""
     return int(worker.id.split("/")[1])
 

@@ -8,7 +8,7 @@ from holdfast.core.delivery import Status
 from holdfast.interfaces.drill.provider import Provider, TokenRejected
 from holdfast.interfaces.drill.report import Check, same
 from holdfast.interfaces.drill.scratch import ScratchStore, running_worker, until
-from holdfast.stores.queries.query import Filter, Listed
+from holdfast.stores.queries.query import DeliverySummary, Filter
 
 Drill = Callable[[ScratchStore], Awaitable[list[Check]]]
 
@@ -169,7 +169,7 @@ def _totals(app: Holdfast, store: ScratchStore, fine: Callable[[dict[str, int]],
             ctx.sync.complete(conn=conn)
 
 
-async def _only(app: Holdfast, consumer: str) -> Listed:
+async def _only(app: Holdfast, consumer: str) -> DeliverySummary:
     (found,) = await app.ops.deliveries(Filter(consumers=(consumer,)))
     return found
 

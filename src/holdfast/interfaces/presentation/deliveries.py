@@ -6,12 +6,12 @@ from holdfast.core.delivery import Status
 from holdfast.interfaces.presentation.formatting import clock
 from holdfast.ops.deliveries import DeliveryDetail
 from holdfast.ops.search import Found
-from holdfast.stores.queries.query import Listed
+from holdfast.stores.queries.query import DeliverySummary
 
 _SAMPLE = 10
 
 
-def state(listed: Listed) -> str:
+def state(listed: DeliverySummary) -> str:
     """The displayed state: the status, except for discarded and suspect deliveries."""
     row = listed.delivery
     if row.discarded_at is not None:
@@ -19,7 +19,7 @@ def state(listed: Listed) -> str:
     return "suspect" if row.suspect and row.status == "pending" else row.status.value
 
 
-def attempts(listed: Listed) -> str:
+def attempts(listed: DeliverySummary) -> str:
     row = listed.delivery
     return f"{row.attempts}/{row.max_attempts}" if row.max_attempts else str(row.attempts)
 

@@ -29,7 +29,7 @@ from holdfast.ops.stats import Load, Stats
 from holdfast.ops.trail import Followed
 from holdfast.ops.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
-from holdfast.stores.queries.query import FailureGroup, Listed
+from holdfast.stores.queries.query import DeliverySummary, FailureGroup
 
 
 class Property(NamedTuple):
@@ -65,7 +65,7 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 _TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
 
 VIEWS: Mapping[type, View] = {
-    Listed: View(flatten="delivery"),
+    DeliverySummary: View(flatten="delivery"),
     Exported: View(flatten="listed"),
     Followed: View(flatten="listed"),
     DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike",)),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from holdfast.stores.operation import Query, Steps, operation
 
 
-class Turn(NamedTuple):
+class AlertDecision(NamedTuple):
     """Whether to tell of a group now, how many came in all since the last time, and how long to be quiet from here."""
 
     tell: bool
@@ -15,19 +15,21 @@ class Turn(NamedTuple):
 
 
 @operation
-def alert_turn(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Steps[Turn]:
+def decide_alert(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Steps[AlertDecision]:
     """Asks to tell of `alike` more failures of a group. Whoever is refused has them counted for the one who tells next."""
     group = {"consumer": consumer, "fingerprint": fingerprint}
     if (yield Query("add_alert_group", group)):
-        return Turn(True, alike, quiet)
+        return AlertDecision(True, alike, quiet)
     ((counted, due, left),) = yield Query("alert_group", {**group, "quiet": quiet})
     if due and alike + counted:
         yield Query("tell_alert_group", group)
-        return Turn(True, alike + counted, quiet)
+        return AlertDecision(True, alike + counted, quiet)
     if alike:
         yield Query("count_alert_group", {**group, "alike": alike})
     # SQLite counts in milliseconds. A transaction that began before the one that told sees it as yet to come.
-    return Turn(False, alike, min(quiet, left if isinstance(left, timedelta) else timedelta(milliseconds=left)))
+    return AlertDecision(
+        False, alike, min(quiet, left if isinstance(left, timedelta) else timedelta(milliseconds=left))
+    )
 
 
 @operation

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import audited, cancel, discard, replay
 from holdfast.stores.dialect import as_uuid
@@ -31,7 +31,7 @@ class Action(StrEnum):
     CANCEL = "cancel"
 
 
-class Why(StrEnum):
+class SkipReason(StrEnum):
     """Why a delivery was left alone."""
 
     NOT_FOUND = "not_found"
@@ -46,7 +46,7 @@ class Why(StrEnum):
     """Another job holds its unique key."""
 
 
-class Chosen(NamedTuple):
+class Candidate(NamedTuple):
     """A delivery as it stood when it was chosen."""
 
     id: UUID
@@ -59,7 +59,7 @@ class Chosen(NamedTuple):
     group: str | None = None
 
 
-class Wanted(NamedTuple):
+class ActionTarget(NamedTuple):
     """One delivery of a plan: the fence it was chosen at, and the generation a replay gives it (none: as it is live)."""
 
     id: UUID
@@ -67,48 +67,48 @@ class Wanted(NamedTuple):
     generation: int | None = None
 
 
-class Left(NamedTuple):
+class SkippedDelivery(NamedTuple):
     """A delivery that was left alone. `by` names who replayed it last, if anybody did."""
 
     id: UUID
-    why: Why
+    why: SkipReason
     by: str | None = None
 
 
-class Acted(NamedTuple):
+class BatchResult(NamedTuple):
     """What one batch did."""
 
     done: tuple[UUID, ...]
-    left: tuple[Left, ...]
+    left: tuple[SkippedDelivery, ...]
 
 
 @operation(reads=True)
-def choose(wanted: Filter, limit: int, after: UUID | None = None) -> Steps[list[Chosen]]:
+def find_candidates(wanted: Filter, limit: int, after: UUID | None = None) -> Steps[list[Candidate]]:
     """The oldest deliveries that match, up to `limit`; pass the last id as `after` for the next ones."""
     where, values = conditions(wanted)
     if after is not None:
         where, values = (*where, "where_after"), {**values, "after": after}
-    rows = yield Query("choose_deliveries", values, slots=(("where", where),), limit=limit)
+    rows = yield Query("find_candidates", values, slots=(("where", where),), limit=limit)
     return [
-        Chosen(as_uuid(id), consumer, type, Status(status), generation, fence, bool(discarded), group)
+        Candidate(as_uuid(id), consumer, type, Status(status), generation, fence, bool(discarded), group)
         for id, consumer, type, status, generation, fence, discarded, group in rows
     ]
 
 
 @operation(reads=True)
-def count_remaining(wanted: Filter, after: UUID, bound: int) -> Steps[Tally]:
+def count_remaining(wanted: Filter, after: UUID, bound: int) -> Steps[BoundedCount]:
     """How many deliveries match beyond the last one that was chosen, counted up to `bound`."""
     where, values = conditions(wanted)
     rows = yield Query(
         "count_remaining", {**values, "after": after}, slots=(("where", (*where, "where_after")),), limit=bound
     )
-    return Tally(rows[0][0], rows[0][0] >= bound)
+    return BoundedCount(rows[0][0], rows[0][0] >= bound)
 
 
 @operation
 def act(
-    action: Action, plan: UUID, batch: Sequence[Wanted], actor: str, reason: str | None, *, rerun: bool = False
-) -> Steps[Acted]:
+    action: Action, plan: UUID, batch: Sequence[ActionTarget], actor: str, reason: str | None, *, rerun: bool = False
+) -> Steps[BatchResult]:
     """Does `action` to those of the batch that still are as they were chosen, audited; says what was left and why.
 
     A replay and a discard need the failure that was chosen. A cancellation stops whatever is not done, claimed
@@ -116,7 +116,7 @@ def act(
     """
     statuses = acceptable(action, rerun=rerun)
     ids = [item.id for item in batch]
-    rows = yield Query("hold_deliveries", {"ids": ids, "statuses": [status.value for status in statuses]})
+    rows = yield Query("lock_deliveries", {"ids": ids, "statuses": [status.value for status in statuses]})
     held: dict[UUID, int] = {as_uuid(id): fence for id, fence in rows}
     fit = [item for item in batch if item.id in held and (action is Action.CANCEL or held[item.id] == item.fence)]
     done: set[UUID] = set()
@@ -134,7 +134,7 @@ def act(
         yield audited(actor, action.value, "plan", str(plan), reason, detail)
     rest = [item for item in batch if item.id not in done]
     left = (yield from _left(rest, {item.id for item in fit})) if rest else ()
-    return Acted(tuple(item.id for item in batch if item.id in done), left)
+    return BatchResult(tuple(item.id for item in batch if item.id in done), left)
 
 
 @operation(reads=True)
@@ -160,30 +160,30 @@ def acceptable(action: Action, *, rerun: bool = False) -> tuple[Status, ...]:
             return (Status.PENDING, Status.IN_FLIGHT)
 
 
-def _generation(item: Wanted) -> int:
+def _generation(item: ActionTarget) -> int:
     return -1 if item.generation is None else item.generation
 
 
-def _left(rest: Sequence[Wanted], fit: set[UUID]) -> Steps[tuple[Left, ...]]:
-    rows = yield Query("standing", {"ids": [item.id for item in rest]})
+def _left(rest: Sequence[ActionTarget], fit: set[UUID]) -> Steps[tuple[SkippedDelivery, ...]]:
+    rows = yield Query("current_states", {"ids": [item.id for item in rest]})
     now: Mapping[UUID, tuple[str, int, bool, str | None]] = {
         as_uuid(id): (status, fence, bool(discarded), by) for id, _, status, fence, discarded, by in rows
     }
     left = []
     for item in rest:
         if item.id not in now:
-            left.append(Left(item.id, Why.NOT_FOUND))
+            left.append(SkippedDelivery(item.id, SkipReason.NOT_FOUND))
             continue
         status, fence, discarded, by = now[item.id]
         if item.id in fit:
-            why = Why.KEY_HELD
+            why = SkipReason.KEY_HELD
         elif discarded:
-            why = Why.DISCARDED
+            why = SkipReason.DISCARDED
         elif status == Status.FAILED and fence != item.fence:
-            why = Why.CHANGED
+            why = SkipReason.CHANGED
         else:
-            why = Why(status)
-        left.append(Left(item.id, why, by))
+            why = SkipReason(status)
+        left.append(SkippedDelivery(item.id, why, by))
     return tuple(left)
 
 

@@ -18,7 +18,7 @@ import orjson
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound, Refused
 from holdfast.stores.admin.actions import audited, who
-from holdfast.stores.admin.bulk_actions import Action, Wanted, Why, act
+from holdfast.stores.admin.bulk_actions import Action, ActionTarget, SkipReason, act
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.queries.query import page_size
@@ -40,7 +40,7 @@ class PlanState(StrEnum):
     ABANDONED = "abandoned"
 
 
-class Result(StrEnum):
+class ReplayResult(StrEnum):
     """How a delivery ended after a plan replayed it."""
 
     DELIVERED = "delivered"
@@ -67,7 +67,7 @@ class StoredPlan:
     generation: int | None
     total: int
     done: int
-    skipped: Mapping[Why, int]
+    skipped: Mapping[SkipReason, int]
     made_at: datetime
     saved_at: datetime
     saved_by: str
@@ -77,7 +77,7 @@ class StoredPlan:
     start_reason: str | None
     ended_at: datetime | None
     runner: str | None
-    results: Mapping[Result, int] = field(default_factory=dict)
+    results: Mapping[ReplayResult, int] = field(default_factory=dict)
     settled_at: datetime | None = None
 
     @property
@@ -102,10 +102,10 @@ class PlanItem(NamedTuple):
     consumer: str | None
     type: str | None
     done: bool
-    why: Why | None
+    why: SkipReason | None
     by: str | None
     to_generation: int | None
-    result: Result | None = None
+    result: ReplayResult | None = None
 
 
 class NewItem(NamedTuple):
@@ -120,12 +120,12 @@ class NewItem(NamedTuple):
     to_generation: int | None
 
 
-class LeftItem(NamedTuple):
+class SkippedItem(NamedTuple):
     """A delivery that a plan about to be stored leaves alone, and why."""
 
     id: UUID
     consumer: str | None
-    why: Why
+    why: SkipReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class NewPlan:
     rerun: bool
     preview: Mapping[str, object]
     items: Sequence[NewItem]
-    skipped: Sequence[LeftItem]
+    skipped: Sequence[SkippedItem]
 
 
 class _Taken(NamedTuple):
@@ -215,10 +215,10 @@ def plan_items(
             consumer,
             type,
             outcome == DONE,
-            None if outcome in (None, DONE) else Why(outcome),
+            None if outcome in (None, DONE) else SkipReason(outcome),
             by,
             generation,
-            None if result is None else Result(result),
+            None if result is None else ReplayResult(result),
         )
         for n, delivery, consumer, type, outcome, by, generation, result in rows
     ]
@@ -273,7 +273,7 @@ def advance_plan(id: UUID, runner: str, lease: timedelta = LEASE) -> Steps[Store
     values = {"plan": id, "after": taken.position, "last": taken.items}
     batch = _together((yield Query("next_plan_items", values, limit=_BATCH)))
     wanted = [
-        Wanted(as_uuid(delivery), fence, to if plan.generation is None else plan.generation)
+        ActionTarget(as_uuid(delivery), fence, to if plan.generation is None else plan.generation)
         for _, delivery, _, fence, to in batch
     ]
     assert plan.started_by is not None
@@ -343,7 +343,7 @@ def _together(rows: Sequence[Row]) -> Sequence[Row]:
     return rows
 
 
-def _counts(reasons: Mapping[Why, int]) -> str:
+def _counts(reasons: Mapping[SkipReason, int]) -> str:
     return orjson.dumps({why.value: count for why, count in reasons.items()}).decode()
 
 
@@ -381,7 +381,7 @@ def _read(row: Row) -> _Taken:
         generation=generation,
         total=total,
         done=done,
-        skipped={Why(why): count for why, count in orjson.loads(skipped).items()},
+        skipped={SkipReason(why): count for why, count in orjson.loads(skipped).items()},
         made_at=aware_time(made),
         saved_at=aware_time(saved),
         saved_by=saver,
@@ -391,7 +391,7 @@ def _read(row: Row) -> _Taken:
         start_reason=why_started,
         ended_at=optional_time(ended),
         runner=runner,
-        results={} if results is None else {Result(name): count for name, count in orjson.loads(results).items()},
+        results={} if results is None else {ReplayResult(name): count for name, count in orjson.loads(results).items()},
         settled_at=optional_time(settled),
     )
     return _Taken(plan, items, position)

@@ -12,7 +12,7 @@ from uuid import UUID
 import orjson
 
 from holdfast.core.delivery import Status
-from holdfast.stores.admin.plan import PlanState, Result
+from holdfast.stores.admin.plan import PlanState, ReplayResult
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, columns, operation
 
@@ -20,7 +20,7 @@ _BATCH = 500
 _UNFINISHED = (PlanState.RUNNING, PlanState.PAUSED)
 
 
-class Followed(NamedTuple):
+class FollowedBatch(NamedTuple):
     """What one batch found: how many had ended of how many it looked at; `last` when the pass is over."""
 
     ended: int
@@ -35,11 +35,11 @@ def unsettled_plans() -> Steps[list[UUID]]:
 
 
 @operation
-def follow_plan(id: UUID) -> Steps[Followed]:
+def follow_plan(id: UUID) -> Steps[FollowedBatch]:
     """Looks at the next replayed deliveries of a plan and counts those that have ended; each is counted once."""
     rows = yield Query("hold_plan", {"id": id})
     if not rows:
-        return Followed(0, 0, last=True)
+        return FollowedBatch(0, 0, last=True)
     state, done, followed, stored = rows[0]
     values = {"plan": id, "after": followed}
     items = yield Query("unsettled_plan_items", values, limit=_BATCH)
@@ -54,16 +54,16 @@ def follow_plan(id: UUID) -> Steps[Followed]:
     if ended or settled or after != followed:
         counted = orjson.dumps(dict(results)).decode()
         yield Query("follow_plan", {"id": id, "followed": after, "results": counted, "settled": settled})
-    return Followed(len(ended), len(items), last)
+    return FollowedBatch(len(ended), len(items), last)
 
 
-def _result(status: str | None, discarded: bool) -> Result | None:
+def _result(status: str | None, discarded: bool) -> ReplayResult | None:
     match status:
         case None:
-            return Result.PRUNED
+            return ReplayResult.PRUNED
         case Status.DELIVERED:
-            return Result.DELIVERED
+            return ReplayResult.DELIVERED
         case Status.FAILED:
-            return Result.DISCARDED if discarded else Result.DEAD
+            return ReplayResult.DISCARDED if discarded else ReplayResult.DEAD
         case _:
             return None

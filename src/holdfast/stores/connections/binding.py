@@ -7,11 +7,11 @@ database: a message written anywhere else would never be delivered.
 from typing import Any
 
 from holdfast.core.errors import UnsupportedConnection
-from holdfast.stores.connections.connection import AsyncConnection, Connection, recognise
+from holdfast.stores.connections.connection import AsyncConnection, Connection, adapt_connection
 from holdfast.stores.protocol import Store
 
 
-async def join(store: Store, conn: Any, call: str) -> AsyncConnection:
+async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
     """The caller's awaiting connection, in a transaction of the store's database.
 
     `call` is what the user called, for instance `hf.publish`; the `TypeError` for a blocking connection names it.
@@ -26,8 +26,8 @@ async def join(store: Store, conn: Any, call: str) -> AsyncConnection:
     return adapter
 
 
-def join_sync(store: Store, conn: Any, call: str) -> Connection:
-    """`join`, blocking."""
+def bind_sync(store: Store, conn: Any, call: str) -> Connection:
+    """`bind`, blocking."""
     adapter = _adapter(store, conn)
     if adapter.awaits:
         raise TypeError(f"{_kind(conn)} is awaited; use `await {call}(...)`")
@@ -38,7 +38,7 @@ def join_sync(store: Store, conn: Any, call: str) -> Connection:
 
 
 def _adapter(store: Store, conn: Any) -> Connection | AsyncConnection:
-    adapter = recognise(conn)
+    adapter = adapt_connection(conn)
     if adapter.database != store.dialect.name:
         raise UnsupportedConnection(
             _kind(conn),

@@ -15,7 +15,7 @@ from holdfast.core.errors import NoTransaction, UnsupportedConnection
 from holdfast.stores.connections.framework import AsyncSqlalchemy, Django, Sqlalchemy, django_connection
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
 from holdfast.stores.dialect import Answer, Dialect, Parameters, Stream, Style
-from holdfast.stores.errors import meaning
+from holdfast.stores.errors import translate
 from holdfast.stores.operation import Operation
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ class Asyncpg:
         return (), [tuple(row.values()) for row in await self._conn.fetch(text, *values)]
 
 
-def recognise(conn: object) -> Connection | AsyncConnection:
+def adapt_connection(conn: object) -> Connection | AsyncConnection:
     """The adapter for a caller's connection, or `UnsupportedConnection` that says what would do."""
     if isinstance(conn, str):
         return Django(django_connection(conn))
@@ -251,7 +251,7 @@ def _statements(
     operation: Operation[T], dialect: Dialect, style: Style
 ) -> Generator[tuple[str, Parameters], Answer, T]:
     """The statements of an operation in the driver's style; errors of the driver are translated by their query."""
-    return expand(operation.start(), lambda query: dialect.expand(query, style), meaning)
+    return expand(operation.start(), lambda query: dialect.expand(query, style), translate)
 
 
 def _check_psycopg(conn: Any) -> None:

@@ -13,7 +13,7 @@ def database_identity() -> Steps[Row]:
     return row
 
 
-class Verified:
+class VerifiedConnections:
     """Connections that lead to the store's database, remembered as long as they exist."""
 
     def __init__(self) -> None:

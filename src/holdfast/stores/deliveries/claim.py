@@ -74,7 +74,7 @@ class Claimed(NamedTuple):
         return {} if self.headers == "{}" else orjson.loads(self.headers)
 
 
-class TakenOver(NamedTuple):
+class Rescued(NamedTuple):
     """A delivery whose lease ran out, now held by the reaper, with the policy that decides about it."""
 
     claimed: Claimed
@@ -140,7 +140,7 @@ def claim_trial(
 
 
 @operation(single=True, hot=True)
-def claim_anew(
+def discover_and_claim(
     consumers: Sequence[str],
     generation: int,
     worker: str,
@@ -153,7 +153,7 @@ def claim_anew(
     """`claim` from the lanes that `lanes` would find now, without blocked ones: one question, for an idle worker."""
     serving = _serving(consumers, generation, queues)
     rows = yield Query(
-        "claim_anew", {**serving, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
+        "discover_and_claim", {**serving, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
     )
     return [_claimed(row) for row in rows]
 
@@ -166,13 +166,13 @@ def load_payload(message_id: UUID) -> Steps[str]:
 
 
 @operation(single=True)
-def take_over(worker: str, lease: timedelta, limit: int) -> Steps[list[TakenOver]]:
+def rescue(worker: str, lease: timedelta, limit: int) -> Steps[list[Rescued]]:
     """Takes deliveries whose lease and whose worker's lease are both past; no attempt is counted, and no payload is read.
 
     The old owner's fence is void from here on. What becomes of each is decided and settled as for any failure.
     """
-    rows = yield Query("take_over", {"worker": worker, "lease": lease}, limit=limit)
-    return [TakenOver(_claimed(row[:-1]), _policy(row[-1])) for row in rows]
+    rows = yield Query("rescue", {"worker": worker, "lease": lease}, limit=limit)
+    return [Rescued(_claimed(row[:-1]), _policy(row[-1])) for row in rows]
 
 
 @operation(reads=True)
@@ -186,9 +186,9 @@ def next_expiry(worker: str) -> Steps[float | None]:
 
 
 @operation(reads=True)
-def holdings(worker: str) -> Steps[dict[UUID, int]]:
+def held_claims(worker: str) -> Steps[dict[UUID, int]]:
     """What a worker holds according to the store, with its fence."""
-    return {as_uuid(id): fence for id, fence in (yield Query("holdings", {"worker": worker}))}
+    return {as_uuid(id): fence for id, fence in (yield Query("held_claims", {"worker": worker}))}
 
 
 def _serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | None) -> dict[str, object]:
@@ -197,7 +197,7 @@ def _serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | 
 
 
 def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return (("suspicion", ("suspected" if suspects else "innocent",)),)
+    return (("suspicion", ("suspect" if suspects else "not_suspect",)),)
 
 
 def _policy(stored: object) -> RetryPolicy:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Release, Replay, Retry, Snooze
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
 from holdfast.core.delivery import Claim
 from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
 from holdfast.core.text import safe_str, sanitise
@@ -54,10 +54,10 @@ class Settlement(NamedTuple):
     detail: str | None = None
 
 
-class Hold(StrEnum):
+class ClaimState(StrEnum):
     """How a claim stands after its settlement's fate became unknown."""
 
-    MINE = "mine"  # still held: settle again
+    HELD = "held"  # still held: settle again
     SETTLED = "settled"  # my settlement was written
     LOST = "lost"  # somebody else owns or ended it
 
@@ -86,14 +86,14 @@ def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]
 
 
 @operation(reads=True)
-def ownership(claims: Iterable[Claim]) -> Steps[dict[UUID, Hold]]:
+def claim_states(claims: Iterable[Claim]) -> Steps[dict[UUID, ClaimState]]:
     """How each claim stands now. After a lost reply to COMMIT this tells "I settled this" from "I still hold it"."""
     held = {claim.delivery_id: claim for claim in claims}
     found = {
         as_uuid(row[0]): _hold(row[1], row[3], held[as_uuid(row[0])])
-        for row in (yield Query("ownership", {"ids": list(held)}))
+        for row in (yield Query("claim_states", {"ids": list(held)}))
     }
-    return {id: found.get(id, Hold.LOST) for id in held}
+    return {id: found.get(id, ClaimState.LOST) for id in held}
 
 
 @operation(reads=True)
@@ -128,12 +128,12 @@ def complete(
         yield Query("record_run", values)
 
 
-def _hold(fence: object, owner: object, claim: Claim) -> Hold:
+def _hold(fence: object, owner: object, claim: Claim) -> ClaimState:
     if fence != claim.fence:
-        return Hold.LOST
+        return ClaimState.LOST
     if owner == claim.worker:
-        return Hold.MINE
-    return Hold.SETTLED if owner is None else Hold.LOST
+        return ClaimState.HELD
+    return ClaimState.SETTLED if owner is None else ClaimState.LOST
 
 
 def settlement_row(s: Settlement) -> tuple[object, ...]:
@@ -172,7 +172,7 @@ def _reason(change: Change) -> str | None:
 
 def _when(change: Change) -> tuple[timedelta | None, datetime | None]:
     match change:
-        case Retry(delay) | Snooze(delay) | Block(_, delay):
+        case Retry(delay) | Postpone(delay) | Block(_, delay):
             return delay, None
         case Release(delay):
             # Without a delay it keeps its place in the lane.

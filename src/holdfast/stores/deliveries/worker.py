@@ -12,7 +12,7 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerRecord:
     """A worker instance as the store knows it."""
 
     id: str
@@ -60,14 +60,14 @@ def forget_workers(older_than: timedelta) -> Steps[None]:
 
 
 @operation(reads=True)
-def workers() -> Steps[list[Worker]]:
+def workers() -> Steps[list[WorkerRecord]]:
     """Every worker known, oldest first."""
     return [_worker(row) for row in (yield Query("workers"))]
 
 
-def _worker(row: Row) -> Worker:
+def _worker(row: Row) -> WorkerRecord:
     id, generation, queues, consumers, started, alive_until, alive, in_flight = row
-    return Worker(
+    return WorkerRecord(
         str(id),
         generation,
         _names(queues),

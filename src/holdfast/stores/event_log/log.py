@@ -56,7 +56,7 @@ START = Cursor()
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Which events a reader wants: types, prefixes such as `order.*`, or `*`. Jobs and other addressed messages are
     no events."""
 
@@ -77,7 +77,7 @@ class Wanted:
         }
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """An event's place in the step that is being read, and about how many bytes it has."""
 
     position: int
@@ -85,16 +85,16 @@ class Entry(NamedTuple):
     size: int
 
 
-class Ahead(NamedTuple):
+class LogAhead(NamedTuple):
     """The next events of a step: it started at the cursor `step`, and behind them is `end`. `more` when others may wait."""
 
-    entries: list[Entry]
+    entries: list[LogEntry]
     step: Cursor
     end: Cursor
     more: bool
 
 
-class Page(NamedTuple):
+class LogPage(NamedTuple):
     """Events in order, and the cursor behind them. Without `more` there were no others when it was read."""
 
     events: list[Message]
@@ -102,7 +102,7 @@ class Page(NamedTuple):
     more: bool
 
 
-class Behind(NamedTuple):
+class LogBacklog(NamedTuple):
     """How many events wait behind a cursor, counted up to a bound, and for how long the oldest has; `or_more` when
     the bound was met, `rewound` when the log is not the one that the cursor was made for."""
 
@@ -125,7 +125,7 @@ def end_of_log() -> Steps[Cursor]:
 
 
 @operation(reads=True)
-def look_ahead(cursor: Cursor, wanted: Wanted, limit: int = _AHEAD) -> Steps[Ahead]:
+def look_ahead(cursor: Cursor, wanted: EventFilter, limit: int = _AHEAD) -> Steps[LogAhead]:
     """The events behind a cursor, without their payloads; looks at `limit` messages at most.
 
     `LogRewound` when the log is not the one that the cursor was made for.
@@ -134,7 +134,7 @@ def look_ahead(cursor: Cursor, wanted: Wanted, limit: int = _AHEAD) -> Steps[Ahe
 
 
 @operation(reads=True)
-def read_log(cursor: Cursor, wanted: Wanted, limit: int = PAGE) -> Steps[Page]:
+def read_log(cursor: Cursor, wanted: EventFilter, limit: int = PAGE) -> Steps[LogPage]:
     """The next events behind a cursor, up to `limit`; fewer, or none, though `more` may wait."""
     if not 1 <= limit <= _MOST:
         raise ConfigurationError(f"limit is {limit}; a page holds 1 to {_MOST:,} events, page on for more")
@@ -142,30 +142,30 @@ def read_log(cursor: Cursor, wanted: Wanted, limit: int = PAGE) -> Steps[Page]:
     taken = _page(entries, limit)
     events = yield from _events(taken)
     if len(taken) < len(entries):
-        return Page(events, replace(step, position=taken[-1].position), True)
-    return Page(events, end, more)
+        return LogPage(events, replace(step, position=taken[-1].position), True)
+    return LogPage(events, end, more)
 
 
 @operation(reads=True)
-def behind(cursor: Cursor, wanted: Wanted, bound: int = 10_000) -> Steps[Behind]:
+def behind(cursor: Cursor, wanted: EventFilter, bound: int = 10_000) -> Steps[LogBacklog]:
     """How much waits behind a cursor, looking at `bound` messages at most."""
     place = _place(replace(cursor, target=""))
     ((_, _, _, rewound),) = yield Query("log_end", {"done": place["done"]})
     ((waiting, oldest, seen, now),) = yield Query("log_behind", {**place, **wanted.values}, limit=bound)
     first = optional_time(oldest)
     age = timedelta(0) if first is None else max(timedelta(0), aware_time(now) - first)
-    return Behind(int(waiting), age, int(seen) >= bound, bool(rewound))
+    return LogBacklog(int(waiting), age, int(seen) >= bound, bool(rewound))
 
 
 class LogReader:
     """Reads the log from a cursor on, page by page. A long backlog is sorted once, not for each page."""
 
-    def __init__(self, store: Store, wanted: Wanted, cursor: Cursor = START) -> None:
+    def __init__(self, store: Store, wanted: EventFilter, cursor: Cursor = START) -> None:
         self._store, self._wanted = store, wanted
-        self._ahead = Ahead([], cursor, cursor, True)
+        self._ahead = LogAhead([], cursor, cursor, True)
         self._next = 0
 
-    async def read(self, limit: int = PAGE) -> Page:
+    async def read(self, limit: int = PAGE) -> LogPage:
         """The next page; after one without `more`, all was read for now. When it raises, the next call is the same."""
         if self._next >= len(self._ahead.entries):
             self._ahead = await self._store.run(look_ahead(self._ahead.end, self._wanted))
@@ -175,35 +175,35 @@ class LogReader:
         events = await self._store.run(_read_events(taken)) if taken else []
         first, self._next = self._next == 0, self._next + len(taken)
         if self._next < len(entries):
-            return Page(events, replace(step, position=taken[-1].position), True)
-        return Page(events, end, more or not first)
+            return LogPage(events, replace(step, position=taken[-1].position), True)
+        return LogPage(events, end, more or not first)
 
 
-def _look_ahead(cursor: Cursor, wanted: Wanted, limit: int) -> Steps[Ahead]:
+def _look_ahead(cursor: Cursor, wanted: EventFilter, limit: int) -> Steps[LogAhead]:
     step = cursor
     if not cursor.target:
         ((snapshot, last, newest, rewound),) = yield Query("log_end", {"done": cursor.done or _BEFORE_ALL})
         if rewound:
             raise LogRewound(cursor.done, str(newest))
         if snapshot == cursor.done and cursor.position >= int(last):
-            return Ahead([], cursor, cursor, False)
+            return LogAhead([], cursor, cursor, False)
         step = replace(cursor, target=str(snapshot))
     rows = yield Query("log_ahead", {**_place(step), **wanted.values}, limit=limit)
-    entries = [Entry(int(position), as_uuid(id), int(size)) for position, id, size, _ in rows if id is not None]
+    entries = [LogEntry(int(position), as_uuid(id), int(size)) for position, id, size, _ in rows if id is not None]
     reached = int(rows[-1][0]) if rows else step.position
     if rows and int(rows[-1][3]) >= limit:
-        return Ahead(entries, step, replace(step, position=reached), True)
+        return LogAhead(entries, step, replace(step, position=reached), True)
     # Without snapshots the position goes on; with them it starts anew in the next step. One that was begun earlier does
     # not show what has committed since.
     end = Cursor(step.target) if step.target else replace(step, position=reached)
-    return Ahead(entries, step, end, bool(cursor.target))
+    return LogAhead(entries, step, end, bool(cursor.target))
 
 
 def _place(cursor: Cursor) -> dict[str, object]:
     return {"done": cursor.done or _BEFORE_ALL, "target": cursor.target or None, "position": cursor.position}
 
 
-def _page(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
+def _page(entries: Sequence[LogEntry], limit: int) -> Sequence[LogEntry]:
     """As many as are wanted and as memory bears, at least one."""
     size = 0
     for at, entry in enumerate(entries[:limit]):
@@ -214,11 +214,11 @@ def _page(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
 
 
 @operation(reads=True)
-def _read_events(entries: Sequence[Entry]) -> Steps[list[Message]]:
+def _read_events(entries: Sequence[LogEntry]) -> Steps[list[Message]]:
     return (yield from _events(entries))
 
 
-def _events(entries: Sequence[Entry]) -> Steps[list[Message]]:
+def _events(entries: Sequence[LogEntry]) -> Steps[list[Message]]:
     if not entries:
         return []
     found = yield from messages_with([entry.id for entry in entries]).start()

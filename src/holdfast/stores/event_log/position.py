@@ -20,7 +20,7 @@ class Reader(StrEnum):
     REBUILD = "rebuild"
 
 
-class Held(NamedTuple):
+class PositionLease(NamedTuple):
     """The right to move a position: until another owner raises the fence."""
 
     kind: Reader
@@ -61,7 +61,7 @@ def take_position(
     *,
     from_now: bool = False,
     detail: Mapping[str, object] | None = None,
-) -> Steps[Held | None]:
+) -> Steps[PositionLease | None]:
     """Makes `owner` the one who moves a position, unless another's lease holds: then none.
 
     A position that did not exist starts with the first event, or behind the last one that is committed.
@@ -72,11 +72,11 @@ def take_position(
         yield Query("make_position", {**key, "cursor": str(start)})
     written = None if detail is None else orjson.dumps(detail).decode()
     rows = yield Query("take_position", {**key, "owner": owner, "lease": lease, "detail": written})
-    return Held(kind, name, owner, int(rows[0][0]), Cursor.parse(str(rows[0][1]))) if rows else None
+    return PositionLease(kind, name, owner, int(rows[0][0]), Cursor.parse(str(rows[0][1]))) if rows else None
 
 
 @operation(single=True)
-def move_position(held: Held, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
+def move_position(held: PositionLease, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
     """Writes how far an owner has come, and prolongs its lease; false when another has taken over: nothing changed.
 
     Without a cursor the lease alone is prolonged.
@@ -84,14 +84,14 @@ def move_position(held: Held, cursor: Cursor | None, lease: timedelta, passed: i
     return (yield from moved(held, cursor, lease, passed))
 
 
-def moved(held: Held, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
+def moved(held: PositionLease, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
     """`move_position` as a part of another operation, which commits with it."""
     values = {"cursor": None if cursor is None else str(cursor), "lease": lease, "passed": passed}
     return bool((yield Query("move_position", {**_owned(held), **values})))
 
 
 @operation(single=True)
-def release_position(held: Held) -> Steps[None]:
+def release_position(held: PositionLease) -> Steps[None]:
     """Lets another owner take over at once."""
     yield Query("release_position", _owned(held))
 
@@ -108,7 +108,7 @@ def is_paused(consumer: str) -> Steps[bool]:
     return bool((yield Query("is_paused", {"name": consumer})))
 
 
-def _owned(held: Held) -> dict[str, object]:
+def _owned(held: PositionLease) -> dict[str, object]:
     return {"kind": held.kind.value, "name": held.name, "owner": held.owner, "fence": held.fence}
 
 

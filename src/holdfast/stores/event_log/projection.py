@@ -16,7 +16,7 @@ from holdfast.core.identity import delivery_id
 from holdfast.stores.admin.actions import audited, replay
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.event_log.log import START, Cursor
-from holdfast.stores.event_log.position import Held, Reader, take_position
+from holdfast.stores.event_log.position import PositionLease, Reader, take_position
 from holdfast.stores.messages.backfill import absent
 from holdfast.stores.messages.publish import insert_absent
 from holdfast.stores.operation import Operation, Query, Row, Steps, operation
@@ -69,22 +69,22 @@ class LastRun:
     completed_at: datetime
 
 
-class Place(NamedTuple):
+class RebuildStep(NamedTuple):
     """A step of a rebuild: from one place in the log to the next, under the fence of its owner."""
 
-    held: Held
+    held: PositionLease
     before: Cursor
     reached: Cursor
 
 
-class Ended(NamedTuple):
+class RebuildResult(NamedTuple):
     """What the end of a rebuild did to deliveries: how many it made done, and how many dead letters it resolved."""
 
     done: int
     resolved: int
 
 
-class Occupied(Exception):
+class ProjectorBusy(Exception):
     """Somebody runs deliveries of the projector, although it is held: a claim that began before."""
 
 
@@ -135,7 +135,7 @@ def last_run(consumer: str) -> Steps[LastRun | None]:
 
 
 @operation
-def begin_rebuild(name: str, owner: str, lease: timedelta, actor: str) -> Steps[Held]:
+def begin_rebuild(name: str, owner: str, lease: timedelta, actor: str) -> Steps[PositionLease]:
     """Makes `owner` the one who rebuilds a projector; `Refused` while another's lease holds."""
     held = yield from take_position(Reader.REBUILD, name, owner, lease).start()
     if held is None:
@@ -148,7 +148,7 @@ def begin_rebuild(name: str, owner: str, lease: timedelta, actor: str) -> Steps[
 
 
 def started(
-    held: Held, *, online: bool, resume: bool, total: int, actor: str, reason: str | None
+    held: PositionLease, *, online: bool, resume: bool, total: int, actor: str, reason: str | None
 ) -> Steps[tuple[Cursor, int]]:
     """Notes a rebuild under way and where it begins: at the beginning, or where the last one got to.
 
@@ -166,7 +166,7 @@ def started(
 
 
 @operation
-def checkpoint(place: Place, lease: timedelta, idle_timeout: timedelta) -> Steps[None]:
+def checkpoint(place: RebuildStep, lease: timedelta, idle_timeout: timedelta) -> Steps[None]:
     """Moves a rebuild on in the caller's transaction. When it was taken over, or this step was made before, the
     database raises and undoes that transaction."""
     yield Query(
@@ -182,26 +182,26 @@ def checkpoint(place: Place, lease: timedelta, idle_timeout: timedelta) -> Steps
 
 
 @operation(reads=True)
-def reached(held: Held) -> Steps[tuple[Cursor, int]]:
+def reached(held: PositionLease) -> Steps[tuple[Cursor, int]]:
     """How far a rebuild has come, and how many events it has applied; `RebuildLost` when it was taken over."""
     return (yield from _cursor(held))
 
 
 @operation
-def hold(held: Held, lease: timedelta) -> Steps[None]:
+def hold(held: PositionLease, lease: timedelta) -> Steps[None]:
     """Keeps everybody from claiming the projector's deliveries for so long; what runs goes on."""
     if not (yield Query("hold_projector", {**_fenced(held), "hold": lease})):
         raise RebuildLost(held.name)
 
 
 @operation
-def prolong_hold(held: Held, lease: timedelta) -> Steps[bool]:
+def prolong_hold(held: PositionLease, lease: timedelta) -> Steps[bool]:
     """Prolongs a hold; false when it lapsed."""
     return bool((yield Query("prolong_hold", {**_fenced(held), "hold": lease})))
 
 
 @operation(single=True)
-def let_go(held: Held) -> Steps[None]:
+def release(held: PositionLease) -> Steps[None]:
     """Lets the projector's deliveries be claimed again."""
     yield Query("release_projector", _fenced(held))
 
@@ -212,19 +212,19 @@ def running_of(consumer: str) -> Steps[int]:
     return int((yield Query("running_of", {"name": consumer}))[0][0])
 
 
-def unoccupied(held: Held) -> Steps[None]:
-    """Makes sure, until the transaction ends, that nobody works for a projector that is held: else `Occupied`."""
+def assert_idle(held: PositionLease) -> Steps[None]:
+    """Makes sure, until the transaction ends, that nobody works for a projector that is held: else `ProjectorBusy`."""
     if not (yield Query("hold_stands", _fenced(held))):
         raise RebuildLost(held.name)
     yield Query("lock_unfinished", {"name": held.name})
     ((running,),) = yield Query("running_of", {"name": held.name})
     if running:
-        raise Occupied
+        raise ProjectorBusy
 
 
 def ended(
-    held: Held, cursor: Cursor, applied: int, skipped: Iterable[UUID], actor: str, reason: str | None
-) -> Steps[Ended]:
+    held: PositionLease, cursor: Cursor, applied: int, skipped: Iterable[UUID], actor: str, reason: str | None
+) -> Steps[RebuildResult]:
     """Makes done what the rebuild applied, waiting and dead, and ends it; the last step of its transaction.
 
     Deliveries of the messages that it skipped stay as they are.
@@ -247,11 +247,11 @@ def ended(
     if not (yield Query("end_rebuild", {**_fenced(held), "applied": applied})):
         raise RebuildLost(held.name)
     yield _released(held)
-    return Ended(int(done), len(dead))
+    return RebuildResult(int(done), len(dead))
 
 
 @operation
-def stop_rebuild(held: Held, applied: int, error: str) -> Steps[None]:
+def stop_rebuild(held: PositionLease, applied: int, error: str) -> Steps[None]:
     """Notes why a rebuild ended before its time; another may begin at once."""
     yield Query("stop_rebuild", {**_fenced(held), "applied": applied, "error": error})
     yield _released(held)
@@ -265,15 +265,15 @@ def set_aside(consumer: str, messages: Iterable[UUID]) -> Steps[frozenset[UUID]]
     return frozenset(ids[as_uuid(row[0])] for row in rows)
 
 
-def _fenced(held: Held) -> dict[str, object]:
+def _fenced(held: PositionLease) -> dict[str, object]:
     return {"name": held.name, "fence": held.fence}
 
 
-def _released(held: Held) -> Query:
+def _released(held: PositionLease) -> Query:
     return Query("release_position", {"kind": held.kind.value, "owner": held.owner, **_fenced(held)})
 
 
-def _cursor(held: Held) -> Steps[tuple[Cursor, int]]:
+def _cursor(held: PositionLease) -> Steps[tuple[Cursor, int]]:
     for cursor, passed in (yield Query("rebuild_cursor", _fenced(held))):
         return Cursor.parse(str(cursor)), int(passed)
     raise RebuildLost(held.name)

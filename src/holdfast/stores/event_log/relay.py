@@ -8,14 +8,14 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import Message
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.event_log.log import Cursor
-from holdfast.stores.event_log.position import Held, Reader, moved, positions
+from holdfast.stores.event_log.position import PositionLease, Reader, moved, positions
 from holdfast.stores.messages.publish import insert_absent
 from holdfast.stores.operation import Query, Steps, operation
 
 
 @operation
 def mark_relayed(
-    held: Held,
+    held: PositionLease,
     cursor: Cursor,
     lease: timedelta,
     *,

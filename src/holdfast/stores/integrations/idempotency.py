@@ -23,7 +23,7 @@ _FAILED_FROM = 400
 Headers = tuple[tuple[str, str], ...]
 
 
-class Progress(StrEnum):
+class KeyStatus(StrEnum):
     """How far a request came."""
 
     STARTED = "started"
@@ -32,7 +32,7 @@ class Progress(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Reservation:
     """A key in the hands of one request."""
 
     scope: str
@@ -52,28 +52,28 @@ class StoredResponse:
     body: bytes | None = b""
 
     @property
-    def progress(self) -> Progress:
-        return Progress.FAILED if self.status >= _FAILED_FROM else Progress.COMPLETED
+    def progress(self) -> KeyStatus:
+        return KeyStatus.FAILED if self.status >= _FAILED_FROM else KeyStatus.COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredRecord:
     """What a key's record says. `lapsed` is a started one whose lease ran out."""
 
     owner: str
     request_hash: str
-    progress: Progress
+    progress: KeyStatus
     lapsed: bool
     response: StoredResponse | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class KeyRecord:
     """A key's record as operators see it; without the answer's headers and body."""
 
     scope: str
     key: str
-    status: Progress
+    status: KeyStatus
     method: str
     path: str
     request_hash: str
@@ -87,7 +87,7 @@ class Record:
     lapsed: bool
 
 
-class Mark(NamedTuple):
+class RecordCursor(NamedTuple):
     """Where a page of records ended."""
 
     expires_at: datetime
@@ -96,7 +96,9 @@ class Mark(NamedTuple):
 
 
 @operation(single=True)
-def reserve(held: Held, lease: timedelta, keep: timedelta, *, any_request: bool = False) -> Steps[Found | None]:
+def reserve(
+    held: Reservation, lease: timedelta, keep: timedelta, *, any_request: bool = False
+) -> Steps[StoredRecord | None]:
     """Reserves a key that is new or expired, or whose owner failed or let its lease run out; the record as it is now.
 
     After a failure the key stays with its request: another one gets it only with `any_request`.
@@ -107,20 +109,20 @@ def reserve(held: Held, lease: timedelta, keep: timedelta, *, any_request: bool 
 
 
 @operation(reads=True)
-def look(scope: str, key: str) -> Steps[Found | None]:
+def read_record(scope: str, key: str) -> Steps[StoredRecord | None]:
     """The record of a key."""
-    rows = yield Query("look_at_request", {"scope": scope, "key": key})
+    rows = yield Query("read_request", {"scope": scope, "key": key})
     return _found(rows[0]) if rows else None
 
 
 @operation(single=True)
-def finish(held: Held, response: StoredResponse) -> Steps[bool]:
+def store_response(held: Reservation, response: StoredResponse) -> Steps[bool]:
     """Stores the answer; false when the reservation is lost, and nothing changed."""
     return bool((yield Query("finish_request", {**_fence(held), **_answer(response)})))
 
 
 @operation
-def complete(held: Held, response: StoredResponse, idle_timeout: timedelta) -> Steps[None]:
+def complete(held: Reservation, response: StoredResponse, idle_timeout: timedelta) -> Steps[None]:
     """Stores the answer in the caller's transaction.
 
     When the reservation is lost the database raises and undoes the whole transaction.
@@ -130,7 +132,7 @@ def complete(held: Held, response: StoredResponse, idle_timeout: timedelta) -> S
 
 
 @operation(single=True)
-def release(held: Held, *, any_request: bool = False) -> Steps[bool]:
+def release(held: Reservation, *, any_request: bool = False) -> Steps[bool]:
     """Lets the same request try again under a key that was not completed, or with `any_request` any other one too.
 
     False when there is nothing left to let go of.
@@ -139,7 +141,7 @@ def release(held: Held, *, any_request: bool = False) -> Steps[bool]:
 
 
 @operation
-def renew(held: Sequence[Held], lease: timedelta) -> Steps[frozenset[str]]:
+def renew(held: Sequence[Reservation], lease: timedelta) -> Steps[frozenset[str]]:
     """Prolongs the leases of requests under way; returns the owners that still hold theirs."""
     batch = {"held": columns(("scope", "key", "owner"), [(one.scope, one.key, one.owner) for one in held])}
     return frozenset(str(row[0]) for row in (yield Query("renew_requests", {"lease": lease}, batch)))
@@ -150,10 +152,10 @@ def records(
     *,
     scope: str | None = None,
     key: str | None = None,
-    status: Progress | None = None,
+    status: KeyStatus | None = None,
     limit: int = 50,
-    before: Record | Mark | None = None,
-) -> Steps[list[Record]]:
+    before: KeyRecord | RecordCursor | None = None,
+) -> Steps[list[KeyRecord]]:
     """A page of records, newest first; pass the last one as `before` for the next."""
     given = {"scope": scope, "key": key, "status": status and status.value}
     values: dict[str, object] = {name: value for name, value in given.items() if value is not None}
@@ -165,17 +167,17 @@ def records(
 
 
 @operation
-def release_record(scope: str, key: str, actor: str, reason: str | None, *, force: bool = False) -> Steps[Progress]:
+def release_record(scope: str, key: str, actor: str, reason: str | None, *, force: bool = False) -> Steps[KeyStatus]:
     """Lets a key be used anew, audited; returns the state it was in.
 
     A request that holds it can no longer complete. A completed key is `Refused` unless `force`: its effect is done,
     and the next request would apply it again.
     """
-    rows = yield Query("look_at_request", {"scope": scope, "key": key})
+    rows = yield Query("read_request", {"scope": scope, "key": key})
     if not rows:
         raise NotFound("idempotency key", key, f"it may have expired, or belong to another scope than {scope!r}")
     found = _found(rows[0])
-    if found.progress is not Progress.STARTED and not force:
+    if found.progress is not KeyStatus.STARTED and not force:
         raise Refused(
             "release", f"idempotency key {key!r}", found.progress.value, "add force to let its effect happen again"
         )
@@ -201,11 +203,11 @@ def expired_requests() -> Steps[int]:
     return int(rows[0][0])
 
 
-def _fence(held: Held) -> dict[str, object]:
+def _fence(held: Reservation) -> dict[str, object]:
     return {"scope": held.scope, "key": held.key, "owner": held.owner}
 
 
-def _values(held: Held) -> dict[str, object]:
+def _values(held: Reservation) -> dict[str, object]:
     return {**_fence(held), "request_hash": held.request_hash, "method": held.method, "path": held.path}
 
 
@@ -218,22 +220,22 @@ def _answer(response: StoredResponse) -> dict[str, object]:
     }
 
 
-def _found(row: Row) -> Found:
+def _found(row: Row) -> StoredRecord:
     owner, request_hash, progress, lapsed, status, headers, body = row
-    progress = Progress(progress)
+    progress = KeyStatus(progress)
     response = None
     if status is not None:
         pairs = tuple((name, value) for name, value in orjson.loads(headers or "[]"))
         response = StoredResponse(status, pairs, None if body is None else bytes(body))
-    return Found(owner, request_hash, progress, progress is Progress.STARTED and bool(lapsed), response)
+    return StoredRecord(owner, request_hash, progress, progress is KeyStatus.STARTED and bool(lapsed), response)
 
 
-def _record(row: Row) -> Record:
+def _record(row: Row) -> KeyRecord:
     scope, key, request_hash, owner, status, method, path, reserved, lease, completed, expires, code, size, now = row
-    return Record(
+    return KeyRecord(
         scope=scope,
         key=key,
-        status=Progress(status),
+        status=KeyStatus(status),
         method=method,
         path=path,
         request_hash=request_hash,
@@ -244,5 +246,5 @@ def _record(row: Row) -> Record:
         expires_at=aware_time(expires),
         response_status=code,
         response_bytes=size,
-        lapsed=status == Progress.STARTED and aware_time(lease) < aware_time(now),
+        lapsed=status == KeyStatus.STARTED and aware_time(lease) < aware_time(now),
     )

@@ -11,7 +11,13 @@ from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.core.text import sanitise
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import aware_time, optional_time
-from holdfast.stores.messages.registry import Declaration, Subscription, register, registry_epoch, save_subscriptions
+from holdfast.stores.messages.registry import (
+    Declaration,
+    EventSubscription,
+    register,
+    registry_epoch,
+    save_subscriptions,
+)
 from holdfast.stores.operation import Query, Row, Steps, operation
 
 _REASON = 2_000
@@ -66,7 +72,7 @@ def add_endpoint(endpoint: Endpoint, actor: str) -> Steps[None]:
             "to commit it on its own"
         )
     declaration = Declaration(endpoint.consumer, endpoint.queue, endpoint.priority, endpoint.retry)
-    subscriptions = [Subscription(pattern, endpoint.consumer, from_start=False) for pattern in endpoint.events]
+    subscriptions = [EventSubscription(pattern, endpoint.consumer, from_start=False) for pattern in endpoint.events]
     yield from register([declaration], subscriptions, 0).start()
     (secret,) = endpoint.secrets
     yield Query(
@@ -126,7 +132,7 @@ def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
     epoch = yield from registry_epoch()
     # Made anew: one that only came back would catch up on everything that was published while it was disabled.
     yield Query("forget_subscriptions", {"consumer": consumer})
-    again = [Subscription(pattern, consumer, from_start=False) for pattern in _texts(events)]
+    again = [EventSubscription(pattern, consumer, from_start=False) for pattern in _texts(events)]
     yield save_subscriptions(again, epoch + 1)
     yield Query("resume_consumer", {"name": consumer})
     yield audited(actor, "enable", "webhook", id, reason)

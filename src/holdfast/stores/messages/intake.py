@@ -17,14 +17,14 @@ from holdfast.stores.operation import Query, Steps, operation
 _BATCH = 1000
 
 
-class Known(NamedTuple):
+class KnownRecord(NamedTuple):
     """What the store knows of a record: whether its consumer has had it, and the message it is, if it is stored."""
 
     taken: bool
     message_id: UUID | None
 
 
-class Readiness(NamedTuple):
+class IntakeReadiness(NamedTuple):
     """Whether a consumer is to be left alone just now, and how much of its work waits, counted up to a limit."""
 
     held: bool
@@ -96,7 +96,7 @@ def forget_handled(consumers: Sequence[str], older_than: timedelta) -> Steps[boo
 
 
 @operation(reads=True)
-def look_up(consumer: str, message: NewMessage) -> Steps[Known]:
+def look_up(consumer: str, message: NewMessage) -> Steps[KnownRecord]:
     """Whether the consumer has handled this key in a transaction of its own, or has a delivery of it.
 
     `KeyConflict` when a message of other content is stored under the key.
@@ -105,17 +105,17 @@ def look_up(consumer: str, message: NewMessage) -> Steps[Known]:
     handled = yield Query("was_handled", {"consumer": consumer, **asked})
     stored = yield from find_first([message])
     if not stored:
-        return Known(bool(handled), None)
+        return KnownRecord(bool(handled), None)
     message_id = stored[message.id].id
-    delivered = yield Query("ownership", {"ids": [delivery_id(message_id, consumer)]})
-    return Known(bool(handled or delivered), message_id)
+    delivered = yield Query("claim_states", {"ids": [delivery_id(message_id, consumer)]})
+    return KnownRecord(bool(handled or delivered), message_id)
 
 
 @operation(reads=True)
-def readiness(consumer: str, queue: str, limit: int) -> Steps[Readiness]:
+def readiness(consumer: str, queue: str, limit: int) -> Steps[IntakeReadiness]:
     """Whether the consumer or its queue is paused or blocked, and how many of its deliveries wait, up to `limit`."""
     ((held, backlog),) = yield Query("readiness", {"consumer": consumer, "queue": queue}, limit=limit)
-    return Readiness(bool(held), int(backlog))
+    return IntakeReadiness(bool(held), int(backlog))
 
 
 @operation(single=True)

@@ -43,11 +43,11 @@ _DELIVERY = (
 _FANNED_OUT = _DELIVERY[:6]
 _ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
 
-TAKE_LOCK = Query("lock_registry")
+LOCK_REGISTRY = Query("lock_registry")
 """On SQLite the first write of a transaction, or what stands for it: where it learns that it may not write."""
 
 
-class Target(NamedTuple):
+class Subscriber(NamedTuple):
     """Where a subscription sends an event."""
 
     consumer: str
@@ -62,14 +62,14 @@ class Subscriptions:
     """Who gets which events, as of one epoch. A list with an epoch holds every subscription up to it."""
 
     epoch: int
-    targets: Mapping[str, tuple[Target, ...]]
-    _known: dict[str, tuple[Target, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    targets: Mapping[str, tuple[Subscriber, ...]]
+    _known: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def targets_of(self, type: str) -> tuple[Target, ...]:
+    def targets_of(self, type: str) -> tuple[Subscriber, ...]:
         """Everyone who gets events of this type, once each however many patterns match."""
         known = self._known.get(type)
         if known is None:
-            found: dict[str, Target] = {}
+            found: dict[str, Subscriber] = {}
             for pattern in candidates(type):
                 for target in self.targets.get(pattern, ()):
                     found.setdefault(target.consumer, target)
@@ -87,16 +87,16 @@ class Subscriptions:
 class Fanout:
     """A producer's copy of the subscriptions; replaced whole when a publish finds that it is old.
 
-    `unsure` are consumers that this process subscribed in a caller's transaction, which may still roll back: a list
+    `uncommitted` are consumers that this process subscribed in a caller's transaction, which may still roll back: a list
     that names one of them is used where it was read, and is not remembered.
     """
 
     current: Subscriptions | None = field(default=None)
-    unsure: set[str] = field(default_factory=set)
+    uncommitted: set[str] = field(default_factory=set)
 
     def remember(self, found: Subscriptions) -> Subscriptions:
         """Keeps a list for the publishes that follow, if it is sure to last."""
-        if not self.unsure or not found.names(self.unsure):
+        if not self.uncommitted or not found.names(self.uncommitted):
             self.current = found
         return found
 
@@ -108,13 +108,13 @@ class Published(NamedTuple):
     created: bool
 
 
-class Unmade(NamedTuple):
+class LazyMessages(NamedTuple):
     """Events without a key, that happen now, which are made while they are streamed in: the server need not wait."""
 
     make: Callable[[], Iterator[NewMessage]]
 
 
-Messages = Sequence[NewMessage] | Unmade
+Messages = Sequence[NewMessage] | LazyMessages
 _Override = tuple[int | None, str | None]
 
 
@@ -130,13 +130,13 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
     subscriptions = fanout.current
     if subscriptions is None:
         subscriptions = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
-    if isinstance(messages, Unmade):
+    if isinstance(messages, LazyMessages):
         made: list[NewMessage] = []
         newest = yield from _stream(_noted(messages.make(), made), made, subscriptions)
-        yield from _put_right(made, subscriptions, newest, fanout)
+        yield from _reconcile_fanout(made, subscriptions, newest, fanout)
         return [Published(m.id, True) for m in made]
     newest = subscriptions.epoch
-    if (alone := _alone(messages, subscriptions)) and (published := (yield from _publish_alone(alone))):
+    if (alone := _single(messages, subscriptions)) and (published := (yield from _publish_single(alone))):
         return published
     plain = [m for m in messages if m.key is None and not _unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.key_scope or m.source, m.key))
@@ -160,43 +160,45 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
                 stored.update((yield from find_first(late)))
     for message in sorted(filter(_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
-    yield from _put_right([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
+    yield from _reconcile_fanout([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
     return [stored[m.id] for m in messages]
 
 
-def publish_alone(messages: Messages, fanout: Fanout) -> Operation[list[Published] | None] | None:
+def publish_single(messages: Messages, fanout: Fanout) -> Operation[list[Published] | None] | None:
     """`publish` for one message that goes to one consumer, as one statement, which needs no transaction around it.
 
     None when these are not that. Its answer is none when the list of subscriptions was old; then nothing was stored.
     """
-    if isinstance(messages, Unmade) or fanout.current is None:
+    if isinstance(messages, LazyMessages) or fanout.current is None:
         return None
-    alone = _alone(messages, fanout.current)
-    return None if alone is None else Operation(lambda: _publish_alone(alone), single=True)
+    alone = _single(messages, fanout.current)
+    return None if alone is None else Operation(lambda: _publish_single(alone), single=True)
 
 
 @operation
-def write_first() -> Steps[None]:
+def take_write_lock() -> Steps[None]:
     """SQLite: takes the write lock in the caller's transaction before anything is read there.
 
     A transaction that reads first is refused at its first write if another connection wrote meanwhile or is writing.
     """
-    yield TAKE_LOCK
+    yield LOCK_REGISTRY
 
 
 def read_subscriptions(rows: Rows) -> Subscriptions:
     """The rows of `subscriptions` as a list to fan out from."""
-    targets: dict[str, list[Target]] = {}
+    targets: dict[str, list[Subscriber]] = {}
     epoch = 0
     for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
         epoch = max(epoch, row_epoch)
         if active:
-            target = Target(str(consumer), str(queue), priority, generation, tenant)
+            target = Subscriber(str(consumer), str(queue), priority, generation, tenant)
             targets.setdefault(str(pattern), []).append(target)
     return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
 
 
-def _put_right(created: Sequence[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout) -> Steps[None]:
+def _reconcile_fanout(
+    created: Sequence[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout
+) -> Steps[None]:
     """Mends what was written from a list that had become old.
 
     Nobody has seen it yet: it is mended in the same transaction, or else work for a queue that is served no more, or a
@@ -218,7 +220,7 @@ def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object,
     return Query("insert_deliveries", batches={"deliveries": columns(_ABSENT, batch)})
 
 
-def _alone(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
+def _single(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
     """What stores one message without a key and its only delivery; none when there is more, or less, to store."""
     if len(messages) != 1 or messages[0].key is not None or _unique(messages[0]):
         return None
@@ -229,7 +231,7 @@ def _alone(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Quer
     return Query("publish_one", dict(zip((*_MESSAGE, *_DELIVERY), values, strict=True)))
 
 
-def _publish_alone(alone: Query) -> Steps[list[Published] | None]:
+def _publish_single(alone: Query) -> Steps[list[Published] | None]:
     ((newest,),) = yield alone
     known: Any = alone.values["sub_epoch"]
     return None if newest > known else [Published(as_uuid(alone.values["id"]), True)]

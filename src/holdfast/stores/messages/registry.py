@@ -40,7 +40,7 @@ class Declaration:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class EventSubscription:
     """A consumer's wish for all events that match a pattern, from the first one stored or from now on."""
 
     pattern: str
@@ -73,7 +73,7 @@ class Consumer:
 @operation
 def register(
     declarations: Sequence[Declaration],
-    subscriptions: Sequence[Subscription],
+    subscriptions: Sequence[EventSubscription],
     generation: int,
     secret: Collection[Redaction] = (),
 ) -> Steps[bool]:
@@ -99,7 +99,7 @@ def register(
     return bool(changed or added)
 
 
-def save_subscriptions(subscriptions: Sequence[Subscription], epoch: int) -> Query:
+def save_subscriptions(subscriptions: Sequence[EventSubscription], epoch: int) -> Query:
     """Activates subscriptions under the registry's lock."""
     rows = ((one.pattern, one.consumer, one.from_start) for one in subscriptions)
     return Query("save_subscriptions", {"epoch": epoch}, {"subscriptions": columns(_SUBSCRIBED, rows)})
@@ -164,11 +164,11 @@ def _registry() -> Steps[tuple[dict[str, Consumer], set[tuple[str, str]], int]]:
 
 def _differences(
     declarations: Sequence[Declaration],
-    subscriptions: Sequence[Subscription],
+    subscriptions: Sequence[EventSubscription],
     known: dict[str, Consumer],
     active: set[tuple[str, str]],
     epoch: int,
-) -> tuple[list[Declaration], list[Subscription]] | None:
+) -> tuple[list[Declaration], list[EventSubscription]] | None:
     # Each once: one statement cannot write a row twice.
     changed = {d.name: d for d in declarations if d.name not in known or known[d.name].declaration != d}
     added = {(s.pattern, s.consumer): s for s in subscriptions if (s.pattern, s.consumer) not in active}

@@ -9,7 +9,7 @@ import psycopg
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.pool import AsyncPool, Pool
-from holdfast.stores.postgres.watchdog import Patience
+from holdfast.stores.postgres.watchdog import ResponseWatchdog
 
 # In a transaction of its own: inside the publisher's it would take a global lock at commit. And not worth waiting for
 # the disk: with the server the listeners are gone too, and look when they are back.
@@ -18,10 +18,10 @@ _EVERY = 0.01
 _LAST = 5.0
 
 
-class Hints:
+class Notifier:
     """Sends hints to one channel. Best effort: whoever misses one finds the work by polling."""
 
-    def __init__(self, channel: str, pool: Pool, async_pool: AsyncPool, patience: Patience) -> None:
+    def __init__(self, channel: str, pool: Pool, async_pool: AsyncPool, patience: ResponseWatchdog) -> None:
         self._channel, self._pool, self._async_pool, self._patience = channel, pool, async_pool, patience
         self._at = float("-inf")
         self._sending = self._again = False

@@ -16,7 +16,7 @@ from holdfast.core.errors import StoreUnavailable
 C = TypeVar("C", bound="psycopg.BaseConnection[Any]")
 
 
-class _Shelf(Generic[C]):
+class _IdleConnections(Generic[C]):
     """Idle connections, newest first. One that the server has closed meanwhile is never handed out."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Pool:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._slots = threading.BoundedSemaphore(self._size)
-        self._shelf: _Shelf[psycopg.Connection] = _Shelf()
+        self._shelf: _IdleConnections[psycopg.Connection] = _IdleConnections()
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection]:
@@ -91,7 +91,7 @@ class Pool:
         """Closes what is idle now, and what is in use when it comes back; a later caller gets a new connection."""
         if self._process == os.getpid():
             self._shelf.close()
-            self._shelf = _Shelf()
+            self._shelf = _IdleConnections()
 
 
 class AsyncPool:
@@ -103,7 +103,7 @@ class AsyncPool:
         self._connect, self._size, self._timeout, self._name = connect, size, timeout, name
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = os.getpid()
-        self._shelf: _Shelf[psycopg.AsyncConnection] = _Shelf()
+        self._shelf: _IdleConnections[psycopg.AsyncConnection] = _IdleConnections()
         self._slots = asyncio.Semaphore(size)
 
     @contextlib.asynccontextmanager
@@ -134,7 +134,7 @@ class AsyncPool:
         """As `Pool.close`; needs no loop."""
         if self._process == os.getpid():
             self._shelf.close()
-            self._shelf = _Shelf()
+            self._shelf = _IdleConnections()
 
     def _settle_in(self) -> None:
         loop = asyncio.get_running_loop()
@@ -145,7 +145,7 @@ class AsyncPool:
         else:
             self._shelf.close()
         self._process, self._loop = os.getpid(), loop
-        self._shelf, self._slots = _Shelf(), asyncio.Semaphore(self._size)
+        self._shelf, self._slots = _IdleConnections(), asyncio.Semaphore(self._size)
 
 
 def _sound(connection: "psycopg.BaseConnection[Any]") -> bool:

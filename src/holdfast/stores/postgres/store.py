@@ -33,10 +33,10 @@ from holdfast.stores.connections.connection import (
 from holdfast.stores.migration import Migration, SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.dialect import PostgresDialect
-from holdfast.stores.postgres.notifier import Hints
+from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.pool import AsyncPool, Pool
 from holdfast.stores.postgres.verification import Verification
-from holdfast.stores.postgres.watchdog import Line, Patience
+from holdfast.stores.postgres.watchdog import CancellableConnection, ResponseWatchdog
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ _CONNECT = 5.0
 _LISTEN_CHECK = 10.0
 _MIGRATION = 3600.0
 """Seconds: to connect, between two checks of an idle listener, and for one migration, which may rewrite a large table."""
-_PATIENCE = {
+_TCP_TIMEOUTS = {
     "tcp_user_timeout": 15000,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
@@ -67,7 +67,7 @@ HOT_SESSION = (
 )
 _ISOLATION = psycopg.IsolationLevel.READ_COMMITTED
 # A replay can meet a job that was published under its unique key meanwhile; looking again tells.
-_AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
+_RETRYABLE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
 # Limits that people set for a role or a database can end any statement, also at start-up.
 _TIME_LIMITS = (
     psycopg.errors.LockNotAvailable,
@@ -96,31 +96,31 @@ class PostgresStore:
         given = _read(dsn)
         self.name = _shown(given)
         self._connect_seconds = min(_CONNECT, patience.total_seconds())
-        timeouts = {"connect_timeout": max(2, round(self._connect_seconds)), **_PATIENCE}
+        timeouts = {"connect_timeout": max(2, round(self._connect_seconds)), **_TCP_TIMEOUTS}
         settings: dict[str, Any] = {"application_name": application_name, **timeouts, **given}
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
         self.pooled = False
         """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
-        self._patience = Patience(patience.total_seconds())
+        self._patience = ResponseWatchdog(patience.total_seconds())
         self._pool = Pool(self._connect, pool_size, timeout.total_seconds(), self.name)
         self._async_pool, self._hot_pool = (
             AsyncPool(connect, pool_size, timeout.total_seconds(), self.name)
             for connect in (self._connect_async, self._connect_hot)
         )
         self.verification = Verification(self)
-        self._hints = Hints(self.channel, self._pool, self._async_pool, self._patience)
+        self._hints = Notifier(self.channel, self._pool, self._async_pool, self._patience)
 
     def within(self, patience: timedelta) -> "PostgresStore":
         hurried = copy.copy(self)
-        hurried._patience = Patience(min(patience.total_seconds(), self._patience.seconds))
+        hurried._patience = ResponseWatchdog(min(patience.total_seconds(), self._patience.seconds))
         return hurried
 
     async def run(self, operation: Operation[T]) -> T:
         pool = self._hot_pool if operation.hot else self._async_pool
         for tries_left in reversed(range(_TRIES)):
             try:
-                with self._translated(), _heeding_cancellation():
+                with self._translated(), _preserve_cancellation():
                     async with pool.connection() as connection:
                         with self._patience.watch(connection) as answered:
                             conn = AsyncPsycopg(connection, answered)
@@ -128,7 +128,7 @@ class PostgresStore:
                                 return await run_on_async(operation, self.dialect, conn)
                             async with connection.transaction():
                                 return await run_on_async(operation, self.dialect, conn)
-            except _AGAIN:
+            except _RETRYABLE:
                 if not tries_left:
                     raise
                 await asyncio.sleep(_pause(tries_left))
@@ -147,7 +147,7 @@ class PostgresStore:
                         return run_on(operation, self.dialect, conn)
                     with connection.transaction():
                         return run_on(operation, self.dialect, conn)
-            except _AGAIN:
+            except _RETRYABLE:
                 if not tries_left:
                     raise
                 time.sleep(_pause(tries_left))
@@ -178,7 +178,7 @@ class PostgresStore:
         pause = 0.1
         while True:
             try:
-                with _heeding_cancellation():
+                with _preserve_cancellation():
                     async with await self._open_async(f'listen "{self.channel}"') as connection:
                         if self.pooled:
                             # LISTEN belongs to a session, and a pooler lends one only for a transaction.
@@ -273,7 +273,7 @@ class PostgresStore:
 
     async def _open_async(self, session: str) -> psycopg.AsyncConnection:
         """A new connection that has answered, prepared with the session's statement (not behind a pooler)."""
-        connection = await Line.connect(self.conninfo, autocommit=True)
+        connection = await CancellableConnection.connect(self.conninfo, autocommit=True)
         try:
             with self._patience.watch(connection, self._connect_seconds) as answered:
                 cursor = await connection.execute("select pg_backend_pid()")
@@ -315,7 +315,7 @@ class PostgresStore:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except _AGAIN:
+        except _RETRYABLE:
             raise
         except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
             raise SchemaMismatch(self.dialect.schema, None, newest(_MIGRATIONS)) from error
@@ -328,7 +328,7 @@ class PostgresStore:
 
 
 @contextlib.contextmanager
-def _heeding_cancellation() -> Iterator[None]:
+def _preserve_cancellation() -> Iterator[None]:
     """A cancelled caller is told so. The driver asks the server to stop first, and may only tell how that failed."""
     task = asyncio.current_task()
     assert task is not None

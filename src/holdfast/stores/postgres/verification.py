@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 from holdfast.core.errors import WrongDatabase
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
-from holdfast.stores.connections.identity import Verified, database_identity
+from holdfast.stores.connections.identity import VerifiedConnections, database_identity
 from holdfast.stores.operation import Operation, Row
 from holdfast.stores.postgres.dialect import PostgresDialect
 
@@ -33,7 +33,7 @@ class Verification:
     def __init__(self, store: _Own) -> None:
         self._store = store
         self._own: _Identity | None = None
-        self.verified = Verified()
+        self.verified = VerifiedConnections()
 
     async def verify(self, conn: AsyncConnection) -> None:
         if conn.physical in self.verified:

@@ -16,24 +16,24 @@ from typing import Any
 
 import psycopg
 
-_LAST_WORD = 0.5
-_AGAIN = 0.1
+_CANCEL_SECONDS = 0.5
+_REPEAT_SECONDS = 0.1
 
 
-class Line(psycopg.AsyncConnection):
+class CancellableConnection(psycopg.AsyncConnection):
     """A connection whose cancelled caller gets control back within about a second, even if the server is silent."""
 
     _shutdown: asyncio.TimerHandle | None = None
 
-    async def cancel_safe(self, *, timeout: float = _LAST_WORD) -> None:  # noqa: ASYNC109
+    async def cancel_safe(self, *, timeout: float = _CANCEL_SECONDS) -> None:  # noqa: ASYNC109
         """Requests cancellation of the running statement; shuts the connection down if the server does not react."""
         try:
-            await super().cancel_safe(timeout=min(timeout, _LAST_WORD))
+            await super().cancel_safe(timeout=min(timeout, _CANCEL_SECONDS))
         except (OSError, psycopg.Error):
-            _shut_down(self)
+            _shutdown_socket(self)
         else:
             # The request travels on a connection of its own: that it arrived does not mean that an answer arrives here.
-            self._shutdown = asyncio.get_running_loop().call_later(_LAST_WORD, _shut_down, self)
+            self._shutdown = asyncio.get_running_loop().call_later(_CANCEL_SECONDS, _shutdown_socket, self)
 
     async def wait(self, *args: Any, **options: Any) -> Any:
         """Waits for the driver's next step; a shutdown that was scheduled meanwhile is for this wait alone."""
@@ -45,7 +45,7 @@ class Line(psycopg.AsyncConnection):
                 self._shutdown = None
 
 
-class Patience:
+class ResponseWatchdog:
     """Shuts connections down whose answer is overdue, from a thread that ends when nothing is watched."""
 
     def __init__(self, seconds: float) -> None:
@@ -93,14 +93,14 @@ class Patience:
                 now = time.monotonic()
                 for connection, due in self._due.items():
                     if due <= now:
-                        _shut_down(connection)
+                        _shutdown_socket(connection)
                 # Shutting down is repeated until the caller has noticed: it costs nothing and needs no second state.
-                self._next_look = max(min(self._due.values()), now + _AGAIN)
+                self._next_look = max(min(self._due.values()), now + _REPEAT_SECONDS)
                 self._changed.wait(self._next_look - now)
             self._next_look, self._thread = float("inf"), None
 
 
-def _shut_down(connection: "psycopg.BaseConnection[Any]") -> None:
+def _shutdown_socket(connection: "psycopg.BaseConnection[Any]") -> None:
     # The driver's own handle stays open, so that it notices by itself.
     with (
         contextlib.suppress(OSError, psycopg.Error),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from holdfast.core.bounded_count import NONE, Tally, total
+from holdfast.core.bounded_count import NONE, BoundedCount, total
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.queries.query import Count, FailureGroup, page_size
@@ -39,7 +39,7 @@ class DeadLetterCounts:
     """
 
     now: datetime
-    groups: Mapping[Kind, tuple[Tally, Row]]
+    groups: Mapping[Kind, tuple[BoundedCount, Row]]
     died: Mapping[datetime, int]
 
 
@@ -58,13 +58,13 @@ def dead_letter_counts() -> Steps[DeadLetterCounts | None]:
         return None
     minutes = minutes_until(aware_time(now))
     edges = {"lows": [_FIRST, *minutes], "highs": [*minutes, _LAST]}
-    groups: dict[Kind, tuple[Tally, Row]] = {}
+    groups: dict[Kind, tuple[BoundedCount, Row]] = {}
     died: Counter[datetime] = Counter()
     rows = (yield _asked("failure_minutes", "kinds", _KIND, dict(enumerate(kinds)), edges)) if kinds else ()
     for n, low, size, first in rows:
         before, (earliest,) = groups.get(kinds[n], (NONE, (None,)))
         firsts = [at for at in (earliest, first) if at is not None]
-        groups[kinds[n]] = before + Tally(size), (min(firsts, default=None),)
+        groups[kinds[n]] = before + BoundedCount(size), (min(firsts, default=None),)
         died[aware_time(low)] += size
     return DeadLetterCounts(aware_time(now), groups, {minute: died[minute] for minute in minutes if died[minute]})
 
@@ -87,11 +87,13 @@ def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Step
     found = []
     for row in heads:
         queue, consumer, state, size, *_ = row
-        found.append(_count(row, sizes[state, queue, consumer] if size is None else Tally(size, capped)))
+        found.append(_count(row, sizes[state, queue, consumer] if size is None else BoundedCount(size, capped)))
     return [one for one in found if one.count]
 
 
-def _known_sizes(lanes: Sequence[tuple[str, str, str]], dead: DeadLetterCounts) -> dict[tuple[str, str, str], Tally]:
+def _known_sizes(
+    lanes: Sequence[tuple[str, str, str]], dead: DeadLetterCounts
+) -> dict[tuple[str, str, str], BoundedCount]:
     """Sizes of the lanes of dead letters whose consumer has no other one."""
     failed = [lane for lane in lanes if lane[0] == "failed"]
     queues = Counter(consumer for _, _, consumer in failed)
@@ -144,7 +146,7 @@ def _failure_kinds() -> Steps[list[Kind]]:
     return kinds
 
 
-def _examples(sizes: Mapping[Kind, tuple[Tally, Row]]) -> Steps[list[FailureGroup]]:
+def _examples(sizes: Mapping[Kind, tuple[BoundedCount, Row]]) -> Steps[list[FailureGroup]]:
     """The groups of these sizes, each with its newest dead letter."""
     rows = yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(sizes)), {})
     examples = {row[0]: row for row in rows}
@@ -152,7 +154,7 @@ def _examples(sizes: Mapping[Kind, tuple[Tally, Row]]) -> Steps[list[FailureGrou
 
 
 @operation(reads=True)
-def group_size(consumer: str, group: str) -> Steps[Tally]:
+def group_size(consumer: str, group: str) -> Steps[BoundedCount]:
     """How many dead letters of a consumer failed alike."""
     ((size, _),) = yield from _sizes("failure_sizes", "kinds", _KIND, [(group, consumer)], _FEW)
     return size
@@ -164,19 +166,19 @@ _KIND = ("n", "fingerprint", "consumer")
 
 def _sizes(
     name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]], bound: int
-) -> Steps[list[tuple[Tally, Row]]]:
+) -> Steps[list[tuple[BoundedCount, Row]]]:
     """How many of each there are, with what else the statement returns.
 
     Small ones are counted first. The large ones share the budget; what those that fit leave over goes to the rest.
     """
     every = dict(enumerate(items))
-    found: dict[int, tuple[Tally, Row]] = {}
+    found: dict[int, tuple[BoundedCount, Row]] = {}
     unfinished = every
     for _ in range(1 + _ROUNDS):
         if not unfinished:
             break
         rows = yield _asked(name, batch, names, unfinished, {"bound": bound})
-        found |= {n: (Tally(size, size >= bound), rest) for n, size, *rest in rows}
+        found |= {n: (BoundedCount(size, size >= bound), rest) for n, size, *rest in rows}
         unfinished = {n: every[n] for n in unfinished if found[n][0].or_more}
         left = BUDGET - sum(size for size, _ in found.values() if not size.or_more)
         share = left // max(1, len(unfinished))
@@ -193,12 +195,12 @@ def _asked(
     return Query(name, values, batches={batch: columns(names, rows)})
 
 
-def _count(row: Row, size: Tally) -> Count:
+def _count(row: Row, size: BoundedCount) -> Count:
     queue, consumer, state, _, oldest, now = row
     return Count(queue, consumer, state, size, optional_time(oldest), aware_time(now))
 
 
-def _group(kind: Kind, counted: tuple[Tally, Row], example: Row) -> FailureGroup:
+def _group(kind: Kind, counted: tuple[BoundedCount, Row], example: Row) -> FailureGroup:
     size, (first,) = counted
     _, id, error_type, error, completed = example
     fingerprint, consumer = kind

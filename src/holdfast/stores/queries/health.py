@@ -26,7 +26,7 @@ class Overdue(NamedTuple):
     since: timedelta | None
 
 
-class Lag(NamedTuple):
+class SubscriptionLag(NamedTuple):
     """How many messages a subscription has yet to be given, counted up to a bound."""
 
     pattern: str
@@ -77,9 +77,9 @@ def at_history_bound(limit: int = 100) -> Steps[list[tuple[UUID, str]]]:
 
 
 @operation(reads=True)
-def subscription_lag(bound: int = 10_000) -> Steps[list[Lag]]:
+def subscription_lag(bound: int = 10_000) -> Steps[list[SubscriptionLag]]:
     """How far each subscription is behind, looking at `bound` messages at most."""
-    return [Lag(*row) for row in (yield Query("subscription_lag", limit=bound))]
+    return [SubscriptionLag(*row) for row in (yield Query("subscription_lag", limit=bound))]
 
 
 @operation(reads=True)

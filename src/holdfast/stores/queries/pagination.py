@@ -18,7 +18,15 @@ from holdfast.core.identity import uuid7
 from holdfast.core.message import Message
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, operation
-from holdfast.stores.queries.query import MAX_PAGE, Filter, Listed, conditions, page_size, read_listed, read_message
+from holdfast.stores.queries.query import (
+    MAX_PAGE,
+    DeliverySummary,
+    Filter,
+    conditions,
+    page_size,
+    read_message,
+    read_summary,
+)
 
 T = TypeVar("T")
 
@@ -42,7 +50,7 @@ class Slice(NamedTuple, Generic[T]):
 
 
 @operation(reads=True)
-def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[Listed]]:
+def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[DeliverySummary]]:
     """A page of deliveries, newest first; it looks back over a bounded stretch at most."""
     limit, before = page_size(limit), _begin(wanted, before)
     if wanted.statuses and set(wanted.statuses) <= _UNFINISHED and wanted.ids is None:
@@ -52,7 +60,7 @@ def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -
     base = _by_id(wanted)
     if base == wanted:
         return _full((yield from _deliveries(wanted, limit, before, None)), limit)
-    found: list[Listed] = []
+    found: list[DeliverySummary] = []
     stretches = 0
     counted = base != Filter() and wanted.type is None
     while stretches < _STRETCHES or (not found and counted):
@@ -111,10 +119,10 @@ def _unfinished(wanted: Filter) -> Steps[list[UUID]]:
     return [as_uuid(row[0]) for row in rows]
 
 
-def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> Steps[Slice[Listed]]:
+def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
     """A page of those with one of these ids."""
     left = sorted((id for id in ids if before is None or id < before), reverse=True)
-    found: list[Listed] = []
+    found: list[DeliverySummary] = []
     for at in range(0, len(left), MAX_PAGE):
         some = replace(wanted, ids=tuple(left[at : at + MAX_PAGE]))
         found += yield from _deliveries(some, limit - len(found), before, None)
@@ -147,7 +155,7 @@ def _by_id(wanted: Filter) -> Filter:
     return Filter()
 
 
-def _full(items: list[Listed], limit: int) -> Slice[Listed]:
+def _full(items: list[DeliverySummary], limit: int) -> Slice[DeliverySummary]:
     return Slice(items, items[-1].delivery.id if len(items) == limit else None)
 
 
@@ -166,7 +174,7 @@ def _far(
     return as_uuid(rows[0][0]) if rows else None
 
 
-def _deliveries(wanted: Filter, limit: int, before: UUID | None, lowest: UUID | None) -> Steps[list[Listed]]:
+def _deliveries(wanted: Filter, limit: int, before: UUID | None, lowest: UUID | None) -> Steps[list[DeliverySummary]]:
     where, values = conditions(wanted)
     if wanted.ids is None:
         # Delivery by delivery: a planner that knows how rare something is would look for it among all there is.
@@ -176,7 +184,7 @@ def _deliveries(wanted: Filter, limit: int, before: UUID | None, lowest: UUID | 
     if lowest is not None:
         where, values = (*where, "where_from"), {**values, "lowest": lowest}
     rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=limit)
-    return [read_listed(row) for row in rows]
+    return [read_summary(row) for row in rows]
 
 
 def _messages(

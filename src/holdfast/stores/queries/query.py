@@ -7,7 +7,7 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.bounded_count import Tally
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Delivery, Status, read_history
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_range
@@ -73,7 +73,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class DeliverySummary:
     """A delivery with what its message is."""
 
     delivery: Delivery
@@ -111,7 +111,7 @@ class FailureGroup:
     fingerprint: str | None
     consumer: str
     error_type: str | None
-    count: Tally
+    count: BoundedCount
     first_failed_at: datetime | None
     last_failed_at: datetime | None
     first_generation: int | None
@@ -128,27 +128,27 @@ class Count:
     queue: str
     consumer: str
     state: str
-    count: Tally
+    count: BoundedCount
     oldest_at: datetime | None
     now: datetime
 
 
 @operation(reads=True)
-def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[list[Listed]]:
+def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[list[DeliverySummary]]:
     """A page of deliveries, newest first; pass the last id as `before` for the next."""
     where, values = conditions(wanted)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
     rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=page_size(limit))
-    return [read_listed(row) for row in rows]
+    return [read_summary(row) for row in rows]
 
 
 @operation(reads=True)
-def deliveries_of(message_id: UUID) -> Steps[list[Listed]]:
+def deliveries_of(message_id: UUID) -> Steps[list[DeliverySummary]]:
     """All deliveries of one message, by consumer."""
     low, high = delivery_range(message_id)
     rows = yield Query("message_deliveries", {"message_id": message_id, "low": low, "high": high})
-    return [read_listed(row) for row in rows]
+    return [read_summary(row) for row in rows]
 
 
 @operation(reads=True)
@@ -181,10 +181,10 @@ def runs(delivery_id: UUID) -> Steps[list[Run]]:
 
 
 @operation(reads=True)
-def outlook(consumers: Sequence[str], queues: Sequence[str] | None = None) -> Steps[timedelta | None]:
+def next_due_in(consumers: Sequence[str], queues: Sequence[str] | None = None) -> Steps[timedelta | None]:
     """How long until something of these consumers may be claimed or taken over; none when nothing is left."""
     values = {"consumers": list(consumers), "queues": None if queues is None else list(queues)}
-    ((next_at, now),) = yield Query("outlook", values)
+    ((next_at, now),) = yield Query("next_due_in", values)
     return None if next_at is None else aware_time(next_at) - aware_time(now)
 
 
@@ -263,9 +263,9 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
     return tuple(where), values
 
 
-def read_listed(row: Sequence[object]) -> Listed:
+def read_summary(row: Sequence[object]) -> DeliverySummary:
     *columns, type, source, key = row
-    return Listed(_delivery(columns), str(type), str(source), None if key is None else str(key))
+    return DeliverySummary(_delivery(columns), str(type), str(source), None if key is None else str(key))
 
 
 def _delivery(row: Row) -> Delivery:
@@ -297,7 +297,7 @@ def read_message(row: Row) -> Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribed:
+class SubscriptionRecord:
     """A subscription as the store knows it; a retired one gets nothing new."""
 
     pattern: str
@@ -313,10 +313,10 @@ def paused_queues() -> Steps[dict[str, datetime]]:
 
 
 @operation(reads=True)
-def subscribed() -> Steps[list[Subscribed]]:
+def subscriptions() -> Steps[list[SubscriptionRecord]]:
     """Every subscription ever made, by consumer and pattern."""
     rows = yield Query("subscriptions")
-    found = [Subscribed(str(row[0]), str(row[1]), bool(row[6])) for row in rows]
+    found = [SubscriptionRecord(str(row[0]), str(row[1]), bool(row[6])) for row in rows]
     return sorted(found, key=lambda one: (one.consumer, one.pattern))
 
 

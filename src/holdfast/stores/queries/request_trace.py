@@ -8,7 +8,7 @@ from holdfast.core.message import Message
 from holdfast.stores.admin.actions import AuditEntry, read_entry
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Columns, Query, Steps, operation
-from holdfast.stores.queries.query import Listed, Run, read_listed, read_message, read_run
+from holdfast.stores.queries.query import DeliverySummary, Run, read_message, read_run, read_summary
 
 FIRST = UUID(int=0)
 _LAST = 2**63 - 1
@@ -30,7 +30,7 @@ def request_audit(request_id: str, limit: int) -> Steps[list[AuditEntry]]:
 
 
 @operation(reads=True)
-def trail_deliveries(messages: Sequence[UUID], most: int) -> Steps[dict[UUID, list[Listed]]]:
+def trail_deliveries(messages: Sequence[UUID], most: int) -> Steps[dict[UUID, list[DeliverySummary]]]:
     """The deliveries of these messages, by consumer; of each message at most so many."""
     ranges = [delivery_range(id) for id in messages]
     batch: Columns = {
@@ -38,9 +38,9 @@ def trail_deliveries(messages: Sequence[UUID], most: int) -> Steps[dict[UUID, li
         "low": [low for low, _ in ranges],
         "high": [high for _, high in ranges],
     }
-    found: dict[UUID, list[Listed]] = {}
+    found: dict[UUID, list[DeliverySummary]] = {}
     for row in (yield Query("trail_deliveries", {"most": most}, {"messages": batch})):
-        listed = read_listed(row)
+        listed = read_summary(row)
         found.setdefault(listed.delivery.message_id, []).append(listed)
     return {id: sorted(own, key=lambda one: one.delivery.consumer) for id, own in found.items()}
 

@@ -10,7 +10,7 @@ from holdfast.stores.operation import Query, Steps, operation
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ThroughputSample:
     """The deliveries of the first messages of a slot of time, of which `waiting` are not done; `whole` when the slot
     has no more messages.
 
@@ -25,7 +25,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class ThroughputCount:
     """How many deliveries were made in a slot of time, none if that was not counted, and how many of them failed."""
 
     made: int | None
@@ -33,13 +33,13 @@ class Accepted:
 
 
 @operation(reads=True)
-def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[Sample]]:
+def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[ThroughputSample]]:
     """A sample of each slot between one id and the next: the deliveries of its first `messages` messages."""
     rows = yield Query("accepted_samples", _slots(edges), limit=messages)
     found = []
     for _, first, figures, whole, last in rows:
         made, waiting = map(int, str(figures).split(","))
-        found.append(Sample(first, made, waiting, bool(whole), last))
+        found.append(ThroughputSample(first, made, waiting, bool(whole), last))
     return found
 
 
@@ -53,10 +53,10 @@ def position_gaps(edges: Sequence[UUID], messages: int) -> Steps[list[int]]:
 
 
 @operation(reads=True)
-def accepted_counts(edges: Sequence[UUID], *, exact: bool) -> Steps[list[Accepted]]:
+def accepted_counts(edges: Sequence[UUID], *, exact: bool) -> Steps[list[ThroughputCount]]:
     """What was made in each slot between one id and the next, all of it if `exact`, and what failed of it."""
     rows = yield Query("accepted_counts", {**_slots(edges), "exact": exact})
-    return [Accepted(made, failed) for _, made, failed in rows]
+    return [ThroughputCount(made, failed) for _, made, failed in rows]
 
 
 @operation(reads=True)

@@ -11,7 +11,7 @@ import orjson
 from holdfast.core.names import check_schema
 from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.operation import Columns, Query, Row, Rows
-from holdfast.stores.statement import ONCE, RETURNED, Statements, Step, parameters
+from holdfast.stores.statement import ONCE, RETURNED, Statements, StatementStep, parameters
 
 # Whole milliseconds. julianday() is exact to well below one, and 'now' stands still within a statement.
 _NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
@@ -52,7 +52,7 @@ class SqliteDialect:
                 result = answer[1]
         return result
 
-    def _batch(self, step: Step, batches: Mapping[str, Columns], returned: Answer) -> Answer:
+    def _batch(self, step: StatementStep, batches: Mapping[str, Columns], returned: Answer) -> Answer:
         """The names and rows that a step runs over; a step that runs once has one row without columns."""
         if step.batch == ONCE:
             return (), [()]
@@ -63,7 +63,7 @@ class SqliteDialect:
 
     def _compile(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], style: Style
-    ) -> tuple[tuple[Step, bool], ...]:
+    ) -> tuple[tuple[StatementStep, bool], ...]:
         """The steps in the driver's spelling, each with whether it gives rows back."""
         steps = self.statements.render(name, slots, None)
         if style is Style.PYFORMAT:
@@ -78,7 +78,7 @@ def _pyformat(text: str) -> str:
 Running = Generator[tuple[str, Parameters], Answer, Answer]
 
 
-def _each(step: Step, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
+def _each(step: StatementStep, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
     given: Sequence[str] = ()
     found: list[Row] = []
     for row in rows:
@@ -88,7 +88,7 @@ def _each(step: Step, values: Mapping[str, object], names: Sequence[str], rows: 
     return given, found
 
 
-def _up_to(limit: int, step: Step, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
+def _up_to(limit: int, step: StatementStep, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
     """Row by row until there are enough answers; each run is told how many are left."""
     given: Sequence[str] = ()
     found: list[Row] = []
@@ -100,7 +100,7 @@ def _up_to(limit: int, step: Step, values: Mapping[str, object], names: Sequence
     return given, found
 
 
-def _all(step: Step, values: Mapping[str, object], rows: Rows) -> Running:
+def _all(step: StatementStep, values: Mapping[str, object], rows: Rows) -> Running:
     """Once for all rows. A row of one column is a value, one of several a list."""
     (text,) = step.statements
     flat = [row[0] if len(row) == 1 else row for row in rows]

@@ -12,7 +12,7 @@ _RESERVED_BYTE = 0x40000001
 _PROC_LOCKS = Path("/proc/locks")
 
 
-class Waiting:
+class WriteLockWait:
     """Since when the write lock has been refused to this store."""
 
     def __init__(self, path: Path, store: str) -> None:

@@ -27,13 +27,13 @@ from holdfast.core.errors import (
     StoreUnavailable,
 )
 from holdfast.stores.connections.connection import AsyncConnection, Connection, Sqlite3, run_on
-from holdfast.stores.connections.identity import Verified
+from holdfast.stores.connections.identity import VerifiedConnections
 from holdfast.stores.file import private
 from holdfast.stores.migration import SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, Rows
 from holdfast.stores.sqlite.dialect import SqliteDialect
-from holdfast.stores.sqlite.lock import Waiting
-from holdfast.stores.sqlite.verification import Files
+from holdfast.stores.sqlite.lock import WriteLockWait
+from holdfast.stores.sqlite.verification import OwnFile
 
 T = TypeVar("T")
 
@@ -63,10 +63,10 @@ class SqliteStore:
         self.dialect = SqliteDialect(prefix)
         self.name = f"sqlite:///{path}"
         self._busy_timeout = busy_timeout
-        self._verified = Verified()
-        self._waiting = Waiting(self.path, self.name)
+        self._verified = VerifiedConnections()
+        self._waiting = WriteLockWait(self.path, self.name)
         self._file = 0, 0
-        self._files = Files(self.path, self.name, self.dialect)
+        self._files = OwnFile(self.path, self.name, self.dialect)
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._process = os.getpid()

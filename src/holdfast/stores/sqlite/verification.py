@@ -10,7 +10,7 @@ from holdfast.stores.sqlite.dialect import SqliteDialect
 _DELETED = "a file that was deleted or replaced while the connection was open"
 
 
-class Files:
+class OwnFile:
     """The names under which callers' connections have opened the store's file."""
 
     def __init__(self, path: Path, store: str, dialect: SqliteDialect) -> None:

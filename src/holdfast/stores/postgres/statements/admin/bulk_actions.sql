@@ -1,4 +1,4 @@
--- name: choose_deliveries
+-- name: find_candidates
 -- The deliveries a plan would act on, oldest first: only what a preview shows and a later check compares.
 select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null, d.fingerprint
 from {hf}delivery d join {hf}message m on m.id = d.message_id
@@ -18,14 +18,14 @@ and d.id > :after::uuid
 -- fragment: where_type_below
 and starts_with(m.type, :type_prefix::text)
 
--- name: hold_deliveries
+-- name: lock_deliveries
 -- Locks those of the given deliveries that are in one of these states; nothing else changes them until the commit.
 select d.id, d.fence
 from {hf}delivery d
 where d.id = any (:ids::uuid[]) and d.status = any (:statuses::text[])
 order by d.id for update of d
 
--- name: standing
+-- name: current_states
 -- How the given deliveries stand now, and who replayed them last; locks nothing.
 select d.id, d.consumer, d.status, d.fence, d.discarded_at is not null, d.failure_history -> -1 ->> 'replayed_by'
 from {hf}delivery d where d.id = any (:ids::uuid[])

@@ -9,9 +9,9 @@ cross join lateral (
   select m.*, case when pg_column_size(m.payload) <= 65536 then m.payload::text end as text
   from {hf}message m where m.id = u.message_id offset 0) m
 
--- fragment: innocent
+-- fragment: not_suspect
 not d.suspect
--- fragment: suspected
+-- fragment: suspect
 d.suspect
 
 -- name: lanes
@@ -75,7 +75,7 @@ u as (
 select {claimed} from u
 {with_message}
 
--- name: claim_anew
+-- name: discover_and_claim
 -- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
 {lane},
 found as materialized (
@@ -114,7 +114,7 @@ where c.name = :name::text and c.blocked_until <= now() for update skip locked
 -- Keeps every other worker from trying the consumer while one of its deliveries runs.
 update {hf}consumer set blocked_until = now() + :delay::interval where name = :name::text
 
--- name: take_over
+-- name: rescue
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt. It reads no payload: none runs.
 with c as materialized (
   select d.id from {hf}delivery d
@@ -138,7 +138,7 @@ select extract(epoch from least(
    where d.status = 'in_flight'
      and not exists (select 1 from {hf}worker w where w.id = d.locked_by and w.alive_until >= now()))) - now())
 
--- name: holdings
+-- name: held_claims
 -- What a worker holds according to the store; it may not know of a claim whose reply was lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker::text
 

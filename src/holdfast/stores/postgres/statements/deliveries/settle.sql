@@ -44,7 +44,7 @@ r as (
   from u where u.keep_run)
 select u.id from u
 
--- name: ownership
+-- name: claim_states
 -- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id = any (:ids::uuid[])
 

@@ -37,7 +37,7 @@ select {answer} from {hf}idempotency i
 where i.scope = :scope::text and i.key = :key::text
   and not exists (select 1 from mine) and not exists (select 1 from taken)
 
--- name: look_at_request
+-- name: read_request
 -- The record of a key, if there is one.
 select {answer} from {hf}idempotency i where i.scope = :scope::text and i.key = :key::text
 

@@ -92,7 +92,7 @@ from {hf}run r where r.delivery_id = :delivery_id::uuid order by r.fence
 -- The database's own time, the only clock that decides.
 select now()
 
--- name: outlook
+-- name: next_due_in
 -- When the next delivery of these consumers and queues may be claimed or taken over, and the time now.
 select min(o.at), now() from (
   select greatest(d.run_at, c.blocked_until) as at from {hf}delivery d

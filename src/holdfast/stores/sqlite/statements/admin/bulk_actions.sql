@@ -1,4 +1,4 @@
--- name: choose_deliveries
+-- name: find_candidates
 -- The deliveries a plan would act on, oldest first: only what a preview shows and a later check compares.
 select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null, d.fingerprint
 from {hf}delivery d join {hf}message m on m.id = d.message_id
@@ -18,14 +18,14 @@ and d.id > :after
 -- fragment: where_type_below
 and substr(m.type, 1, length(:type_prefix)) = :type_prefix
 
--- name: hold_deliveries
+-- name: lock_deliveries
 -- Those of the given deliveries that are in one of these states; the write transaction keeps them so.
 select d.id, d.fence
 from {hf}delivery d
 where d.id in (select value from json_each(:ids)) and d.status in (select value from json_each(:statuses))
 order by d.id
 
--- name: standing
+-- name: current_states
 -- How the given deliveries stand now, and who replayed them last.
 select d.id, d.consumer, d.status, d.fence, d.discarded_at is not null,
        json_extract(d.failure_history, '$[#-1].replayed_by')

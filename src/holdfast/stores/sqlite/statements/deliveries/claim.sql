@@ -8,9 +8,9 @@ m.headers, m.occurred_at, m.generation
 join (select m.*, case when length(m.payload) <= 65536 then m.payload end as text from {hf}message m) m
   on m.id = u.message_id
 
--- fragment: innocent
+-- fragment: not_suspect
 not d.suspect
--- fragment: suspected
+-- fragment: suspect
 d.suspect
 
 -- name: lanes
@@ -76,7 +76,7 @@ returning id;
 -- all: returned
 select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value {with_message}
 
--- name: claim_anew
+-- name: discover_and_claim
 -- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
 -- once
 update {hf}delivery
@@ -112,7 +112,7 @@ select c.name from {hf}consumer c where c.name = :name and c.blocked_until <= {n
 -- Keeps every other worker from trying the consumer while one of its deliveries runs.
 update {hf}consumer set blocked_until = {now} + :delay where name = :name
 
--- name: take_over
+-- name: rescue
 -- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt. It reads no payload: none runs.
 -- once
 update {hf}delivery
@@ -138,7 +138,7 @@ select (min(e.at) - {now}) / 1000.0 from (
   where d.status = 'in_flight'
     and not exists (select 1 from {hf}worker w where w.id = d.locked_by and w.alive_until >= {now})) e
 
--- name: holdings
+-- name: held_claims
 -- What a worker holds according to the store; it may not know of a claim whose reply was lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker
 

@@ -33,7 +33,7 @@ select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {n
        case when not :expired then (select w.generation from {hf}worker w where w.id = :worker) end
 where :keep_run
 
--- name: ownership
+-- name: claim_states
 -- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id in (select value from json_each(:ids))
 

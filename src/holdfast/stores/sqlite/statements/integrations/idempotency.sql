@@ -23,7 +23,7 @@ set request_hash = :request_hash, owner = :owner, status = 'started', method = :
 where i.scope = :scope and i.key = :key and i.owner <> :owner and {free};
 select {answer} from {hf}idempotency i where i.scope = :scope and i.key = :key
 
--- name: look_at_request
+-- name: read_request
 -- The record of a key, if there is one.
 select {answer} from {hf}idempotency i where i.scope = :scope and i.key = :key
 

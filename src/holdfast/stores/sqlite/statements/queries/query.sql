@@ -91,7 +91,7 @@ from {hf}run r where r.delivery_id = :delivery_id order by r.fence
 -- The database's own time, the only clock that decides.
 select {now}
 
--- name: outlook
+-- name: next_due_in
 -- When the next delivery of these consumers and queues may be claimed or taken over, and the time now.
 select min(o.at), {now} from (
   select max(d.run_at, coalesce(c.blocked_until, d.run_at)) as at from {hf}delivery d
