@@ -29,7 +29,7 @@ from tests.stores.build import claim_all, failure, finish, message, put, registe
 LISTS = [path for path in PAGES if "{" not in path and path not in ("/find", "/requests", "/search")]
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 ONE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{7*7}}"
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{1237*4567}}"
 
 
 @BOTH
@@ -206,7 +206,7 @@ async def test_script_in_every_field_stays_text(client_as: ClientAs, store: Stor
             page = await client.get(f"/ops{path}")
             assert "<script>alert" not in page.text, path
             assert "<img" not in page.text, path
-            assert "49" not in re.findall(r"\{\{7\*7\}\}|\b49\b", page.text), path
+            assert "5649379" not in page.text, path
             hostile += "&lt;script&gt;alert" in page.text
         answer = await post(client, "/queues/resume", name=EVIL)
         assert "<script>alert" not in answer.text
