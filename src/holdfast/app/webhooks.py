@@ -2,8 +2,7 @@
 
 import contextlib
 import time
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -128,6 +127,30 @@ class SyncWebhooks:
         return Added(endpoint.id, endpoint.secrets[0])
 
 
+class _WorkerHandlers(Mapping[str, Handler]):
+    """The handlers of an app, and one for each endpoint, made at its first use: 100,000 would delay a worker's start."""
+
+    def __init__(self, own: Mapping[str, Handler], make: Callable[[Endpoint], Handler]) -> None:
+        self.endpoints: dict[str, Endpoint] = {}
+        self._own, self._make = own, make
+        self._made: dict[str, Handler] = {}
+
+    def __getitem__(self, name: str) -> Handler:
+        found = self._own.get(name) or self._made.get(name)
+        if found is None:
+            found = self._made[name] = self._make(self.endpoints[name])
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._own or name in self.endpoints
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.endpoints, **self._own})
+
+    def __len__(self) -> int:
+        return len({**self.endpoints, **self._own})
+
+
 class EndpointHandlers:
     """A worker's handlers with one for each endpoint; a duty that looks for new endpoints and changed ones."""
 
@@ -136,8 +159,7 @@ class EndpointHandlers:
     def __init__(self, app: "Holdfast") -> None:
         self._store, self._options = app.store, app.webhooks.options
         self._known: dict[str, Endpoint] = {}
-        self._endpoint_handlers: dict[str, Handler] = {}
-        self.handlers: Mapping[str, Handler] = ChainMap(app.handlers, self._endpoint_handlers)
+        self.handlers = _WorkerHandlers(app.handlers, self._handler)
         self._dispatcher: WebhookDispatcher | None = None
         self._circuits = EndpointCircuits(app.store)
         self._due = 0.0
@@ -152,7 +174,7 @@ class EndpointHandlers:
         """Looks for changes, not more often than is worth its cost, and says in the worker's row what it serves."""
         if time.monotonic() >= self._due:
             await self.refresh()
-        if self._endpoint_handlers and self._announced != (announced := (worker, sorted(self.handlers))):
+        if self.handlers.endpoints and self._announced != (announced := (worker, sorted(self.handlers))):
             await self._store.run(serve_consumers(*announced))
             self._announced = announced
 
@@ -167,9 +189,9 @@ class EndpointHandlers:
                 )
             found = []
         self._known = {endpoint.consumer: endpoint for endpoint in found}
-        for endpoint in found:
-            if endpoint.consumer not in self._endpoint_handlers:
-                self._endpoint_handlers[endpoint.consumer] = self._handler(endpoint)
+        self.handlers.endpoints.update(self._known)
+        if found:
+            self._the_dispatcher()
         if self._dispatcher is not None:
             self._dispatcher.serve(found, await self._store.run(living_workers()))
             asked_at = time.monotonic()
@@ -202,7 +224,6 @@ class EndpointHandlers:
         await self._the_dispatcher().deliver(known, event, told)
 
     def _handler(self, endpoint: Endpoint) -> Handler:
-        self._the_dispatcher()
         return Handler(
             name=endpoint.consumer,
             kind=Kind.WEBHOOK,

@@ -84,11 +84,13 @@ def register(
     """
     if secret:
         yield from declare(secret).start()
-    if not _differences(declarations, subscriptions, *(yield from _registry())):
+    names = sorted({one.name for one in declarations} | {one.consumer for one in subscriptions})
+    if not _differences(declarations, subscriptions, *(yield from _registered(names))):
         return False
     yield Query("lock_registry")
-    known, active, epoch = yield from _registry()
-    changed, added = _differences(declarations, subscriptions, known, active, epoch) or ([], [])
+    known, active = yield from _registered(names)
+    changed, added = _differences(declarations, subscriptions, known, active) or ([], [])
+    epoch = yield from registry_epoch()
     if changed:
         # In one statement, however many there are: thousands of round trips made the start of a worker slow.
         yield Query("save_consumers", {"generation": generation}, {"consumers": columns(_DECLARED, map(_row, changed))})
@@ -109,7 +111,7 @@ def save_subscriptions(subscriptions: Sequence[EventSubscription], epoch: int) -
 def retire(pattern: str, consumer: str) -> Steps[None]:
     """Ends a subscription: no new deliveries, the ones that exist are still run."""
     yield Query("lock_registry")
-    _, _, epoch = yield from _registry()
+    epoch = yield from registry_epoch()
     if not (yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})):
         raise NotFound("active subscription", f"{pattern} -> {consumer}")
 
@@ -145,8 +147,8 @@ def catch_up() -> Steps[tuple[int, bool]]:
 
 def registry_epoch() -> Steps[int]:
     """The newest epoch; a change under the registry's lock takes the one after it."""
-    _, _, epoch = yield from _registry()
-    return epoch
+    ((epoch,),) = yield Query("newest_epoch")
+    return int(epoch)
 
 
 def _late_delivery(row: Row) -> tuple[object, ...]:
@@ -155,11 +157,11 @@ def _late_delivery(row: Row) -> tuple[object, ...]:
     return delivery_id(message_id, str(consumer)), message_id, consumer, queue, priority, max(generation, since)
 
 
-def _registry() -> Steps[tuple[dict[str, Consumer], set[tuple[str, str]], int]]:
-    known = {consumer.name: consumer for consumer in map(_consumer, (yield Query("consumers")))}
-    rows: Rows = yield Query("subscriptions")
-    active = {(str(row[0]), str(row[1])) for row in rows if row[6]}
-    return known, active, max((int(str(row[5])) for row in rows), default=0)
+def _registered(names: Sequence[str]) -> Steps[tuple[dict[str, Consumer], set[tuple[str, str]]]]:
+    """These consumers and their active subscriptions. A store can have 100,000 others, one for each webhook endpoint."""
+    known = {consumer.name: consumer for consumer in map(_consumer, (yield Query("named_consumers", {"names": names})))}
+    rows: Rows = yield Query("active_subscriptions", {"names": names})
+    return known, {(str(pattern), str(consumer)) for pattern, consumer in rows}
 
 
 def _differences(
@@ -167,7 +169,6 @@ def _differences(
     subscriptions: Sequence[EventSubscription],
     known: dict[str, Consumer],
     active: set[tuple[str, str]],
-    epoch: int,
 ) -> tuple[list[Declaration], list[EventSubscription]] | None:
     # Each once: one statement cannot write a row twice.
     changed = {d.name: d for d in declarations if d.name not in known or known[d.name].declaration != d}

@@ -8,6 +8,16 @@ select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.reg
        c.paused_at, c.blocked_until, c.blocked_resource
 from {hf}consumer c order by c.name
 
+-- name: named_consumers
+-- These consumers, as `consumers` has them.
+select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
+       c.paused_at, c.blocked_until, c.blocked_resource
+from {hf}consumer c where c.name in (select value from json_each(:names))
+
+-- name: active_subscriptions
+-- What these consumers subscribe to.
+select s.pattern, s.consumer from {hf}subscription s where s.retired_at is null and s.consumer in (select value from json_each(:names))
+
 -- name: save_consumers
 -- Declares consumers, or changes what they declared; pauses and blocks stay.
 -- each: consumers
