@@ -18,7 +18,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from holdfast import ConfigurationError, Holdfast, IdempotencyMiddleware, StoreUnavailable
-from holdfast.idempotency.records import Finish, Look, Records, Release, Step, StoreRecords
+from holdfast.idempotency.records import ReadRecord, Records, ReleaseKey, Step, StoreRecords, StoreResponse
 from holdfast.idempotency.redis import RedisRecords
 from tests.idempotency.places import RecordPlace
 from tests.servers.postgres import PostgresServer
@@ -249,7 +249,7 @@ async def test_a_key_that_cannot_be_used_is_refused_at_the_door(key: Any) -> Non
     client = guard(Unreachable(), shop)
     response = await post(client, key)
     assert (response.status_code, code(response)) == (400, "idempotency-key-invalid")
-    assert response.json()["title"] == "The header Idempotency-Key cannot be used"
+    assert response.json()["title"] == "The header Idempotency-Key is invalid"
     assert response.json()["detail"].startswith("Idempotency-Key: key ")
     assert shop.runs == []
 
@@ -570,7 +570,7 @@ async def test_a_redis_that_is_away_is_fail_closed_too() -> None:
 
 
 async def test_when_the_records_go_away_after_the_effect_the_client_gets_its_answer(sql_place: RecordPlace) -> None:
-    client = guard(Breaking(sql_place.records, Finish), Shop())
+    client = guard(Breaking(sql_place.records, StoreResponse), Shop())
     assert (await post(client)).status_code == 201
     again = await post(client)
     assert (again.status_code, code(again)) == (409, "idempotent-request-in-progress")
@@ -583,16 +583,16 @@ async def test_when_the_records_go_away_while_it_runs_nobody_says_it_was_not_car
         await scope["state"]["idempotency"].complete({"id": 1}, status=201, conn=None)
         await shop.respond(send, b"{}")
 
-    answer = await post(guard(Breaking(sql_place.records, Look), Shop(answer=completes)))
+    answer = await post(guard(Breaking(sql_place.records, ReadRecord), Shop(answer=completes)))
     assert (answer.status_code, code(answer)) == (503, "idempotency-store-unavailable")
-    assert answer.json()["title"] == "It is not known whether the request was carried out"
+    assert answer.json()["title"] == "It is unknown whether the request ran"
     again = await post(guard(sql_place, Shop()))
     assert (again.status_code, again.json()) == (201, {"id": 1})
 
 
 async def test_when_a_key_cannot_be_released_its_lease_frees_it(sql_place: RecordPlace) -> None:
     shop = Shop(status=500)
-    client = guard(Breaking(sql_place.records, Release), shop)
+    client = guard(Breaking(sql_place.records, ReleaseKey), shop)
     assert (await post(client)).status_code == 500
     assert (await post(client)).status_code == 409
     sql_place.pass_time(timedelta(seconds=11))
@@ -683,7 +683,7 @@ async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_pl
     await sql_place.hf.store.run(release_record("t1", "k", "ada", None))
     go_on.set()
     assert (await first).status_code == 201  # its effect is done, and nobody else answers
-    assert await sql_place.records.do(Look(_held("t1", "k"))) is None
+    assert await sql_place.records.do(ReadRecord(_held("t1", "k"))) is None
 
 
 def _held(scope: str, key: str) -> Any:

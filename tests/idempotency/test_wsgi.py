@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.errors import StoreUnavailable
-from holdfast.idempotency.wsgi import IdempotencyMiddleware
+from holdfast.idempotency.wsgi import WsgiIdempotencyMiddleware
 from tests.idempotency.places import RecordPlace
 
 
@@ -37,7 +37,7 @@ class Client:
 
     def __init__(self, place: RecordPlace, shop: Shop, **options: Any) -> None:
         options = {"scope": lambda request: request.headers.get("x-tenant", "t1"), **options}
-        self.app = IdempotencyMiddleware(shop, records=options.pop("records", place.records), **options)
+        self.app = WsgiIdempotencyMiddleware(shop, records=options.pop("records", place.records), **options)
 
     def post(self, key: str | None = "k", body: bytes = b"x", **environ: Any) -> tuple[int, dict[str, str], bytes]:
         given = {

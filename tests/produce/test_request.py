@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast import Holdfast, ReservationLost, UnsupportedConnection
-from holdfast.idempotency.gate import Gate, Options
+from holdfast.idempotency.engine import IdempotencyEngine, IdempotencyOptions
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.records import Look, Reserve, StoreRecords
+from holdfast.idempotency.records import ReadRecord, ReserveKey, StoreRecords
 from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord
 from tests.produce.callers import EACH, POSTGRES, SQLITE, Caller
 from tests.produce.place import Place
@@ -29,8 +29,8 @@ class Handling:
     def __init__(self, hf: Holdfast) -> None:
         self.records = StoreRecords(hf)
         self.held = Reservation("tenant-1", str(uuid4()), "hash", "owner-1", "POST", "/orders")
-        self.records.do_sync(Reserve(self.held, LEASE, DAY))
-        self.idem = IdempotencyKey(Gate(self.records, Options()), self.held)
+        self.records.do_sync(ReserveKey(self.held, LEASE, DAY))
+        self.idem = IdempotencyKey(IdempotencyEngine(self.records, IdempotencyOptions()), self.held)
 
     def complete(self, caller: Caller, status: int = 201) -> Any:
         if caller.awaits:
@@ -39,7 +39,7 @@ class Handling:
 
     @property
     def found(self) -> StoredRecord:
-        found: StoredRecord = self.records.do_sync(Look(self.held))
+        found: StoredRecord = self.records.do_sync(ReadRecord(self.held))
         return found
 
 
@@ -81,7 +81,7 @@ def test_a_late_finisher_is_refused_and_swallowing_it_commits_nothing(
     age = "10001" if place.database == "sqlite" else "interval '10.001 s'"
     place.rows(f"update {{hf}}idempotency set lease_until = lease_until - {age}")
     other = replace(request_in_hand.held, owner="owner-2")
-    assert request_in_hand.records.do_sync(Reserve(other, LEASE, DAY)).owner == "owner-2"
+    assert request_in_hand.records.do_sync(ReserveKey(other, LEASE, DAY)).owner == "owner-2"
     caller.insert(1)
     with pytest.raises(ReservationLost, match="tenant-1"):
         request_in_hand.complete(caller)
@@ -133,16 +133,16 @@ def test_without_a_connection_it_commits_on_its_own(request_in_hand: Handling, c
 @pytest.mark.parametrize("way", ["psycopg"])
 def test_nobody_waits_for_a_transaction_that_completes(request_in_hand: Handling, caller: Caller, place: Place) -> None:
     """A repetition, a renewal, a release and a take-over pass it by: a slow commit must not stop the gate."""
-    from holdfast.idempotency.records import Release, Renew
+    from holdfast.idempotency.records import ReleaseKey, RenewKeys
 
     request_in_hand.complete(caller)
     records, held = request_in_hand.records, request_in_hand.held
     other = replace(held, owner="owner-2")
-    assert records.do_sync(Reserve(other, LEASE, DAY)).progress is KeyStatus.STARTED
-    assert records.do_sync(Renew([held], LEASE)) == {held.owner}
-    assert not records.do_sync(Release(held))
+    assert records.do_sync(ReserveKey(other, LEASE, DAY)).progress is KeyStatus.STARTED
+    assert records.do_sync(RenewKeys([held], LEASE)) == {held.owner}
+    assert not records.do_sync(ReleaseKey(held))
     caller.commit()
-    assert records.do_sync(Reserve(other, LEASE, DAY)).progress is KeyStatus.COMPLETED
+    assert records.do_sync(ReserveKey(other, LEASE, DAY)).progress is KeyStatus.COMPLETED
 
 
 @pytest.mark.parametrize("way", ["psycopg"])
@@ -152,9 +152,9 @@ def test_a_lapsed_lease_is_not_taken_from_a_transaction_that_completes(
     place.rows("update {hf}idempotency set lease_until = lease_until - interval '1 h'")
     request_in_hand.complete(caller)
     other = replace(request_in_hand.held, owner="owner-2")
-    assert request_in_hand.records.do_sync(Reserve(other, LEASE, DAY)).owner == "owner-1"
+    assert request_in_hand.records.do_sync(ReserveKey(other, LEASE, DAY)).owner == "owner-1"
     caller.commit()
-    found = request_in_hand.records.do_sync(Reserve(other, LEASE, DAY))
+    found = request_in_hand.records.do_sync(ReserveKey(other, LEASE, DAY))
     assert (found.owner, found.progress) == ("owner-1", KeyStatus.COMPLETED)
 
 
@@ -163,11 +163,11 @@ def test_a_lapsed_lease_is_not_taken_from_a_transaction_that_completes(
 def test_a_renewal_does_not_disturb_a_transaction_with_an_older_snapshot(
     request_in_hand: Handling, caller: Caller, place: Place, level: str
 ) -> None:
-    from holdfast.idempotency.records import Renew
+    from holdfast.idempotency.records import RenewKeys
 
     caller.execute(f"set transaction isolation level {level}")
     caller.insert(1)
-    assert request_in_hand.records.do_sync(Renew([request_in_hand.held], LEASE)) == {"owner-1"}
+    assert request_in_hand.records.do_sync(RenewKeys([request_in_hand.held], LEASE)) == {"owner-1"}
     request_in_hand.complete(caller)
     caller.commit()
     assert orders(place) == [1]

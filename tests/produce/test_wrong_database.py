@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from holdfast import Context, Holdfast, WrongDatabase
-from holdfast.idempotency.gate import Gate, Options
+from holdfast.idempotency.engine import IdempotencyEngine, IdempotencyOptions
 from holdfast.idempotency.key import IdempotencyKey
 from holdfast.idempotency.records import StoreRecords
 from holdfast.stores.deliveries.claim import Claimed
@@ -82,7 +82,10 @@ def test_every_other_call_that_takes_a_connection_refuses_it_too(
     def send(to: str) -> None: ...
 
     records = StoreRecords(elsewhere)
-    idem = IdempotencyKey(Gate(records, Options()), Reservation("t", str(uuid4()), "hash", "me", "POST", "/orders"))
+    idem = IdempotencyKey(
+        IdempotencyEngine(records, IdempotencyOptions()),
+        Reservation("t", str(uuid4()), "hash", "me", "POST", "/orders"),
+    )
     context = Context(_claimed(), "worker", elsewhere.store, elsewhere, 1)
     if caller.awaits:
         calls: list[Callable[[], Any]] = [

@@ -5,14 +5,21 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
-from holdfast.core.errors import KeyRequired, ReservationLost, StoreError
+from holdfast.core.errors import KeyRequired
 from holdfast.core.telemetry.correlation import correlate
-from holdfast.idempotency.gate import Chosen, Gate, Required, ScopeOf, open_gate, options, uncommitted, unknown
+from holdfast.idempotency.capture import CaptureAction, ResponseCapture
+from holdfast.idempotency.engine import (
+    IdempotencyEngine,
+    IdempotencySettings,
+    Required,
+    ScopeOf,
+    make_engine,
+    options,
+)
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.records import App, Flow, Records, carry_out
+from holdfast.idempotency.records import Flow, IdempotencyApp, Records, run_flow
 from holdfast.idempotency.request import Request
-from holdfast.idempotency.response import in_place_of, kept_headers
-from holdfast.stores.integrations.idempotency import Headers, Reservation, StoredResponse
+from holdfast.stores.integrations.idempotency import Reservation, StoredResponse
 
 T = TypeVar("T")
 
@@ -23,19 +30,19 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 STATE = "idempotency"
-# They send a body past the middleware, which could then not keep it.
-_PAST_US = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
+# These extensions bypass the middleware, which could then not store the body.
+_BYPASSING_EXTENSIONS = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 
 
 class IdempotencyMiddleware:
-    """Carries out a request with an `Idempotency-Key` once, and answers its repetitions as the first time.
+    """Runs each request with an `Idempotency-Key` once, and replays its stored response to duplicates.
 
-    `scope(request)` says whose key it is, a tenant or a user; it has no default, and may be async. `hf` keeps the
-    records in its store, `records=RedisRecords(url)` in Redis. `required` refuses requests without a key. The other
-    options are those of `holdfast.idempotency.gate.Chosen`.
+    `scope(request)` returns the owner of the key, a tenant or a user; it has no default, and may be async. With `hf` the
+    records are in its store, with `records=RedisRecords(url)` in Redis. `required` rejects requests without a key. The
+    other options are those of `holdfast.idempotency.engine.IdempotencySettings`.
 
-    The scope must be an identity that your authentication has proved, never a header that a client can set. A replayed
-    response is sent without calling your application: a check that your application makes itself does not run again.
+    The scope must be an identity that your authentication has verified, never a header that a client can set. A replayed
+    response is sent without calling your application, so the application's own checks do not run again.
 
     def user_id(request):
         return sessions.user_of(request.headers.get("authorization"))  # verifies the token
@@ -46,198 +53,114 @@ class IdempotencyMiddleware:
     def __init__(
         self,
         app: Application,
-        hf: App | None = None,
+        hf: IdempotencyApp | None = None,
         *,
         scope: ScopeOf,
         records: Records | None = None,
         required: Required = False,
-        **chosen: Unpack[Chosen],
+        **settings: Unpack[IdempotencySettings],
     ) -> None:
         self.app = app
-        self._gate = open_gate(hf, records, scope, options(**chosen))
+        self._engine = make_engine(hf, records, scope, options(**settings))
         self._scope_of, self._required = scope, required
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
-        gate = self._gate
-        if scope["type"] != "http" or scope["method"] not in gate.options.methods:
+        engine = self._engine
+        if scope["type"] != "http" or scope["method"] not in engine.options.methods:
             await self.app(scope, receive, send)
             return
-        request, given = _read(scope, gate.options.header)
-        key = gate.key_of(given)
+        request, given = _read(scope, engine.options.header)
+        key = engine.key_of(given)
         if isinstance(key, StoredResponse):
             await _send(key, send)
         elif key is not None:
-            await self._guarded(scope, receive, send, request, key)
+            await self._serve_key(scope, receive, send, request, key)
         elif self._required(request) if callable(self._required) else self._required:
-            await _send(gate.missing(), send)
+            await _send(engine.missing(), send)
         else:
             try:
-                await self.app(_with_key(scope, IdempotencyKey(gate, None)), receive, send)
+                await self.app(_with_key(scope, IdempotencyKey(engine, None)), receive, send)
             except KeyRequired:
-                await _send(gate.missing(), send)
+                await _send(engine.missing(), send)
 
-    async def _guarded(self, scope: Scope, receive: Receive, send: Send, request: Request, key: str) -> None:
-        gate = self._gate
-        body = await _body(receive, gate.options.max_body)
+    async def _serve_key(self, scope: Scope, receive: Receive, send: Send, request: Request, key: str) -> None:
+        engine = self._engine
+        body = await _body(receive, engine.options.max_body)
         if body is None:
-            return  # the client is gone, and nothing was begun
-        if len(body) > gate.options.max_body:
-            await _send(gate.too_large(), send)
+            return  # the client disconnected before its request was complete
+        if len(body) > engine.options.max_body:
+            await _send(engine.too_large(), send)
             return
         owner = self._scope_of(request)
-        held = gate.hold(request, await owner if inspect.isawaitable(owner) else owner, key, body)
-        if isinstance(held, StoredResponse):
-            await _send(held, send)
+        reservation = engine.reservation(request, await owner if inspect.isawaitable(owner) else owner, key, body)
+        if isinstance(reservation, StoredResponse):
+            await _send(reservation, send)
             return
-        answer = await carry_out(gate.admit(held), gate.records)
-        if answer is not None:
-            await _send(answer, send)
+        response = await run_flow(engine.admit(reservation), engine.records)
+        if response is not None:
+            await _send(response, send)
             return
-        await _Run(gate, held, send).serve(self.app, scope, _again(body, receive))
+        await _Exchange(engine, reservation, send).serve(self.app, scope, _replay_body(body, receive))
 
 
-class _Run:
-    """One run of the application: holds its answer back until it is stored."""
+class _Exchange:
+    """One run of the application: feeds its response to the capture, and sends what the capture decides."""
 
-    def __init__(self, gate: Gate, held: Reservation, send: Send) -> None:
-        self._gate, self._held, self._out = gate, held, send
-        self._key = IdempotencyKey(gate, held)
-        self._start: Message | None = None
-        self._chunks: list[bytes] = []
-        self._size = 0
-        self._whole = False
-        self._sent = False
-        self._flowing = False
-        self._pending: StoredResponse | None = None
+    def __init__(self, engine: IdempotencyEngine, reservation: Reservation, send: Send) -> None:
+        self._engine, self._reservation, self._send = engine, reservation, send
+        self._key = IdempotencyKey(engine, reservation)
+        self._capture = ResponseCapture(engine, self._key, reservation)
+        self._start: Message = {}
 
     async def serve(self, app: Application, scope: Scope, receive: Receive) -> None:
         try:
-            with correlate(idempotency_key=self._held.key):
-                await app(_with_key(scope, self._key), receive, self._send)
-        except ReservationLost:
-            if self._sent or not self._key.lost:
+            with correlate(idempotency_key=self._reservation.key):
+                await app(_with_key(scope, self._key), receive, self._on_message)
+        except Exception as error:
+            replacement = await self._run(self._capture.fail(error))
+            if replacement is None:
                 raise
-            await self._answer(await self._do(self._gate.lost(self._held)))
-        except Exception:
-            # After an answer that was stored there is nothing to let go of, and this changes nothing.
-            await self._do(self._gate.abandon(self._held))
-            raise
+            await self._send_replacement(replacement)
         finally:
-            self._gate.renewal.end(self._held)
-        if not self._sent:
-            await self._at_the_end()
+            self._engine.renewal.end(self._reservation)
+        if not self._capture.is_sent:
+            await self._settle(more=False, has_returned=True)
 
-    async def _at_the_end(self) -> None:
-        """The application returned: what ends with the request, a session that commits for one, has ended.
-
-        Its answer is stored now and not when it was given: a record must not be there before the effect is, and SQLite
-        could not write one while the application's transaction is open.
-        """
-        if self._start is None:
-            await self._do(self._gate.abandon(self._held))
-            return
-        stored = self._pending or (self._key.completed if self._key.stands_for(self._status) else None)
-        if stored is None and self._whole:
-            await self._finish(more=False, whole=True)
-            return
-        if stored is None:
-            # The client left, and the framework stopped the answer, not the effect: it must not happen again.
-            await self._keep(None)
-            return
-        confirmed = await self._confirmed(stored)
-        if confirmed is None:
-            await self._do(self._gate.abandon(self._held))
-        await self._answer(confirmed or uncommitted())
-
-    async def _send(self, message: Message) -> None:
+    async def _on_message(self, message: Message) -> None:
         match message["type"]:
             case "http.response.start":
-                self._start, self._size, self._whole = message, 0, False
-                self._chunks.clear()
+                self._start = message
+                headers = (
+                    (name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())
+                )
+                self._capture.start(message["status"], headers)
             case "http.response.body":
-                await self._take(message.get("body", b""), more=message.get("more_body", False))
+                more = message.get("more_body", False)
+                match self._capture.write(message.get("body", b""), more=more):
+                    case CaptureAction.SETTLE:
+                        await self._settle(more=more, has_returned=False)
+                    case CaptureAction.FORWARD:
+                        await self._send(message)
             case _:
-                await self._out(message)
+                await self._send(message)
 
-    async def _take(self, chunk: bytes, *, more: bool) -> None:
-        if self._flowing:
-            await self._out({"type": "http.response.body", "body": chunk, "more_body": more})
-        elif self._sent or self._whole or self._pending is not None:
-            return  # it is all there, or another answer went out, or will, in the place of this one
-        elif self._key.stands_for(self._status):
-            if not more:
-                await self._complete()
-        else:
-            self._chunks.append(chunk)
-            self._size += len(chunk)
-            if self._size > self._gate.options.max_response or self._events:
-                await self._finish(more=more, whole=False)
-            else:
-                self._whole = not more
-
-    async def _complete(self) -> None:
-        """The application stored its answer in a transaction: it goes out once that is committed."""
-        stored = self._key.completed
-        assert stored is not None
-        confirmed = await self._confirmed(stored)
-        if confirmed is None:
-            self._pending = stored  # a transaction that ends with the request is still open
-        else:
-            await self._answer(confirmed)
-
-    async def _confirmed(self, stored: StoredResponse) -> StoredResponse | None:
-        try:
-            if not await self._is_committed():
-                return None
-        except StoreError:
-            return unknown()
-        return StoredResponse(stored.status, in_place_of(self._headers, stored), stored.body)
-
-    async def _is_committed(self) -> bool:
-        return await self._do(self._gate.committed(self._held))
-
-    async def _finish(self, *, more: bool, whole: bool) -> None:
-        """The application's answer is there, or is too long to wait for: it is stored, then sent."""
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        if not await self._keep(body if whole else None):
+    async def _settle(self, *, more: bool, has_returned: bool) -> None:
+        if not await self._run(self._capture.settle(has_returned=has_returned)):
             return
-        self._sent, self._flowing = True, more
-        await self._out(self._start or {})
-        await self._out({"type": "http.response.body", "body": body, "more_body": more})
+        if self._capture.replacement is not None:
+            await self._send_replacement(self._capture.replacement)
+        elif self._capture.is_whole or not has_returned:  # else the client left before the end
+            body = self._capture.forward(more=more)
+            await self._send(self._start)
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
-    async def _keep(self, body: bytes | None) -> bool:
-        """Stores the application's answer; false when another one was sent in its place."""
-        kept = StoredResponse(self._status, kept_headers(self._headers), body)
-        answer = await self._do(self._gate.lost(self._held) if self._key.lost else self._gate.settle(self._held, kept))
-        if answer is not None:
-            await self._answer(answer)
-        return answer is None
+    async def _send_replacement(self, response: StoredResponse) -> None:
+        self._capture.forward(more=False)
+        await _send(response, self._send)
 
-    async def _answer(self, answer: StoredResponse) -> None:
-        self._sent = True
-        await _send(answer, self._out)
-
-    @property
-    def _status(self) -> int:
-        assert self._start is not None
-        status: int = self._start["status"]
-        return status
-
-    @property
-    def _headers(self) -> Headers:
-        assert self._start is not None
-        return tuple(
-            (name.decode("latin-1"), value.decode("latin-1")) for name, value in self._start.get("headers", ())
-        )
-
-    @property
-    def _events(self) -> bool:
-        return any(name.lower() == "content-type" and "text/event-stream" in value for name, value in self._headers)
-
-    async def _do(self, flow: Flow[T]) -> T:
-        return await carry_out(flow, self._gate.records)
+    async def _run(self, flow: Flow[T]) -> T:
+        return await run_flow(flow, self._engine.records)
 
 
 def _read(scope: Scope, header: str) -> tuple[Request, list[str]]:
@@ -254,14 +177,16 @@ def _read(scope: Scope, header: str) -> tuple[Request, list[str]]:
 
 
 def _with_key(scope: Scope, key: IdempotencyKey) -> Scope:
-    extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name not in _PAST_US}
-    # The request's own state and no copy: a middleware outside reads there what a handler has put in.
+    extensions = {
+        name: value for name, value in (scope.get("extensions") or {}).items() if name not in _BYPASSING_EXTENSIONS
+    }
+    # The state of the request, not a copy: an outer middleware reads what a handler put there.
     scope.setdefault("state", {})[STATE] = key
     return {**scope, "extensions": extensions}
 
 
 async def _body(receive: Receive, limit: int) -> bytes | None:
-    """The whole body, or a little more than the limit of it; none when the client went away."""
+    """The whole body, or a part of it that exceeds the limit; None if the client disconnected."""
     chunks, size = [], 0
     while True:
         message = await receive()
@@ -273,21 +198,21 @@ async def _body(receive: Receive, limit: int) -> bytes | None:
             return b"".join(chunks)
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Gives the body that was read once more, then whatever the server says: that the client is gone, for one."""
-    given = False
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """Returns the body that was read, then the messages of the server, such as a disconnect."""
+    is_replayed = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def replay() -> Message:
+        nonlocal is_replayed
+        if is_replayed:
             return await receive()
-        given = True
+        is_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replay
 
 
-async def _send(answer: StoredResponse, send: Send) -> None:
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body or b"", "more_body": False})
+async def _send(response: StoredResponse, send: Send) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body or b"", "more_body": False})

@@ -1,4 +1,4 @@
-"""The FastAPI dependency: `idem: IdempotencyKey` in a route requires a key and hands it over."""
+"""The FastAPI dependency: a route with the parameter `idem: IdempotencyKey` requires a key."""
 
 from typing import Annotated
 
@@ -15,15 +15,15 @@ except ImportError as error:
 def required_key(
     request: Request, idempotency_key: Annotated[str | None, Header(description="New for each operation.")] = None
 ) -> key.IdempotencyKey:
-    """The request's key; a request without one is answered 400.
+    """The key of the request; a request without one gets status 400.
 
-    The header stands in the signature for the API's description; the middleware reads it.
+    The header is in the signature only for the OpenAPI schema; the middleware reads it.
     """
     found = getattr(request.state, STATE, None)
     if found is None:
         raise ConfigurationError(
-            f"{request.method} {request.url.path} asks for an IdempotencyKey, and no IdempotencyMiddleware guards it; "
-            "add_middleware(IdempotencyMiddleware, hf=hf, scope=...), and name the method in methods= if it is not "
+            f"{request.method} {request.url.path} needs an IdempotencyKey, but no IdempotencyMiddleware serves it; "
+            "add_middleware(IdempotencyMiddleware, hf=hf, scope=...), and add the method to methods= if it is not "
             "POST or PATCH"
         )
     if found.key is None:
@@ -33,4 +33,4 @@ def required_key(
 
 
 IdempotencyKey = Annotated[key.IdempotencyKey, Depends(required_key)]
-"""The key of a request, for a route's parameter: `idem: IdempotencyKey`."""
+"""The key of a request, as the annotation of a route's parameter."""

@@ -1,11 +1,11 @@
-"""A request's key as its handler sees it, and storing the answer in the handler's own transaction."""
+"""The key of a request for its handler, which can store the response in its own transaction."""
 
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from holdfast.core.errors import ReservationLost, UnsupportedConnection
-from holdfast.idempotency.gate import Gate
-from holdfast.idempotency.records import Finish
+from holdfast.idempotency.engine import IdempotencyEngine
+from holdfast.idempotency.records import StoreResponse
 from holdfast.idempotency.response import stored_response
 from holdfast.stores.connections.binding import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
@@ -19,20 +19,20 @@ _ERROR = 400
 
 
 class IdempotencyKey:
-    """The key of the request that is being handled. Without a key `complete` does nothing: the same code serves both."""
+    """The key of the current request. Without a key `complete` does nothing, so the same handler works with and without."""
 
-    def __init__(self, gate: Gate, held: Reservation | None) -> None:
-        self._gate, self._held = gate, held
+    def __init__(self, engine: IdempotencyEngine, reservation: Reservation | None) -> None:
+        self._engine, self._reservation = engine, reservation
         self.completed: StoredResponse | None = None
-        """What `complete` was called with: then the middleware stores nothing by itself."""
+        """The response that `complete` stored; the middleware then stores none."""
         self.lost = False
-        """Set once `complete` found the key in other hands."""
+        """Whether `complete` found that another request owns the key."""
         self.sync = SyncIdempotencyKey(self)
 
     def stands_for(self, status: int) -> bool:
-        """Whether an application's answer with this status is the one that was completed, and not an error after it.
+        """Whether a response with this status is the completed one, and not a later error.
 
-        A handler that completes with 402 and returns is answered by its framework with 200 or 201.
+        If a handler completes with 402 and returns, its framework responds with 200 or 201.
         """
         if self.completed is None or self.lost:
             return False
@@ -40,28 +40,30 @@ class IdempotencyKey:
 
     @property
     def key(self) -> str | None:
-        return None if self._held is None else self._held.key
+        return None if self._reservation is None else self._reservation.key
 
     @property
     def scope(self) -> str | None:
-        return None if self._held is None else self._held.scope
+        return None if self._reservation is None else self._reservation.scope
 
     async def complete(self, response: R, *, status: int | None = None, conn: Any) -> R:
-        """Stores the answer in `conn`'s transaction, with the effect: both or neither. Returns `response`.
+        """Stores the response in the transaction of `conn` together with the effect. Returns `response`.
 
-        What is handed in is what is sent, to this client and to every repetition. `conn=None` commits on its own. Raises
-        `ReservationLost` when another request has taken the key over, and then the database has undone the
-        transaction: swallowing it commits nothing.
+        This response is sent to the client and to every duplicate. `conn=None` stores it in a separate transaction.
+        Raises `ReservationLost` if another request has taken over the key. The database has then rolled back the
+        transaction, so catching the error commits nothing.
         """
-        if self._held is None:
+        if self._reservation is None:
             return response
-        stored = stored_response(response, status, self._gate.options.max_response)
+        stored = stored_response(response, status, self._engine.options.max_response)
         if conn is None:
-            self._told(await self._gate.records.do(Finish(self._held, stored)))
+            self._check_stored(await self._engine.records.do(StoreResponse(self._reservation, stored)))
         else:
             adapter = await bind(self._store_of(conn), conn, "idem.complete")
             try:
-                await run_on_async(complete(self._held, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
+                await run_on_async(
+                    complete(self._reservation, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter
+                )
             except ReservationLost:
                 self.lost = True
                 raise
@@ -69,37 +71,39 @@ class IdempotencyKey:
         return response
 
     def _complete_sync(self, response: R, status: int | None, conn: Any) -> R:
-        if self._held is None:
+        if self._reservation is None:
             return response
-        stored = stored_response(response, status, self._gate.options.max_response)
+        stored = stored_response(response, status, self._engine.options.max_response)
         if conn is None:
-            self._told(self._gate.records.do_sync(Finish(self._held, stored)))
+            self._check_stored(self._engine.records.do_sync(StoreResponse(self._reservation, stored)))
         else:
             adapter = bind_sync(self._store_of(conn), conn, "idem.complete")
             try:
-                run_on(complete(self._held, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
+                run_on(complete(self._reservation, stored, _IDLE_TIMEOUT), self._store_of(conn).dialect, adapter)
             except ReservationLost:
                 self.lost = True
                 raise
         self.completed = stored
         return response
 
-    def _told(self, finished: bool) -> None:
-        assert self._held is not None
-        if not finished:
+    def _check_stored(self, is_stored: bool) -> None:
+        assert self._reservation is not None
+        if not is_stored:
             self.lost = True
-            raise ReservationLost(self._held.scope, self._held.key)
+            raise ReservationLost(self._reservation.scope, self._reservation.key)
 
     def _store_of(self, conn: object) -> Store:
-        """The store whose transactions can hold the record."""
-        if (store := self._gate.records.store) is None:
+        """The store whose transactions can contain the record."""
+        if (store := self._engine.records.store) is None:
             kind = f"{type(conn).__module__.partition('.')[0]} {type(conn).__name__}"
-            raise UnsupportedConnection(kind, "these records are in Redis and share no transaction; pass conn=None")
+            raise UnsupportedConnection(
+                kind, "these records are in Redis and cannot share a transaction; pass conn=None"
+            )
         return store
 
 
 class SyncIdempotencyKey:
-    """The blocking twin of a key's method."""
+    """The blocking form of `IdempotencyKey`."""
 
     def __init__(self, key: IdempotencyKey) -> None:
         self._key = key

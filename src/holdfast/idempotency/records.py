@@ -1,7 +1,7 @@
-"""Where idempotency records are kept: in the store's own database, or in Redis for services that have none.
+"""The storage of idempotency records: the store's database, or Redis for services without one.
 
-What a request asks of them is a step, a plain value. Each place carries a step out awaiting or blocking, so that the
-gate in front of the application is one text for both.
+A step is a value that describes one operation on the records. Each storage runs a step async or blocking, so the flows of
+the engine are written once for both.
 """
 
 import asyncio
@@ -23,63 +23,63 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    """Take the key, if it is free: `StoredRecord`, or none when it changed this very moment."""
+class ReserveKey:
+    """Reserve the key if it is free. Returns `StoredRecord`, or None if it changed concurrently."""
 
-    held: Reservation
+    reservation: Reservation
     lease: timedelta
-    keep: timedelta
+    retention: timedelta
     any_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The record of a key: `StoredRecord` or none."""
+class ReadRecord:
+    """Read the record of a key: `StoredRecord` or None."""
 
-    held: Reservation
+    reservation: Reservation
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """Store the answer: false when the reservation was lost."""
+class StoreResponse:
+    """Store the response; false if the reservation was lost."""
 
-    held: Reservation
+    reservation: Reservation
     response: StoredResponse
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """Let go of the key, for the same request or for any: false when there was nothing left to let go of."""
+class ReleaseKey:
+    """Release the key for the same request, or for any; false if this request no longer owns it."""
 
-    held: Reservation
+    reservation: Reservation
     any_request: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Renew:
-    """Prolong the leases: the owners that still hold theirs."""
+class RenewKeys:
+    """Extend the leases; returns the owners that still have theirs."""
 
-    held: Sequence[Reservation]
+    reservations: Sequence[Reservation]
     lease: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait a while."""
+    """Wait before the next step."""
 
     seconds: float
 
 
-Step = Reserve | Look | Finish | Release | Renew
+Step = ReserveKey | ReadRecord | StoreResponse | ReleaseKey | RenewKeys
 Flow = Generator[Step | Pause, Any, T]
 
 
 class Records(Protocol):
-    """A place that keeps records. `StoreError` when it cannot be reached."""
+    """A storage of records. Raises `StoreError` if it is unavailable."""
 
     @property
     def store(self) -> Store | None:
-        """The store whose transactions can hold a record; none where there is no such thing."""
+        """The store whose transactions can contain a record; None if there is none."""
         ...
 
     async def do(self, step: Step) -> Any: ...
@@ -87,8 +87,8 @@ class Records(Protocol):
     def do_sync(self, step: Step) -> Any: ...
 
 
-async def carry_out(flow: Flow[T], records: Records) -> T:
-    """Runs a flow to its end, awaiting; that the records are away is the flow's to deal with."""
+async def run_flow(flow: Flow[T], records: Records) -> T:
+    """Runs a flow to its end. The flow handles `StoreError`."""
     return await drive_async(
         flow,
         lambda step: asyncio.sleep(step.seconds) if isinstance(step, Pause) else records.do(step),
@@ -96,15 +96,15 @@ async def carry_out(flow: Flow[T], records: Records) -> T:
     )
 
 
-def carry_out_sync(flow: Flow[T], records: Records) -> T:
-    """Runs a flow to its end, blocking."""
+def run_flow_sync(flow: Flow[T], records: Records) -> T:
+    """The blocking form of `run_flow`."""
     return drive(
         flow, lambda step: time.sleep(step.seconds) if isinstance(step, Pause) else records.do_sync(step), StoreError
     )
 
 
-class Service(Protocol):
-    """What is needed of `hf.ops`: the store, and a way to make its tables."""
+class IdempotencyService(Protocol):
+    """The part of `hf.ops` that is used here: the store, and a way to create its tables."""
 
     @property
     def store(self) -> Store: ...
@@ -113,17 +113,17 @@ class Service(Protocol):
     def prepare(self) -> Any: ...
 
 
-class App(Protocol):
-    """What is needed of a `Holdfast`."""
+class IdempotencyApp(Protocol):
+    """The part of a `Holdfast` that is used here."""
 
     @property
-    def ops(self) -> Service: ...
+    def ops(self) -> IdempotencyService: ...
 
 
 class StoreRecords:
-    """Records in the database of an app's store, where they can share the transaction of the business write."""
+    """Records in the database of an app's store; a response can commit with the effect."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: IdempotencyApp) -> None:
         self._app = app
         self._ready: Store | None = None
         self._preparing = threading.Lock()
@@ -142,7 +142,7 @@ class StoreRecords:
         return self._prepared().run_sync(_operation(step))
 
     def _prepared(self) -> Store:
-        """The app's store, whose tables were made once if it makes them by itself."""
+        """The app's store, after its tables were created if the app does so automatically."""
         service = self._app.ops
         with self._preparing:
             if self._ready is not service.store:
@@ -153,15 +153,15 @@ class StoreRecords:
 
 def _operation(step: Step) -> Operation[StoredRecord | None] | Operation[bool] | Operation[frozenset[str]]:
     match step:
-        case Reserve(held, lease, keep, any_request):
-            return stored.reserve(held, lease, keep, any_request=any_request)
-        case Look(held):
-            return stored.read_record(held.scope, held.key)
-        case Finish(held, response):
-            return stored.store_response(held, response)
-        case Release(held, any_request):
-            return stored.release(held, any_request=any_request)
-        case Renew(several, lease):
-            return stored.renew(several, lease)
+        case ReserveKey(reservation, lease, retention, any_request):
+            return stored.reserve(reservation, lease, retention, any_request=any_request)
+        case ReadRecord(reservation):
+            return stored.read_record(reservation.scope, reservation.key)
+        case StoreResponse(reservation, response):
+            return stored.store_response(reservation, response)
+        case ReleaseKey(reservation, any_request):
+            return stored.release(reservation, any_request=any_request)
+        case RenewKeys(reservations, lease):
+            return stored.renew(reservations, lease)
         case _:
             assert_never(step)

@@ -1,7 +1,7 @@
 """Idempotency records in Redis, for services that have neither PostgreSQL nor SQLite.
 
-Each record is a hash, each step one script, so that Redis makes it atomic; Redis's clock decides. There is no business
-transaction to share here: the effect and its record are two writes.
+Each record is a hash and each step one script, so each step is atomic. The clock of Redis decides about leases. There is
+no transaction to share: the effect and its record are two writes.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import orjson
 
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
-from holdfast.idempotency.records import Finish, Look, Release, Renew, Reserve, Step
+from holdfast.idempotency.records import ReadRecord, ReleaseKey, RenewKeys, ReserveKey, Step, StoreResponse
 from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, StoredResponse
 
 _NOW = "local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
@@ -21,7 +21,7 @@ if not r[1] then return false end
 r[4] = tonumber(r[4]) < now and 1 or 0
 return r
 """
-# ARGV: owner, hash, lease, keep, method, path, whether any request may take over a key whose owner failed
+# ARGV: owner, hash, lease, retention, method, path, whether any request may reserve a key whose owner failed
 _RESERVE = f"""{_NOW}
 local s = redis.call('HMGET', KEYS[1], 'status', 'lease_until', 'hash')
 if not s[1] or (s[1] == 'started' and tonumber(s[2]) < now and (ARGV[7] == '1' or s[3] == ARGV[2])) then
@@ -31,18 +31,18 @@ if not s[1] or (s[1] == 'started' and tonumber(s[2]) < now and (ARGV[7] == '1' o
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
 end
 {_READ}"""
-_LOOK = _NOW + _READ
-_MINE = "redis.call('HGET', {key}, 'owner') == {owner} and redis.call('HGET', {key}, 'status') == 'started'"
+_READ_RECORD = _NOW + _READ
+_IS_OWNER = "redis.call('HGET', {key}, 'owner') == {owner} and redis.call('HGET', {key}, 'status') == 'started'"
 # ARGV: owner, status, code, headers, whether there is a body, body
 _FINISH = f"""
-if not ({_MINE.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
+if not ({_IS_OWNER.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
 redis.call('HSET', KEYS[1], 'status', ARGV[2], 'code', ARGV[3], 'headers', ARGV[4])
 if ARGV[5] == '1' then redis.call('HSET', KEYS[1], 'body', ARGV[6]) end
 return 1
 """
 # ARGV: owner, whether any request may use the key next
 _RELEASE = f"""
-if not ({_MINE.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
+if not ({_IS_OWNER.format(key="KEYS[1]", owner="ARGV[1]")}) then return 0 end
 if ARGV[2] == '1' then return redis.call('DEL', KEYS[1]) end
 redis.call('HSET', KEYS[1], 'owner', '', 'lease_until', 0)
 return 1
@@ -51,7 +51,7 @@ return 1
 _RENEW = f"""{_NOW}
 local kept = {{}}
 for i, key in ipairs(KEYS) do
-  if {_MINE.format(key="key", owner="ARGV[i + 1]")} then
+  if {_IS_OWNER.format(key="key", owner="ARGV[i + 1]")} then
     redis.call('HSET', key, 'lease_until', now + ARGV[1])
     kept[#kept + 1] = ARGV[i + 1]
   end
@@ -63,7 +63,7 @@ return kept
 class RedisRecords:
     """Records in Redis, for all instances. Needs `holdfast[redis]`.
 
-    Choose a Redis that does not evict: a record that is gone too early lets its request run again.
+    Use a Redis that does not evict keys: after a record is evicted, its request can run again.
     """
 
     store = None
@@ -76,8 +76,8 @@ class RedisRecords:
         except ImportError as error:
             raise ConfigurationError("idempotency in Redis needs a driver; install holdfast[redis]") from error
         limits: dict[str, Any] = {"socket_timeout": timeout, "socket_connect_timeout": timeout}
-        self._awaiting: Any = AsyncRedis.from_url(url, **limits)
-        self._blocking: Any = Redis.from_url(url, **limits)
+        self._async_client: Any = AsyncRedis.from_url(url, **limits)
+        self._sync_client: Any = Redis.from_url(url, **limits)
         self._scripts: dict[tuple[bool, str], Any] = {}
         self._error: type[Exception] = RedisError
         self._prefix = prefix
@@ -85,50 +85,51 @@ class RedisRecords:
     async def do(self, step: Step) -> Any:
         text, keys, args, read = self._call(step)
         try:
-            return read(await self._script(self._awaiting, text)(keys=keys, args=args))
+            return read(await self._script(self._async_client, text)(keys=keys, args=args))
         except (self._error, OSError) as error:
             raise StoreUnavailable("redis", str(error)) from error
 
     def do_sync(self, step: Step) -> Any:
         text, keys, args, read = self._call(step)
         try:
-            return read(self._script(self._blocking, text)(keys=keys, args=args))
+            return read(self._script(self._sync_client, text)(keys=keys, args=args))
         except (self._error, OSError) as error:
             raise StoreUnavailable("redis", str(error)) from error
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._awaiting.aclose()
-        self._blocking.close()
+        await self._async_client.aclose()
+        self._sync_client.close()
 
     def _script(self, client: Any, text: str) -> Any:
-        which = (client is self._awaiting, text)
+        which = (client is self._async_client, text)
         if which not in self._scripts:
             self._scripts[which] = client.register_script(text)
         return self._scripts[which]
 
     def _call(self, step: Step) -> tuple[str, list[str], list[Any], Callable[[Any], Any]]:
         match step:
-            case Reserve(held, lease, keep, any_request):
-                given = [held.owner, held.request_hash, _ms(lease), _ms(keep), held.method, held.path, int(any_request)]
-                return _RESERVE, [self._name(held)], given, _found
-            case Look(held):
-                return _LOOK, [self._name(held)], [], _found
-            case Finish(held, response):
-                given = [held.owner, response.progress.value, response.status, orjson.dumps(response.headers)]
+            case ReserveKey(reservation, lease, retention, any_request):
+                given = [reservation.owner, reservation.request_hash, _ms(lease), _ms(retention)]
+                given += [reservation.method, reservation.path, int(any_request)]
+                return _RESERVE, [self._name(reservation)], given, _found
+            case ReadRecord(reservation):
+                return _READ_RECORD, [self._name(reservation)], [], _found
+            case StoreResponse(reservation, response):
+                given = [reservation.owner, response.progress.value, response.status, orjson.dumps(response.headers)]
                 given += [0 if response.body is None else 1, response.body or b""]
-                return _FINISH, [self._name(held)], given, bool
-            case Release(held, any_request):
-                return _RELEASE, [self._name(held)], [held.owner, int(any_request)], bool
-            case Renew(several, lease):
-                owners = [one.owner for one in several]
-                return _RENEW, [self._name(one) for one in several], [_ms(lease), *owners], _owners
+                return _FINISH, [self._name(reservation)], given, bool
+            case ReleaseKey(reservation, any_request):
+                return _RELEASE, [self._name(reservation)], [reservation.owner, int(any_request)], bool
+            case RenewKeys(reservations, lease):
+                owners = [one.owner for one in reservations]
+                return _RENEW, [self._name(one) for one in reservations], [_ms(lease), *owners], _owners
             case _:
                 assert_never(step)
 
-    def _name(self, held: Reservation) -> str:
-        # The length keeps the pair apart, whatever either holds.
-        return f"{self._prefix}:{len(held.scope)}:{held.scope}:{held.key}"
+    def _name(self, reservation: Reservation) -> str:
+        # With the length of the scope, two pairs never share a name.
+        return f"{self._prefix}:{len(reservation.scope)}:{reservation.scope}:{reservation.key}"
 
 
 def _ms(duration: timedelta) -> int:

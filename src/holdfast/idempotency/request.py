@@ -1,4 +1,4 @@
-"""What makes two requests the same: whose they are, their key, and what they ask for."""
+"""The identity of a request: its scope, its key and a hash of its content."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ _PARAMETERS = re.compile(r'(?<=")(?:; *[a-z*][a-z0-9_.*-]*(?:=(?:"[^"\\]*"|[^";\
 class Request:
     """A request as the scope function sees it. Header names are in lower case.
 
-    `raw` is what the server gave: an ASGI scope or a WSGI environ.
+    `raw` is the ASGI scope or the WSGI environ of the server.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""What is kept of an answer, how it is given again, and the answers that the gate gives by itself."""
+"""What is stored of a response, how it is replayed, and the problem responses of the engine."""
 
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -12,40 +12,40 @@ from holdfast.stores.integrations.idempotency import Headers, StoredResponse
 
 REPLAYED = ("idempotent-replayed", "true")
 
-# A cookie belongs to one client's session. The others speak of one connection or one moment, or follow from the body.
-_NOT_KEPT = frozenset(
+# A cookie belongs to one client's session. The others concern one connection or one moment, or follow from the body.
+_NOT_STORED = frozenset(
     {
         *("connection", "content-length", "date", "keep-alive", "proxy-authenticate", "proxy-authorization"),
         *("proxy-connection", "server", "set-cookie", "set-cookie2", "te", "trailer", "transfer-encoding", "upgrade"),
     }
 )
-_OF_THE_BODY = frozenset({"content-length", "content-type", "transfer-encoding", "etag", "content-encoding"})
+_BODY_HEADERS = frozenset({"content-length", "content-type", "transfer-encoding", "etag", "content-encoding"})
 _EMPTY = frozenset({204, 304})
 
 
 def kept_headers(headers: Iterable[tuple[str, str]]) -> Headers:
-    """The headers of an answer that may be given again."""
+    """The headers of a response that may be replayed."""
     pairs = [(name.lower(), value) for name, value in headers]
     named = {token.strip().lower() for name, value in pairs if name == "connection" for token in value.split(",")}
-    return tuple((name, value) for name, value in pairs if name not in _NOT_KEPT and name not in named)
+    return tuple((name, value) for name, value in pairs if name not in _NOT_STORED and name not in named)
 
 
 def with_length(response: StoredResponse, *more: tuple[str, str]) -> StoredResponse:
-    """An answer as it goes out: with its length, and further headers."""
+    """The response to send: with its content length and further headers."""
     body = response.body or b""
     length = () if response.status in _EMPTY and not body else (("content-length", str(len(body))),)
     return StoredResponse(response.status, (*response.headers, *more, *length), body)
 
 
-def in_place_of(headers: Iterable[tuple[str, str]], stored: StoredResponse) -> Headers:
-    """The headers of the application's own answer, around the body that was stored for it."""
-    own = tuple((name, value) for name, value in headers if name.lower() not in _OF_THE_BODY)
-    of_the_body = tuple(pair for pair in with_length(stored).headers if pair[0] in _OF_THE_BODY)
-    return (*own, *of_the_body)
+def merge_headers(headers: Iterable[tuple[str, str]], stored: StoredResponse) -> Headers:
+    """The headers of the application's response, with those that describe the stored body."""
+    own = tuple((name, value) for name, value in headers if name.lower() not in _BODY_HEADERS)
+    body_headers = tuple(pair for pair in with_length(stored).headers if pair[0] in _BODY_HEADERS)
+    return (*own, *body_headers)
 
 
 def problem(status: int, code: str, title: str, detail: str, *, retry_after: int | None = None) -> StoredResponse:
-    """An answer that says what is wrong, as RFC 9457 wants it; `code` is for programs."""
+    """A problem response (RFC 9457); `code` is for programs."""
     body = {"type": f"urn:holdfast:{code}", "title": title, "status": status, "detail": detail, "code": code}
     headers: Headers = (("content-type", "application/problem+json"), ("cache-control", "no-store"))
     if retry_after is not None:
@@ -54,19 +54,19 @@ def problem(status: int, code: str, title: str, detail: str, *, retry_after: int
 
 
 def stored_response(response: object, status: int | None, limit: int) -> StoredResponse:
-    """What a handler hands in, as it will be kept and sent.
+    """The value that a handler completes with, as it is stored and sent.
 
-    A response of Starlette, Flask or Django is taken as it is; text and bytes too; all else is written as JSON.
+    Responses of Starlette, Flask or Django, text and bytes are stored unchanged; any other value is encoded as JSON.
     """
     body, given, headers = _parts(response)
-    chosen = status if status is not None else given
-    HTTPStatus(chosen)  # a number that is no status fails here, before anything is written
+    code = status if status is not None else given
+    HTTPStatus(code)  # raises for an invalid status before anything is written
     if len(body) > limit:
         raise ConfigurationError(
-            f"the response has {len(body):,} bytes, over the limit of {limit:,}; answer with a reference to it, or "
+            f"the response has {len(body):,} bytes, over the limit of {limit:,}; respond with a reference to it, or "
             "raise max_response"
         )
-    return StoredResponse(chosen, kept_headers(headers), body)
+    return StoredResponse(code, kept_headers(headers), body)
 
 
 def _parts(response: Any) -> tuple[bytes, int, Iterable[tuple[str, str]]]:
@@ -89,5 +89,5 @@ def _body(response: Any) -> bytes:
         if (value := getattr(response, name, None)) is not None:
             return bytes(value() if callable(value) else value)
     raise ConfigurationError(
-        f"a {type(response).__name__} is sent piece by piece and cannot be kept whole; complete with the data itself"
+        f"a {type(response).__name__} is streamed and cannot be stored; complete with the data instead"
     )

@@ -7,11 +7,12 @@ from http import HTTPStatus
 from typing import Any, Unpack
 from urllib.parse import quote
 
-from holdfast.idempotency.blocking import BlockingFront, Parts
-from holdfast.idempotency.gate import Chosen, Gate, Required, ScopeOf, open_gate, options
+from holdfast.idempotency.capture import CaptureAction, ResponseCapture
+from holdfast.idempotency.engine import IdempotencyEngine, IdempotencySettings, Required, ScopeOf, make_engine, options
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.records import App, Records
+from holdfast.idempotency.records import IdempotencyApp, Records
 from holdfast.idempotency.request import Request
+from holdfast.idempotency.sync_adapter import SyncAdapter
 from holdfast.stores.integrations.idempotency import StoredResponse
 
 Environ = dict[str, Any]
@@ -21,79 +22,84 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 ENVIRON = "holdfast.idempotency"
 
 
-class IdempotencyMiddleware:
-    """Carries out a request with an `Idempotency-Key` once, and answers its repetitions as the first time.
+class WsgiIdempotencyMiddleware:
+    """Runs each request with an `Idempotency-Key` once, and replays its stored response to duplicates.
 
-    The WSGI twin of the ASGI middleware, with the same parameters. The handler's key is
-    `environ["holdfast.idempotency"]`.
+    The same as the ASGI middleware, with the same parameters. The handler's key is `environ["holdfast.idempotency"]`.
 
-    application = IdempotencyMiddleware(application, hf=hf, scope=user_id)
+    application = WsgiIdempotencyMiddleware(application, hf=hf, scope=user_id)
     """
 
     def __init__(
         self,
         app: Application,
-        hf: App | None = None,
+        hf: IdempotencyApp | None = None,
         *,
         scope: ScopeOf,
         records: Records | None = None,
         required: Required = False,
-        **chosen: Unpack[Chosen],
+        **settings: Unpack[IdempotencySettings],
     ) -> None:
         self.app = app
-        self._gate = open_gate(hf, records, scope, options(**chosen))
+        self._engine = make_engine(hf, records, scope, options(**settings))
         self._scope_of, self._required = scope, required
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serves one request."""
-        if environ["REQUEST_METHOD"] not in self._gate.options.methods:
+        if environ["REQUEST_METHOD"] not in self._engine.options.methods:
             return self.app(environ, start_response)
-        answer = _Front(self._gate, self.app, environ, self._scope_of, self._required).serve()
-        start_response(answer.status, answer.headers)
-        return answer.out()
+        response = _WsgiAdapter(self._engine, self.app, environ, self._scope_of, self._required).serve()
+        start_response(response.status, response.headers)
+        return response.content()
 
 
 @dataclass
-class _Answer:
-    """An answer that is held back: its head, what came of its body, and whatever is still to come."""
+class _WsgiResponse:
+    """A response that is not sent yet: its start, the chunks that were read, and the iterator of the rest."""
 
+    capture: ResponseCapture | None = None
     status: str = ""
     headers: list[tuple[str, str]] = field(default_factory=list)
     chunks: list[bytes] = field(default_factory=list)
     source: Iterable[bytes] = ()
     rest: Iterator[bytes] | None = None
-    size: int = 0
-    sent: bool = False
+    is_sent: bool = False
 
     def start(self, status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Callable[[bytes], object]:
-        if self.sent and exc_info:
-            raise exc_info[1]  # too late for another answer: the server must break off
+        if self.is_sent and exc_info:
+            raise exc_info[1]  # too late for another response: the server must close the connection
         self.status, self.headers = status, headers
-        return self.take
+        self.chunks.clear()
+        if self.capture is not None:
+            self.capture.start(int(status[:3]), headers)
+        return self.write
 
-    def take(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes, *, more: bool = True) -> bool:
+        """Adds a chunk; true if no more need be read before the response is settled."""
         self.chunks.append(chunk)
-        self.size += len(chunk)
+        if self.capture is None:
+            return bool(chunk)  # without a key nothing is stored
+        return self.capture.write(chunk, more=more) is not CaptureAction.HOLD
 
-    def fill(self, source: Iterable[bytes], limit: int) -> None:
-        """Takes the body in; of one that is longer than the limit the rest is left to come."""
+    def read(self, source: Iterable[bytes]) -> None:
+        """Reads the body. If it is too large to be stored, `rest` is read later, while it is sent."""
         self.source, self.rest = source, iter(source)
         try:
             for chunk in self.rest:
-                self.take(chunk)
-                if self.size > limit:
+                if self.write(chunk):
                     return
         except BaseException:
             self.close()
             raise
         self.rest = None
-        self.close()  # before it is settled: what ends with the request has ended
+        self.write(b"", more=False)
+        self.close()  # before it is settled: transactions that end with the request have then ended
 
-    def out(self) -> Iterable[bytes]:
+    def content(self) -> Iterable[bytes]:
         return [b"".join(self.chunks)] if self.rest is None else self
 
     def __iter__(self) -> Iterator[bytes]:
-        self.sent = True
+        self.is_sent = True
         yield b"".join(self.chunks)
         yield from self.rest or ()
 
@@ -102,11 +108,13 @@ class _Answer:
             close()
 
 
-class _Front(BlockingFront[_Answer]):
-    def __init__(self, gate: Gate, app: Application, environ: Environ, scope_of: ScopeOf, required: Required) -> None:
+class _WsgiAdapter(SyncAdapter[_WsgiResponse]):
+    def __init__(
+        self, engine: IdempotencyEngine, app: Application, environ: Environ, scope_of: ScopeOf, required: Required
+    ) -> None:
         request = _read(environ)
-        given = request.headers.get(gate.options.header)
-        super().__init__(gate, request, [] if given is None else [given])
+        key = request.headers.get(engine.options.header)
+        super().__init__(engine, request, [] if key is None else [key])
         self._app, self._environ, self._scope_of, self._required = app, environ, scope_of, required
 
     def required(self) -> bool:
@@ -119,27 +127,22 @@ class _Front(BlockingFront[_Answer]):
         body = _body(self._environ, limit + 1)
         return None if len(body) > limit else body
 
-    def run(self, key: IdempotencyKey, body: bytes | None) -> _Answer:
-        environ, answer = self._environ, _Answer()
+    def run(self, key: IdempotencyKey, body: bytes | None, capture: ResponseCapture | None) -> _WsgiResponse:
+        environ, response = self._environ, _WsgiResponse(capture)
         environ[ENVIRON] = key
         if body is not None:
             environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
             environ.pop("HTTP_TRANSFER_ENCODING", None)
-        # Without a key nothing is kept, and nothing held back.
-        answer.fill(self._app(environ, answer.start), 0 if body is None else self.gate.options.max_response)
-        return answer
+        response.read(self._app(environ, response.start))
+        return response
 
-    def parts(self, answer: _Answer) -> Parts:
-        whole = answer.rest is None and answer.size <= self.gate.options.max_response
-        body = b"".join(answer.chunks) if whole else None
-        return int(answer.status[:3]), answer.headers, body
+    def make(self, stored: StoredResponse) -> _WsgiResponse:
+        status = f"{stored.status} {_phrase(stored.status)}"
+        return _WsgiResponse(None, status, list(stored.headers), [stored.body or b""])
 
-    def make(self, stored: StoredResponse) -> _Answer:
-        return _Answer(f"{stored.status} {_phrase(stored.status)}", list(stored.headers), [stored.body or b""])
-
-    def dismiss(self, answer: _Answer) -> None:
-        if answer.rest is not None:
-            answer.close()
+    def discard(self, response: _WsgiResponse) -> None:
+        if response.rest is not None:
+            response.close()
 
 
 def _read(environ: Environ) -> Request:
@@ -152,20 +155,20 @@ def _read(environ: Environ) -> Request:
 
 
 def _body(environ: Environ, limit: int) -> bytes:
-    """The body up to a limit. Without a length only a server that ends its input is read.
+    """The body up to a limit. Without a content length it is read only if the server ends the input.
 
-    `ConnectionAbortedError` when less comes than the length says: a part must not pass for the whole.
+    Raises `ConnectionAbortedError` if less arrives than the content length: a part must not count as the whole.
     """
     length = environ.get("CONTENT_LENGTH")
     if not length and not environ.get("wsgi.input_terminated"):
         return b""
-    wanted = min(int(length), limit) if length else limit
+    remaining = min(int(length), limit) if length else limit
     chunks: list[bytes] = []
-    while wanted > 0 and (chunk := environ["wsgi.input"].read(wanted)):
+    while remaining > 0 and (chunk := environ["wsgi.input"].read(remaining)):
         chunks.append(chunk)
-        wanted -= len(chunk)
-    if length and wanted > 0:
-        raise ConnectionAbortedError("the client went away in the middle of its request")
+        remaining -= len(chunk)
+    if length and remaining > 0:
+        raise ConnectionAbortedError("the client disconnected before the end of its request")
     return b"".join(chunks)
 
 

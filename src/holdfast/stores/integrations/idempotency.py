@@ -24,7 +24,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class KeyStatus(StrEnum):
-    """How far a request came."""
+    """The state of the request that used a key."""
 
     STARTED = "started"
     COMPLETED = "completed"
@@ -33,7 +33,7 @@ class KeyStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A key in the hands of one request."""
+    """The reservation of a key by one request."""
 
     scope: str
     key: str
