@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.peers.protocol import Handle, Payload, Peer, batches, serve
 from holdfast import Holdfast, WorkerOptions
-from holdfast.app.loop import COLLECT_AFTER
+from holdfast.runtime.loop import COLLECT_AFTER
 
 _BATCH = 5000
 

@@ -18,8 +18,8 @@ from bench.plan import Run
 from bench.rounds import interleaved
 from bench.subject import BOUND, OURS, Kind, Subject
 from holdfast import Holdfast, WorkerOptions
-from holdfast.app.relays import Relays
-from holdfast.app.streams import Streams
+from holdfast.runtime.broker_streams import BrokerStreams
+from holdfast.runtime.relays import Relays
 from tests.servers.kafka import KafkaCluster
 from tests.servers.nats import NatsServer
 from tests.servers.rabbitmq import RabbitMQ
@@ -112,7 +112,7 @@ async def _consume_ours(broker: Broker, stream: str, where: str, count: int, set
     await _ready(app)
     settle()
     stop = asyncio.Event()
-    streams = Streams(app, WorkerOptions())
+    streams = BrokerStreams(app._runtime, WorkerOptions())
     async with await psycopg.AsyncConnection.connect(where, autocommit=True) as conn:
         began = time.perf_counter()
         streams.start(stop, stop.set)
@@ -166,7 +166,7 @@ async def _relay_ours(broker: Broker, stream: str, where: str, count: int, settl
     for batch in _batches(list(range(count))):
         await app.publish_many([("bench.happened", {"id": n, "pad": "x" * 80}) for n in batch], conn=None)
     settle()
-    relays = Relays(app, WorkerOptions())
+    relays = Relays(app._runtime, WorkerOptions())
     began = time.perf_counter()
     relays.start()
     await relays.caught_up(None)

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from holdfast import Context, Holdfast, Outage, RetryPolicy, Snooze, TerminalError, WorkerOptions
-from holdfast.app.streams import HandledKeyPruner
 from holdfast.core.delivery import Status
+from holdfast.runtime.broker_streams import HandledKeyPruner
 from holdfast.stores.event_log.projection import last_run
 from holdfast.stores.messages.intake import record_handled
 from holdfast.stores.queries.query import Filter, messages
@@ -246,7 +246,7 @@ async def test_one_that_is_told_twice_to_stop_waits_for_no_handler(hf: Holdfast,
     stream.put({"n": 1})
     task = asyncio.create_task(hf.work(WorkerOptions(grace=timedelta(hours=1))))
     await happens(started)
-    (worker,) = hf._workers
+    (worker,) = hf._runtime.notifier.workers
     worker.stop()
     # By now the worker itself, which has nothing to do, has ended.
     await asyncio.wait({task}, timeout=0.5)
@@ -310,7 +310,7 @@ async def test_a_paused_consumer_runs_nothing_and_no_more_run_at_once_than_asked
         running -= 1
         done.append(payment["n"])
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.ops.pause_consumer("straight", actor="ada", reason="a look")
     for n in range(12):
         stream.put({"n": n})
@@ -347,12 +347,12 @@ async def test_what_was_handled_long_ago_is_forgotten(hf: Holdfast, stream: Stre
     @straight(hf, stream)
     async def handle(payment: dict[str, int]) -> None: ...
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     for consumer, key in [("straight", "old"), ("straight", "new"), ("another", "old")]:
         await hf.store.run(record_handled(consumer, "redis:payments", [key], UUID(int=1)))
     long_ago = {"sqlite": "handled_at - 60000", "postgres": "handled_at - interval '1 minute'"}[hf.store.dialect.name]
     await query(hf, f"update {{hf}}handled set handled_at = {long_ago} where key = 'old'")
-    await HandledKeyPruner(hf, timedelta(seconds=30)).perform("me")
+    await HandledKeyPruner(hf.store, hf.broker_sources, timedelta(seconds=30)).perform("me")
     assert sorted(await query(hf, "select consumer, key from {hf}handled")) == [("another", "old"), ("straight", "new")]
 
 

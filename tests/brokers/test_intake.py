@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, TerminalError, event
-from holdfast.app import dead_letter_forwarder
 from holdfast.brokers import inbox, redis
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import RAW_TYPE
 from holdfast.core.telemetry.correlation import correlation
+from holdfast.runtime import dead_letter_forwarder
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.queries.query import Filter, messages
 from tests.brokers.redis_stream import Stream, redis_server, stream
@@ -261,7 +261,7 @@ async def test_no_more_is_fetched_while_too_much_waits(
     monkeypatch.setattr(inbox, "_CHECK_RECORDS", 5)
     monkeypatch.setattr(inbox.Inbox, "max_in_flight", 10)
     got = collect(hf, stream)
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.ops.pause_consumer("settle", actor="ada", reason="a look")
     for n in range(100):
         stream.put({"n": n})
@@ -276,7 +276,7 @@ async def test_no_more_is_fetched_while_too_much_waits(
 @SQLITE
 async def test_how_far_a_source_is_behind_is_kept_for_operators(hf: Holdfast, stream: Stream) -> None:
     collect(hf, stream)
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     async with working(hf):
         await eventually(lambda: hf.store.run(intakes()))
     (known,) = (await hf.ops.stats()).sources

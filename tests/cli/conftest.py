@@ -14,9 +14,9 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner, Result
 
-from holdfast.app.store_factory import open_store
 from holdfast.core.delivery import Status
 from holdfast.interfaces.cli import main
+from holdfast.runtime.store_factory import open_store
 from holdfast.stores.messages.publish import Fanout, publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.queries.query import Filter, deliveries

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.app.store_factory import open_store
 from holdfast.interfaces.cli import main
+from holdfast.runtime.store_factory import open_store
 from tests.cli.conftest import Shop
 from tests.servers.postgres import PostgresServer
 

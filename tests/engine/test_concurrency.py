@@ -6,11 +6,11 @@ import time
 from collections import Counter
 
 from holdfast import Holdfast
-from holdfast.app.webhooks import EndpointHandlers
 from holdfast.app.worker_runner import worker_deps
 from holdfast.core.delivery import Status
 from holdfast.engine.control import WorkerControl
 from holdfast.engine.session import WorkerSession
+from holdfast.runtime.endpoint_handlers import EndpointHandlers
 from tests.engine.running import all_of, drain, happens, options, statuses, working
 
 
@@ -47,7 +47,7 @@ async def test_as_much_runs_at_once_as_there_are_slots_and_never_more(hf: Holdfa
             four_threads.wait(10)
 
     for job in (work, plain):
-        await hf._publish([job._message((n,), {})[1] for n in range(40)], None)
+        await hf._runtime.publish([job._message((n,), {})[1] for n in range(40)], None)
         await drain(hf, concurrency=4)
     assert (gauge.most, gauge.total) == (4, 40)
     assert (plain_gauge.most, plain_gauge.total) == (4, 40)
@@ -70,8 +70,8 @@ async def test_every_queue_has_slots_of_its_own(hf: Holdfast) -> None:
         if gauges["quick"].total == 30:
             through.set()
 
-    await hf._publish([slow._message((n,), {})[1] for n in range(10)], None)
-    await hf._publish([quick._message((n,), {})[1] for n in range(30)], None)
+    await hf._runtime.publish([slow._message((n,), {})[1] for n in range(10)], None)
+    await hf._runtime.publish([quick._message((n,), {})[1] for n in range(30)], None)
     async with working(hf, queues={"slow": 2, "quick": 3}):
         await happens(through)
         assert gauges["slow"].now == 2
@@ -92,7 +92,7 @@ async def test_a_worker_claims_no_more_long_work_than_it_can_start(hf: Holdfast)
             started.set()
         await go.wait()
 
-    await hf._publish([long._message((n,), {})[1] for n in range(50)], None)
+    await hf._runtime.publish([long._message((n,), {})[1] for n in range(50)], None)
     async with working(hf, concurrency=3):
         await happens(started)
         await asyncio.sleep(0.1)  # five polls: time enough to claim more
@@ -104,7 +104,7 @@ async def test_short_work_is_fetched_in_batches(hf: Holdfast) -> None:
     @hf.job()
     async def short(n: int) -> None: ...
 
-    await hf._publish([short._message((n,), {})[1] for n in range(600)], None)
+    await hf._runtime.publish([short._message((n,), {})[1] for n in range(600)], None)
     await drain(hf, concurrency=20)
     done = await all_of(hf)
     assert {delivery.status for delivery in done} == {Status.DELIVERED}
@@ -123,8 +123,8 @@ async def test_consumers_of_one_priority_take_turns(hf: Holdfast) -> None:
     async def calm(n: int) -> None:
         order.append("calm")
 
-    await hf._publish([busy._message((n,), {})[1] for n in range(200)], None)
-    await hf._publish([calm._message((n,), {})[1] for n in range(5)], None)
+    await hf._runtime.publish([busy._message((n,), {})[1] for n in range(200)], None)
+    await hf._runtime.publish([calm._message((n,), {})[1] for n in range(5)], None)
     await drain(hf, concurrency=5)
     assert order.index("calm") < 100
     assert Counter(order) == {"busy": 200, "calm": 5}
@@ -138,7 +138,7 @@ async def test_two_workers_share_the_work_and_nothing_runs_twice(hf: Holdfast) -
         ran[n] += 1
         await asyncio.sleep(0.001)
 
-    await hf._publish([work._message((n,), {})[1] for n in range(200)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(200)], None)
     idle = options(until_idle=True, cron=False, concurrency=5)
     await asyncio.wait_for(asyncio.gather(hf.work(idle), hf.work(idle)), 60)
     assert ran == Counter(range(200))
@@ -159,7 +159,7 @@ async def test_the_loop_is_not_starved_by_handlers_that_never_wait(hf: Holdfast)
         if in_one_turn.total() == 900:
             done.set()
 
-    await hf._publish([busy._message((n,), {})[1] for n in range(900)], None)
+    await hf._runtime.publish([busy._message((n,), {})[1] for n in range(900)], None)
     async with working(hf, concurrency=1):
         while not done.is_set():
             turns += 1
@@ -176,7 +176,9 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
         ran.set()
 
     await work.enqueue()
-    deps = worker_deps(hf, hf.store, options(), None, EndpointHandlers(hf))
+    deps = worker_deps(
+        hf._runtime, {}, hf.store, options(), None, EndpointHandlers(hf.store, hf.handlers, hf.webhooks.options)
+    )
     session = WorkerSession(deps, options(concurrency=1), WorkerControl())
     (pool,) = session._pools
     ended = asyncio.create_task(asyncio.sleep(0))

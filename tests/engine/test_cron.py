@@ -98,9 +98,9 @@ async def set_last(hf: Holdfast, at: datetime) -> None:
     await query(hf, f"update {{hf}}schedule set last_at = {text}")
 
 
-def duty(hf: Holdfast) -> CronRunner:
+def cron_runner(hf: Holdfast) -> CronRunner:
     """What a worker does for the schedules of an app."""
-    return CronRunner(hf.store, hf.schedules, partial(occurrence, hf))
+    return CronRunner(hf.store, hf.schedules, partial(occurrence, hf._runtime))
 
 
 async def scheduled(hf: Holdfast) -> list[str]:
@@ -120,8 +120,8 @@ def declare(hf: Holdfast, missed: str = "all") -> list[str]:
 
 async def test_a_new_schedule_starts_from_now(hf: Holdfast) -> None:
     declare(hf)
-    await hf._prepare(None)
-    await duty(hf).perform("w1")
+    await hf._runtime.registration.prepare()
+    await cron_runner(hf).perform("w1")
     assert await scheduled(hf) == []
     (stored,) = await hf.store.run(schedules())
     assert abs(stored.last_at - stored.now) < timedelta(seconds=10)
@@ -129,8 +129,8 @@ async def test_a_new_schedule_starts_from_now(hf: Holdfast) -> None:
 
 async def test_a_worker_fires_what_is_due_and_runs_it(hf: Holdfast) -> None:
     ran = declare(hf, "last")
-    await hf._prepare(None)
-    await duty(hf).perform("w1")
+    await hf._runtime.registration.prepare()
+    await cron_runner(hf).perform("w1")
     (stored,) = await hf.store.run(schedules())
     await set_last(hf, stored.now - timedelta(days=3))
     async with working(hf):
@@ -145,11 +145,11 @@ async def test_many_schedulers_at_once_fire_every_occurrence_once(hf: Holdfast, 
     apps = [hf, make_app(), make_app(source="elsewhere"), make_app(source="another")]
     for app in apps:
         declare(app)
-        await app._prepare(None)
-    await duty(hf).perform("w0")
+        await app._runtime.registration.prepare()
+    await cron_runner(hf).perform("w0")
     (stored,) = await hf.store.run(schedules())
     await set_last(hf, stored.now - timedelta(days=5))
-    await asyncio.gather(*(duty(app).perform(f"w{n}") for n, app in enumerate(apps)))
+    await asyncio.gather(*(cron_runner(app).perform(f"w{n}") for n, app in enumerate(apps)))
     fired = await scheduled(hf)
     assert len(fired) == len(set(fired)) == 5
 
@@ -160,15 +160,15 @@ async def test_two_schedulers_one_of_them_late_fire_once_across_a_change_of_the_
 ) -> None:
     """The late one read before the other fired, stood still, and writes what it had found."""
     declare(hf)
-    await hf._prepare(None)
-    await duty(hf).perform("w1")
+    await hf._runtime.registration.prepare()
+    await cron_runner(hf).perform("w1")
     after, until = span
     await set_last(hf, after)
     seen_by_both = StoredSchedule("daily", "30 2 * * *", BERLIN, "all", after, None, until)
     for _ in range(2):
         due, reached = to_fire(seen_by_both)
         assert reached is not None
-        built = [occurrence(hf, hf.schedules["daily"], at) for at in due]
+        built = [occurrence(hf._runtime, hf.schedules["daily"], at) for at in due]
         await hf.store.run(fire(seen_by_both, built, reached, Fanout()))
     assert len(await scheduled(hf)) == 1
     await drain(hf)
@@ -178,26 +178,26 @@ async def test_two_schedulers_one_of_them_late_fire_once_across_a_change_of_the_
 async def test_an_occurrence_that_was_fired_before_is_not_fired_again_by_its_key(hf: Holdfast) -> None:
     """A restored backup has forgotten how far it got, but the message is there."""
     declare(hf)
-    await hf._prepare(None)
-    await duty(hf).perform("w1")
+    await hf._runtime.registration.prepare()
+    await cron_runner(hf).perform("w1")
     (stored,) = await hf.store.run(schedules())
     for _ in range(2):
         await set_last(hf, stored.now - timedelta(days=2))
-        await duty(hf).perform("w1")
+        await cron_runner(hf).perform("w1")
     assert len(await scheduled(hf)) == 2
 
 
 async def test_a_paused_schedule_fires_nothing_and_counts_the_pause_as_missed(hf: Holdfast) -> None:
     declare(hf, "last")
-    await hf._prepare(None)
-    await duty(hf).perform("w1")
+    await hf._runtime.registration.prepare()
+    await cron_runner(hf).perform("w1")
     (stored,) = await hf.store.run(schedules())
     await hf.store.run(pause_schedule("daily", "ada", "holidays"))
     await set_last(hf, stored.now - timedelta(days=4))
-    await duty(hf).perform("w1")
+    await cron_runner(hf).perform("w1")
     assert await scheduled(hf) == []
     assert await hf.store.run(resume_schedule("daily", "ada", None))
-    await duty(hf).perform("w1")
+    await cron_runner(hf).perform("w1")
     assert len(await scheduled(hf)) == 1
     assert [entry.action for entry in await hf.store.run(audit())] == ["resume", "pause"]
 
@@ -209,8 +209,8 @@ async def test_one_schedule_that_cannot_fire_does_not_stop_the_others(hf: Holdfa
     @hf.cron("0 0 * * *", name="broken")
     async def broken() -> None: ...
 
-    await hf._prepare(None)
-    cron = duty(hf)
+    await hf._runtime.registration.prepare()
+    cron = cron_runner(hf)
     await cron.perform("w1")
     (stored, _) = await hf.store.run(schedules())
     await set_last(hf, stored.now - timedelta(days=2))

@@ -90,7 +90,7 @@ async def test_until_idle_waits_through_retry_waits_and_ignores_cron(hf: Holdfas
     async def minutely() -> None:
         seen.append(-1)
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     async with working(hf):
         await eventually(lambda: query(hf, "select 1 from {hf}schedule"))
     await query(hf, "update {hf}schedule set last_at = " + ("0" if hf.store.dialect.name == "sqlite" else "'epoch'"))

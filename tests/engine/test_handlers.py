@@ -147,8 +147,8 @@ async def test_a_stored_call_that_no_longer_fits_is_dead_at_once(hf: Holdfast, p
     @hf.job(retry=RetryPolicy.fixed(0, attempts=3))
     async def send(to: str, subject: str = "") -> None: ...
 
-    message = hf._producer.build("job.send", payload, addressed=[Address(consumer="send")])
-    await hf._publish([message], None)
+    message = hf._runtime.producer.build("job.send", payload, addressed=[Address(consumer="send")])
+    await hf._runtime.publish([message], None)
     await drain(hf)
     dead = await only(hf)
     assert (dead.status, dead.attempts, dead.error_type) == (

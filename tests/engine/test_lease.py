@@ -181,7 +181,7 @@ async def test_a_worker_whose_row_is_gone_stops_its_handlers_and_starts_anew(hf:
 
 
 async def test_a_lease_is_known_to_hold_for_less_than_it_lasts(hf: Holdfast) -> None:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     started_at = time.monotonic()
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
     lease = Lease(hf.store, "w1", LEASE, lambda: None, started_at)
@@ -191,7 +191,7 @@ async def test_a_lease_is_known_to_hold_for_less_than_it_lasts(hf: Holdfast) -> 
 
 async def test_only_half_a_lease_of_unbroken_contact_allows_to_call_another_dead(hf: Holdfast, log: Log) -> None:
     """One renewal that failed breaks it, however soon the next succeeds."""
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
     lease = Lease(hf.store, "w1", LEASE, lambda: None)
     lease.start()
@@ -212,7 +212,7 @@ async def test_only_half_a_lease_of_unbroken_contact_allows_to_call_another_dead
 
 async def test_a_process_that_was_stopped_has_lost_contact(hf: Holdfast) -> None:
     """As after SIGSTOP: nothing failed, but nothing was renewed either, and the others had no time to renew theirs."""
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
     lease = Lease(hf.store, "w1", LEASE, lambda: None, time.monotonic() - 30)
     assert not lease.trusted
@@ -227,7 +227,7 @@ async def test_a_process_that_was_stopped_has_lost_contact(hf: Holdfast) -> None
 
 
 async def test_a_late_renewal_is_harmless(hf: Holdfast) -> None:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
     await query(hf, "delete from {hf}worker")
     assert await hf.store.run(renew_worker("w1", LEASE)) is False

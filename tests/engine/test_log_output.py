@@ -39,7 +39,7 @@ async def charge(n: int) -> None:
     raise type(f"Error{{n % 90}}", (Exception,), {{}})("x" * 300)
 
 async def main() -> None:
-    await hf._publish([charge._message((n,), {{}})[1] for n in range(400)], None)
+    await hf._runtime.publish([charge._message((n,), {{}})[1] for n in range(400)], None)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await hf.work(stop=stop)
@@ -196,7 +196,7 @@ async def test_a_stopping_worker_says_in_one_line_how_much_it_gave_back(hf: Hold
         ran += 1
         await asyncio.sleep(0.001)
 
-    await hf._publish([work._message((n,), {})[1] for n in range(3000)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(3000)], None)
     async with working(hf, concurrency=2):
         await eventually(lambda: ran > 500)
     given_back = said(log, "delivery released")

@@ -111,8 +111,8 @@ async def test_the_ids_of_one_delivery_do_not_stick_to_the_next(hf: Holdfast, lo
         headers[n] = dict(ctx.headers)
 
     with correlate(request_id="r-1"):
-        await hf._publish([work._message((n,), {})[1] for n in range(400)], None)
-    await hf._publish([work._message((n,), {})[1] for n in range(400, 500)], None)
+        await hf._runtime.publish([work._message((n,), {})[1] for n in range(400)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(400, 500)], None)
     await drain(hf, concurrency=2)
     lines = {line["n"]: line.get("request_id") for line in said(log, "working")}
     assert lines == {n: "r-1" if n < 400 else None for n in range(500)}

@@ -195,7 +195,7 @@ async def test_without_a_probe_an_outage_may_last_and_one_delivery_at_a_time_tri
         return runs > than
 
     send, *_ = [declare(hf) for hf in workers]
-    await first._publish([send._message((n,), {})[1] for n in range(30)], None)
+    await first._runtime.publish([send._message((n,), {})[1] for n in range(30)], None)
     async with contextlib.AsyncExitStack() as stack:
         for hf in workers:
             await stack.enter_async_context(working(hf, concurrency=5))
@@ -322,8 +322,8 @@ async def test_what_waits_in_the_worker_for_a_blocked_consumer_is_given_back(app
         await go.wait()
         raise Outage("mail")
 
-    await app._publish([send._message((n,), {})[1] for n in range(400)], None)
-    await app._publish([send._message((n,), {})[1] for n in range(400, 500)], None)
+    await app._runtime.publish([send._message((n,), {})[1] for n in range(400)], None)
+    await app._runtime.publish([send._message((n,), {})[1] for n in range(400, 500)], None)
     async with working(app, concurrency=2):
         await eventually(lambda: len(ran) == 2 and _in_flight(app, more_than=2))
         go.set()
@@ -342,7 +342,7 @@ async def test_many_failures_at_once_ask_the_probe_and_write_the_pause_once(app:
         await barrier.wait()
         raise Outage("mail")
 
-    await app._publish([send._message((n,), {})[1] for n in range(5)], None)
+    await app._runtime.publish([send._message((n,), {})[1] for n in range(5)], None)
     await drain(app, concurrency=5, idle_limit=NOW)
     assert mail.asked == 1
     assert [entry.action for entry in await app.store.run(audit())] == ["block"]

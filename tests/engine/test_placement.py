@@ -40,7 +40,7 @@ async def test_what_is_less_urgent_gets_a_share_while_urgent_work_never_ends(hf:
     async def low() -> None:
         low_ran.set()
 
-    await hf._publish([pressing._message((), {})[1] for _ in range(40)], None)
+    await hf._runtime.publish([pressing._message((), {})[1] for _ in range(40)], None)
     await low.enqueue()
     async with working(hf, concurrency=2):
         await happens(low_ran)

@@ -56,7 +56,7 @@ def seen(hf: Holdfast) -> Seen:
 
 @pytest.fixture
 async def engine(hf: Holdfast, dsn: str) -> AsyncIterator[AsyncEngine]:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     url = dsn.replace("sqlite:", "sqlite+aiosqlite:").replace("postgresql:", "postgresql+psycopg_async:")
     engine = create_async_engine(url, poolclass=NullPool)
     if dsn.startswith("sqlite"):
@@ -107,7 +107,7 @@ async def test_plain_code_with_a_blocking_session_gets_its_reactions_too(hf: Hol
     """Plain ones run in the thread that committed, async ones in a loop of their own."""
     ran: list[tuple[str, bool]] = []
     done = threading.Event()
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
 
     @hf.reaction("order.*")
     def plain(payload: object) -> None:
@@ -132,7 +132,7 @@ async def test_plain_code_with_a_blocking_session_gets_its_reactions_too(hf: Hol
 
 
 async def test_django_tells_of_its_commit(hf: Holdfast, dsn: str, seen: Seen) -> None:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     configure_django(dsn)
 
     def publish() -> None:
@@ -152,7 +152,7 @@ def connect(dsn: str) -> Any:
 async def test_on_a_bare_connection_it_runs_soon_after_the_commit_and_not_before(
     hf: Holdfast, seen: Seen, dsn: str
 ) -> None:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
 
     def publish(end: str) -> None:
         with closing(connect(dsn)) as conn:
@@ -174,7 +174,7 @@ async def test_on_a_bare_async_connection_it_runs_in_the_loop_of_the_publisher(h
     async def react(order: OrderPlaced) -> None:
         loops.append(asyncio.get_running_loop())
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     async with await psycopg.AsyncConnection.connect(dsn) as conn:
         await hf.publish(OrderPlaced(1), conn=conn)
         await conn.execute("savepoint inner_one")

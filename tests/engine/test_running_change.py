@@ -95,7 +95,7 @@ class Fleet:
 
 async def test_work_of_a_generation_is_run_by_its_own_workers_while_one_lives(make_app: MakeApp) -> None:
     fleet = Fleet(make_app)
-    await fleet.old._prepare(None)  # a deploy comes after the one before
+    await fleet.old._runtime.registration.prepare()  # a deploy comes after the one before
     async with working(fleet.new), working(fleet.old):
         await eventually(lambda: _workers(fleet.old, 2))
         for n in range(10):
@@ -144,7 +144,7 @@ async def test_a_consumer_of_a_later_deploy_gets_no_work_that_only_earlier_worke
     @new.consumer("order.placed")
     async def fresh(payload: object) -> None: ...
 
-    await new._prepare(None)
+    await new._runtime.registration.prepare()
     await old.publish("order.placed", {}, conn=None)
     (found,) = await all_of(new)
     assert found.generation == 2

@@ -231,7 +231,7 @@ async def test_cancelled_at_any_moment_nothing_stays_claimed(hf: Holdfast, momen
     async def work(n: int) -> None:
         await asyncio.sleep(0.002)
 
-    await hf._publish([work._message((n,), {})[1] for n in range(50)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(50)], None)
     running = Running(hf, concurrency=5)
     await asyncio.sleep(0.02 + moment * 0.007)
     running.task.cancel()
@@ -253,8 +253,8 @@ async def test_what_was_claimed_ahead_is_given_back_unspent(hf: Holdfast) -> Non
         long.append(n)
         await go.wait()
 
-    await hf._publish([work._message((n,), {})[1] for n in range(300)], None)
-    await hf._publish([work._message((n,), {})[1] for n in range(300, 400)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(300)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(300, 400)], None)
     running = Running(hf, concurrency=2)
     await eventually(lambda: len(long) == 2 and _in_flight(hf, more_than=2))
     running.stop.set()
@@ -273,7 +273,7 @@ async def test_outcomes_known_at_the_end_are_written(hf: Holdfast) -> None:
         if n % 2:
             raise OSError("away")
 
-    await hf._publish([work._message((n,), {})[1] for n in range(100)], None)
+    await hf._runtime.publish([work._message((n,), {})[1] for n in range(100)], None)
     running = Running(hf, concurrency=50)
     await eventually(lambda: _some_done(hf))
     await running.ended()

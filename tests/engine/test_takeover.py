@@ -208,8 +208,8 @@ async def _suspect(hf: Holdfast) -> bool:
 
 async def _trusted(hf: Holdfast) -> None:
     """Until the worker takes over what others left: it has just done so with another one."""
-    message = hf._producer.build("job.unknown", {}, addressed=[Address(consumer="unknown")])
-    await hf._publish([message], None)
+    message = hf._runtime.producer.build("job.unknown", {}, addressed=[Address(consumer="unknown")])
+    await hf._runtime.publish([message], None)
     await hf.store.run(claim([Lane("default", "unknown", 0, 1)], "long gone", LEASE, 10))
     past = "0" if _lite(hf) else "'epoch'"
     await query(hf, f"update {{hf}}delivery set lease_until = {past} where consumer = 'unknown'")

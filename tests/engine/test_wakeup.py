@@ -49,7 +49,7 @@ async def publish_without_a_hint(dsn: str, hf: Holdfast) -> None:
 
 async def test_an_app_wakes_its_own_worker(app: Holdfast) -> None:
     """Again and again, without any poll: a wake-up that comes between looking and waiting is not lost."""
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     async with working(app, poll=NEVER):
         for n in range(1, 31):
             await app.publish("order.placed", {"n": n}, conn=None)
@@ -59,7 +59,7 @@ async def test_an_app_wakes_its_own_worker(app: Holdfast) -> None:
 async def test_another_process_wakes_a_worker(app: Holdfast, make_app: MakeApp) -> None:
     """By LISTEN and NOTIFY on PostgreSQL, by the counter of commits on SQLite."""
     producer = make_app()
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     async with working(app, poll=NEVER):
         for n in range(1, 6):
             await producer.publish("order.placed", {"n": n}, conn=None)
@@ -67,7 +67,7 @@ async def test_another_process_wakes_a_worker(app: Holdfast, make_app: MakeApp) 
 
 
 async def test_what_comes_without_a_hint_is_found_by_polling(app: Holdfast, dsn: str) -> None:
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     async with working(app, poll=timedelta(milliseconds=50)):
         for n in range(1, 4):
             await publish_without_a_hint(dsn, app)
@@ -101,7 +101,7 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Hold
         await asyncio.sleep(0.1)
         before.append(asked.copy())
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     async with working(hf, poll=NEVER):
         await hf.publish("order.placed", {}, conn=None)
         await eventually(partial(_delivered, hf, 1))
@@ -126,7 +126,7 @@ async def test_after_an_expensive_full_scan_a_worker_claims_from_the_known_lanes
     app: Holdfast, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delay_full_scans(monkeypatch, 3600)
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     async with working(app, poll=NEVER):
         for n in range(1, 4):
             await app.publish("order.placed", {}, conn=None)
@@ -147,7 +147,7 @@ async def test_work_that_arrives_while_a_full_scan_is_delayed_is_found_when_the_
         async def handler(payload: object) -> None: ...
 
         hf.consumer(f"order.{name}", name=name)(handler)
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     async with working(hf, poll=NEVER):
         # The first look takes no lanes in here (see above), so a hint that came before it would be used up.
         await eventually(lambda: "lanes" in asked)
@@ -167,7 +167,7 @@ async def test_what_a_settlement_makes_due_at_once_is_claimed_at_once(hf: Holdfa
             raise ValueError
 
     runs: list[int] = []
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     async with working(hf, poll=NEVER):
         await hf.publish("order.placed", {}, conn=None)
         await eventually(partial(_delivered, hf, 1))
@@ -178,7 +178,7 @@ async def test_who_waited_for_settlements_claims_when_they_are_written(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 0)
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     await app.publish_many([("order.placed", {"n": n}) for n in range(40)], conn=None)
     async with working(app, poll=NEVER, concurrency=1):
         await eventually(partial(_delivered, app, 40))
@@ -197,7 +197,7 @@ async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim
         return next_due_in(*args)
 
     monkeypatch.setattr(session, "next_due_in", asked_too_late)
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     await drain(app, idle_limit=timedelta(0))
     assert await _delivered(app, 1)
 
@@ -205,7 +205,7 @@ async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim
 @on_postgres
 async def test_a_hint_survives_the_loop_it_was_sent_from(app: Holdfast, make_app: MakeApp, dsn: str) -> None:
     """A publish is the last act of a script: its hint waits its turn when the loop ends."""
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     producer = make_app()
 
     async def publish() -> None:
@@ -228,7 +228,7 @@ async def test_after_its_listening_was_cut_a_worker_listens_again_and_then_looks
     app: Holdfast, make_app: MakeApp, dsn: str
 ) -> None:
     producer = make_app()
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     async with working(app, poll=NEVER):
         await eventually(lambda: _listening(app))
         await publish_without_a_hint(dsn, app)
@@ -240,7 +240,7 @@ async def test_after_its_listening_was_cut_a_worker_listens_again_and_then_looks
 
 @on_postgres
 async def test_a_thousand_hints_are_as_good_as_one(app: Holdfast, dsn: str) -> None:
-    await app._prepare(None)
+    await app._runtime.registration.prepare()
     async with working(app, poll=NEVER):
         await eventually(lambda: _listening(app))
         await publish_without_a_hint(dsn, app)

@@ -21,7 +21,7 @@ import psutil
 import psycopg
 import pytest
 
-from holdfast.app.store_factory import open_store
+from holdfast.runtime.store_factory import open_store
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
 

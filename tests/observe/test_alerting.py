@@ -38,7 +38,7 @@ def letter(number: int = 1, fingerprint: str = "abc") -> DeadLetterAlert:
 @pytest.fixture
 async def store(make_app: MakeApp) -> Store:
     hf = make_app()
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     return hf.store
 
 
@@ -54,7 +54,7 @@ def worker(store: Store, told: list[int], quiet: float = QUIET) -> Alerts:
 
 async def test_ten_workers_with_ten_thousand_failures_tell_once_and_then_how_many(make_app: MakeApp) -> None:
     hf = make_app()
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     told: list[int] = []
     workers = [worker(hf.store, told) for _ in range(10)]
     for number in range(10_000):
@@ -121,7 +121,7 @@ async def test_a_store_that_is_out_keeps_nobody_from_being_told() -> None:
 
 async def test_groups_that_are_long_quiet_are_forgotten(make_app: MakeApp, dsn: str) -> None:
     hf = make_app()
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     assert (await hf.store.run(decide_alert("billing", "abc", 1, timedelta(minutes=5)))).tell
     await pass_time(hf, timedelta(days=2), "alert")
     await Pruner(hf.store, timedelta(days=30)).perform("w")

@@ -116,7 +116,7 @@ async def test_retries_and_replays_refer_to_the_first_attempt_and_errors_show_no
         if not well:
             raise ConnectionError(f"cannot charge {payload['card']}")
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.store.run(declare([Redaction("card.*", "card")]))
     await hf.publish("card.charged", {"card": "4111-1111"}, conn=None)
     await drain(hf)
@@ -253,7 +253,7 @@ async def test_metrics_reach_opentelemetry(make_app: MakeApp) -> None:
         if fail:
             raise ConnectionError("no route")
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     assert export(hf, provider)
     await work.enqueue(True)
     await work.enqueue(False)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from holdfast import Holdfast
 from holdfast.produce.commit import after_commit
+from holdfast.stores.connections.connection import adapt_connection
 from tests.produce.conftest import OrderPlaced
 from tests.produce.place import Place, SqlitePlace, use_django
 
@@ -45,7 +46,7 @@ def session(engine: sa.Engine) -> Iterator[Session]:
 
 
 def test_it_is_called_once_after_the_commit(session: Session, calls: Calls) -> None:
-    assert after_commit(session, calls.named("done"))
+    assert after_commit(session, adapt_connection(session), calls.named("done"))
     session.flush()
     assert calls == []
     session.commit()
@@ -56,7 +57,7 @@ def test_it_is_called_once_after_the_commit(session: Session, calls: Calls) -> N
 
 
 def test_a_rollback_drops_it_for_good(session: Session, calls: Calls) -> None:
-    after_commit(session, calls.named("done"))
+    after_commit(session, adapt_connection(session), calls.named("done"))
     session.rollback()
     session.execute(sa.text("select 1"))
     session.commit()
@@ -64,7 +65,7 @@ def test_a_rollback_drops_it_for_good(session: Session, calls: Calls) -> None:
 
 
 def test_closing_without_a_commit_drops_it_for_good(session: Session, calls: Calls) -> None:
-    after_commit(session, calls.named("done"))
+    after_commit(session, adapt_connection(session), calls.named("done"))
     session.close()
     session.execute(sa.text("select 1"))
     session.commit()
@@ -72,22 +73,22 @@ def test_closing_without_a_commit_drops_it_for_good(session: Session, calls: Cal
 
 
 def test_the_commit_of_a_savepoint_is_none(session: Session, calls: Calls) -> None:
-    after_commit(session, calls.named("outer"))
+    after_commit(session, adapt_connection(session), calls.named("outer"))
     with session.begin_nested():
-        after_commit(session, calls.named("inner"))
+        after_commit(session, adapt_connection(session), calls.named("inner"))
     assert calls == []
     session.commit()
     assert calls == ["outer", "inner"]
 
 
 def test_a_savepoint_that_is_rolled_back_drops_its_own_and_keeps_the_rest(session: Session, calls: Calls) -> None:
-    after_commit(session, calls.named("before"))
+    after_commit(session, adapt_connection(session), calls.named("before"))
     outer = session.begin_nested()
-    after_commit(session, calls.named("outer"))
+    after_commit(session, adapt_connection(session), calls.named("outer"))
     with session.begin_nested():
-        after_commit(session, calls.named("inner, committed into outer"))
+        after_commit(session, adapt_connection(session), calls.named("inner, committed into outer"))
     outer.rollback()
-    after_commit(session, calls.named("after"))
+    after_commit(session, adapt_connection(session), calls.named("after"))
     session.commit()
     assert calls == ["before", "after"]
 
@@ -96,7 +97,7 @@ def test_a_savepoint_that_is_committed_into_a_transaction_that_rolls_back_is_dro
     session: Session, calls: Calls
 ) -> None:
     with session.begin_nested():
-        after_commit(session, calls.named("inner"))
+        after_commit(session, adapt_connection(session), calls.named("inner"))
     session.rollback()
     session.execute(sa.text("select 1"))
     session.commit()
@@ -113,9 +114,9 @@ def test_a_failed_flush_inside_a_savepoint_drops_only_what_it_undid(session: Ses
     session.add(Order(id=1))
     session.flush()
     session.expunge_all()
-    after_commit(session, calls.named("kept"))
+    after_commit(session, adapt_connection(session), calls.named("kept"))
     savepoint = session.begin_nested()
-    after_commit(session, calls.named("undone"))
+    after_commit(session, adapt_connection(session), calls.named("undone"))
     session.add(Order(id=1))
     with pytest.raises(sa.exc.IntegrityError):
         session.flush()
@@ -127,7 +128,7 @@ def test_a_failed_flush_inside_a_savepoint_drops_only_what_it_undid(session: Ses
 def test_the_same_call_waits_once_however_often_it_is_asked_for(session: Session, calls: Calls) -> None:
     done = calls.named("done")
     for _ in range(3):
-        after_commit(session, done)
+        after_commit(session, adapt_connection(session), done)
     session.commit()
     assert calls == ["done"]
 
@@ -135,7 +136,7 @@ def test_the_same_call_waits_once_however_often_it_is_asked_for(session: Session
 def test_a_scoped_session_tells_too(engine: sa.Engine, calls: Calls) -> None:
     session = scoped_session(sessionmaker(engine))
     session.execute(sa.text("select 1"))
-    assert after_commit(session, calls.named("done"))
+    assert after_commit(session, adapt_connection(session), calls.named("done"))
     session.commit()
     session.remove()
     assert calls == ["done"]
@@ -145,7 +146,7 @@ async def test_an_async_session_tells_too(sqlite_place: SqlitePlace, calls: Call
     engine = create_async_engine(sqlite_place.url("+aiosqlite"))
     async with AsyncSession(engine) as session:
         await session.execute(sa.text("select 1"))
-        assert after_commit(session, calls.named("done"))
+        assert after_commit(session, adapt_connection(session), calls.named("done"))
         await session.commit()
     await engine.dispose()
     assert calls == ["done"]
@@ -167,11 +168,11 @@ class TestDjango:
 
         def failing() -> None:
             with transaction.atomic(using=django.alias):
-                after_commit(django, calls.named("undone"))
+                after_commit(django, adapt_connection(django), calls.named("undone"))
                 raise KeyError
 
         with transaction.atomic(using=django.alias):
-            assert after_commit(django.alias, calls.named("done"))
+            assert after_commit(django.alias, adapt_connection(django.alias), calls.named("done"))
             with pytest.raises(KeyError):
                 failing()
             assert calls == []
@@ -179,14 +180,14 @@ class TestDjango:
 
     def test_without_atomic_django_cannot_tell(self, django: Any, calls: Calls) -> None:
         django.set_autocommit(False)
-        assert not after_commit(django, calls.named("done"))
+        assert not after_commit(django, adapt_connection(django), calls.named("done"))
         django.rollback()
         django.set_autocommit(True)
 
 
 def test_a_bare_connection_cannot_tell(engine: sa.Engine, calls: Calls) -> None:
     with engine.connect() as conn:
-        assert not after_commit(conn, calls.named("done"))
+        assert not after_commit(conn, adapt_connection(conn), calls.named("done"))
         conn.commit()
     assert calls == []
 

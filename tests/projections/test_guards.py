@@ -32,7 +32,7 @@ async def claimed(hf: Holdfast) -> list[Claimed]:
 
 
 async def test_a_rebuild_waits_until_a_run_has_ended_and_applies_what_it_did(hf: Holdfast) -> None:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.publish(*order(1), conn=None)
     await hf.store.run(start_worker("w1", 0, [], ["totals"], LEASE))
     (one,) = await claimed(hf)
@@ -123,7 +123,7 @@ async def test_what_its_publisher_did_not_send_it_is_not_applied_twice_after_the
 async def test_what_commits_after_the_swap_is_applied_once_by_the_live_projector(hf: Holdfast) -> None:
     if hf.dsn.startswith("sqlite"):
         pytest.skip("there only one writes at a time")
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     with closing(connected(hf.dsn)) as late:
         hf.sync.publish(*order(1), conn=late)
         await hf.publish(*order(2), conn=None)
@@ -231,7 +231,7 @@ async def test_a_rebuild_in_place_waits_at_its_end_for_what_a_reaper_has_taken_o
         if now.waiting:
             waiting.set()
 
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     await hf.publish(*order(1), conn=None)
     assert await hf.store.run(claim([LANE._replace(consumer="bereft")], "died", timedelta(0), 10))
     rebuilding = asyncio.create_task(hf.projectors.rebuild("bereft", actor="ada", progress=watch))

@@ -86,7 +86,7 @@ async def test_a_projector_that_was_added_later_has_not_come_far(things: Things)
         (state,) = [one for one in await things.hf.ops.projectors() if one.name == "late"]
         return state.newest - state.position
 
-    await things.hf._prepare(None)
+    await things.hf._runtime.registration.prepare()
     assert await left() == 3, "though nothing was given to it yet"
     await things.hf.projectors.rebuild("late", actor="ada")
     assert await left() == 0

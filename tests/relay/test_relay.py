@@ -192,7 +192,7 @@ async def test_an_outage_of_the_broker_moves_nothing_and_ends_by_itself(hf: Hold
 @on_postgres
 async def test_sessions_that_the_database_cuts_lose_nothing(hf: Holdfast, broker: Broker) -> None:
     hf.relay("order.*", to=broker, name="orders-out")
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     ids: list[str] = []
     cut = "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     async with working(hf):
@@ -254,7 +254,7 @@ async def test_of_two_with_one_name_one_sends_and_the_other_takes_over(make_app:
     """Two relays in one loop: one engine is all that SQLite bears, and the lease does not know of engines."""
     hf = make_app()
     hf.relay("order.*", to=broker, name="orders-out", lease=timedelta(seconds=1))
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     both = [RelayRunner(hf.store, hf.relays["orders-out"], owner, 0) for owner in ("one", "two")]
     first, second = [asyncio.create_task(one.run()) for one in both]
     ids = await publish(hf, *range(20))
@@ -275,7 +275,7 @@ async def test_a_relay_that_was_replaced_while_it_sent_marks_nothing(
 ) -> None:
     hf = make_app()
     hf.relay("order.*", to=broker, name="orders-out", lease=timedelta(seconds=60))
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     ids = await publish(hf, 1, 2)
     broker.let_go.clear()
     stale = asyncio.create_task(RelayRunner(hf.store, hf.relays["orders-out"], "stale", 0).run())
@@ -294,7 +294,7 @@ async def test_a_relay_that_was_replaced_while_it_sent_marks_nothing(
 
 
 async def test_a_stale_owner_moves_and_releases_nothing(hf: Holdfast) -> None:
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     lease = timedelta(seconds=60)
     old = await hf.store.run(take_position(Reader.RELAY, "r", "same-name", lease))
     assert old is not None
@@ -312,7 +312,7 @@ async def test_a_stale_owner_moves_and_releases_nothing(hf: Holdfast) -> None:
 
 async def test_a_wake_up_that_comes_with_the_end_does_not_keep_it_alive(hf: Holdfast, broker: Broker) -> None:
     hf.relay("order.*", to=broker, name="orders-out")
-    await hf._prepare(None)
+    await hf._runtime.registration.prepare()
     relaying = RelayRunner(hf.store, hf.relays["orders-out"], "one", 0)
     for _ in range(3):
         task = asyncio.create_task(relaying.run())

@@ -431,7 +431,7 @@ async def test_without_an_http_client_webhooks_wait_and_the_rest_is_done(
     hf.consumer("order.placed", name="own")(lambda payload: done.append(payload))
     added = await add(hf, receiver)
     await place(hf)
-    monkeypatch.setattr("holdfast.app.webhooks.find_spec", lambda _: None)
+    monkeypatch.setattr("holdfast.runtime.endpoint_handlers.find_spec", lambda _: None)
     await drain(hf)
     assert len(done) == 1
     assert (await only(hf, f"webhook:{added.id}")).attempts == 0

@@ -141,9 +141,9 @@ async def test_an_epoch_that_was_rolled_back_and_taken_again_hides_no_endpoint(
 
 async def test_lists_are_remembered_again_once_the_commit_is_known(hf: Holdfast, receiver: Receiver) -> None:
     await transacted(hf, receiver, commit=True, publish=True)
-    fanout = hf._producer._fanout
+    fanout = hf._runtime.producer._fanout
     assert fanout.uncommitted
-    hf._producer._asked_at = float("-inf")
+    hf._runtime.producer._confirmed_at = float("-inf")
     await hf.publish("order.placed", {"id": 5}, conn=None, headers={"tenant": "acme"})
     assert not fanout.uncommitted
     assert fanout.current is not None

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.app.store_factory import check_dsn
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.names import check_name, check_schema
 from holdfast.core.retry import check_policy
+from holdfast.runtime.store_factory import check_dsn
 
 
 def check_app_options(

@@ -1,18 +1,16 @@
 """`hf.events`: the event store, read in its order."""
 
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from holdfast.core.events.pattern import ANY
 from holdfast.core.message import Message
+from holdfast.runtime.runtime import Runtime
 from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogPage, LogReader, read_log
-
-if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
 
 
 class EventPage(NamedTuple):
-    """Events in order; pass `cursor` as `after` to go on behind them. Without `more` there were no others then."""
+    """Events in order. Pass `cursor` as `after` to read the next page; without `more` this was the last one."""
 
     events: list[Message]
     cursor: str
@@ -20,14 +18,14 @@ class EventPage(NamedTuple):
 
 
 class Events:
-    """Everything that was published, in an order in which nothing that commits late is missed."""
+    """All published events, in an order in which no event that commits late is missed."""
 
-    def __init__(self, app: "Holdfast") -> None:
-        self._app = app
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
 
     @property
     def sync(self) -> "SyncEvents":
-        return SyncEvents(self._app)
+        return SyncEvents(self._runtime)
 
     async def read(self, types: Sequence[str] = (ANY,), *, after: str | None = None, limit: int = 100) -> EventPage:
         """A page of events of these types or prefixes (`order.*`), from the first on or behind a page's cursor.
@@ -35,13 +33,15 @@ class Events:
         Nothing is remembered of it: keep the cursor where its effect is kept. A page may hold fewer, or none, and still
         have `more` behind it.
         """
-        await self._app._prepare(None)
-        return _page(await self._app.store.run(read_log(_cursor(after), _wanted(types), limit)))
+        runtime = self._runtime()
+        await runtime.registration.prepare()
+        return _page(await runtime.store.run(read_log(_cursor(after), _wanted(types), limit)))
 
     async def pages(self, types: Sequence[str] = (ANY,), *, after: str | None = None) -> AsyncIterator[EventPage]:
-        """Page by page to the end: the way to read very many, which are looked through once."""
-        await self._app._prepare(None)
-        reader, more = LogReader(self._app.store, _wanted(types), _cursor(after)), True
+        """LogPage by page to the end: the way to read very many, which are looked through once."""
+        runtime = self._runtime()
+        await runtime.registration.prepare()
+        reader, more = LogReader(runtime.store, _wanted(types), _cursor(after)), True
         while more:
             page = _page(await reader.read())
             more = page.more
@@ -49,15 +49,16 @@ class Events:
 
 
 class SyncEvents:
-    """The blocking twins."""
+    """The blocking methods of `Events`."""
 
-    def __init__(self, app: "Holdfast") -> None:
-        self._app = app
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
 
     def read(self, types: Sequence[str] = (ANY,), *, after: str | None = None, limit: int = 100) -> EventPage:
         """`Events.read`, blocking."""
-        self._app._prepare_sync(None)
-        return _page(self._app.store.run_sync(read_log(_cursor(after), _wanted(types), limit)))
+        runtime = self._runtime()
+        runtime.registration.prepare_sync()
+        return _page(runtime.store.run_sync(read_log(_cursor(after), _wanted(types), limit)))
 
 
 def _wanted(types: Sequence[str]) -> EventFilter:

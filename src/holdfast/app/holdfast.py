@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import os
-import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
@@ -13,13 +12,8 @@ from holdfast.app.app_options import check_app_options, check_instance
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.handler_options import check_flag
-from holdfast.app.hints import CommitHints
-from holdfast.app.loop import log_if_failed, run_loop, running_loop, stopped_by_signals
-from holdfast.app.projectors import Projectors, projector_names
-from holdfast.app.reactions import Reactions
-from holdfast.app.redaction import DeclaredRedactions
+from holdfast.app.projectors import Projectors
 from holdfast.app.router import Router
-from holdfast.app.store_factory import generation_from_environment, migrate_async, migrate_blocking, open_store
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker_runner import run_worker
@@ -35,35 +29,25 @@ from holdfast.engine.deps import Probe
 from holdfast.engine.meter import Meter
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent_watchdog import parent_pid, watch_parent
-from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing
-from holdfast.engine.worker import Worker
 from holdfast.idempotency.dedupe import Dedupe, StoreDedupe
 from holdfast.ops.service import Operations
 from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
+from holdfast.runtime.commit_notifier import CommitNotifier
+from holdfast.runtime.loop import log_if_failed, run_loop, running_loop, stopped_by_signals
+from holdfast.runtime.reactions import Reactions
+from holdfast.runtime.redactions import DeclaredRedactions
+from holdfast.runtime.registration import Registration
+from holdfast.runtime.runtime import Runtime
+from holdfast.runtime.store_factory import generation_from_environment, open_store
 from holdfast.stores.admin.alert import AlertDecision, decide_alert
-from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
-from holdfast.stores.event_log.projection import with_projectors
-from holdfast.stores.messages.publish import Messages, Published
-from holdfast.stores.messages.registry import register
-from holdfast.stores.operation import Operation
+from holdfast.stores.messages.publish import Published
 from holdfast.stores.protocol import Store
-from holdfast.stores.sqlite.store import SqliteStore
 
 Classes = tuple[type[BaseException], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Binding:
-    """What depends on the store an app is bound to."""
-
-    store: Store
-    producer: Producer
-    window: Dedupe
-    reactions: Reactions
 
 
 class Holdfast(Router):
@@ -110,32 +94,26 @@ class Holdfast(Router):
         )
         check_instance("webhooks", webhooks, WebhookOptions)
         check_instance("tracing", tracing, Tracing)
-        self._app = self
         self._dsn, self.schema = dsn, schema
         self.source = check_name("source", source)
         self.generation = check_generation(generation_from_environment() if generation is None else generation)
         self.rules = Rules(dead_on=dead_on, retry_on=retry_on, block_on=block_on, park_on=park_on, classify=classify)
-        self.sync = SyncHoldfast(self)
-        self.events = Events(self)
-        self.webhooks = Webhooks(self, webhooks)
-        self.projectors = Projectors(self)
+        self.sync = SyncHoldfast(lambda: self._runtime)
+        self.events = Events(lambda: self._runtime)
+        self.webhooks = Webhooks(lambda: self._runtime, self.source, webhooks)
+        self.projectors = Projectors(lambda: self._runtime)
         self._max_payload = max_payload
         self.validate = check_flag("validate", validate)
         self._queue_policies = dict(queues or {})
         self._probes = dict(probes or {})
         self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
-        self._binding: _Binding | None = None
-        self._breakers = Breakers(StoreCircuits(lambda: self.store, self._make_tables))
+        self._bound: Runtime | None = None
+        self._breakers = Breakers(StoreCircuits(lambda: self.store, lambda: self._runtime.registration.create_tables()))
         self._redactions = DeclaredRedactions(redact)
         self.meter = Meter()
         self._alerts = Alerts(tuple(alerts), ask=self._alert_turn, called=self.meter.alerted)
         self._tracing = tracing or Tracing()
-        self._exported = False
-        self._workers: set[Worker] = set()
-        self._hints = CommitHints(lambda: self.store)
-        self._prepared: tuple[str, ...] | None = None
-        self._preparing = threading.Lock()
 
     @property
     def dsn(self) -> str:
@@ -149,35 +127,52 @@ class Holdfast(Router):
 
     @property
     def store(self) -> Store:
-        return self._bound_to.store
+        return self._runtime.store
 
     @property
-    def _producer(self) -> Producer:
-        return self._bound_to.producer
-
-    @property
-    def _bound_to(self) -> "_Binding":
-        if self._binding is None:
+    def _runtime(self) -> Runtime:
+        if self._bound is None:
             store = open_store(self.dsn, self.schema)
+            registration = Registration(store, self.handlers, self._redactions, self.generation)
+            notifier = CommitNotifier(store)
             producer = Producer(
                 store,
                 self.source,
                 generation=self.generation,
                 max_payload=self._max_payload,
-                committed=self._wake,
+                registration=registration,
+                notify=notifier.notify,
                 secret=self._redactions.add,
                 validate=self.validate,
                 declared=self.event_types,
             )
-            window = self._dedupe or StoreDedupe(store)
-            reactions = Reactions(self.reactions, self, store, self._redactions)
-            self._binding = _Binding(store, producer, window, reactions)
-        return self._binding
+            self._bound = Runtime(
+                store=store,
+                producer=producer,
+                registration=registration,
+                reactions=Reactions(self.reactions, self, store, self._redactions),
+                notifier=notifier,
+                dedupe=self._dedupe or StoreDedupe(store),
+                publisher=self,
+                handlers=self.handlers,
+                broker_sources=self.broker_sources,
+                relays=self.relays,
+                rules=self.rules,
+                probes=self._probes,
+                alerts=self._alerts,
+                meter=self.meter,
+                tracing=self._tracing,
+                redactions=self._redactions,
+                generation=self.generation,
+                max_payload=self._max_payload,
+                retention=self._keep,
+            )
+        return self._bound
 
     def rebind(self, dsn: str | None, schema: str = "holdfast") -> None:
         """Moves the app to another store; what is open on the old one is the caller's to close. For tests."""
         self._dsn, self.schema = dsn, schema
-        self._binding = self._prepared = None
+        self._bound = None
         self._redactions.forget()
         self._breakers.invalidate()
 
@@ -202,10 +197,11 @@ class Holdfast(Router):
         A payload that does not fit its event class raises `InvalidPayload`; `validate=False`, here or on the app, skips that.
         `retry` overrides, for this message, the policies of the consumers that are subscribed now.
         """
-        message = self._producer.build(
+        runtime = self._runtime
+        message = runtime.producer.build(
             event, payload, key=key, headers=headers, occurred_at=occurred_at, retry=retry, validate=validate
         )
-        return (await self._publish([message], conn))[0]
+        return (await runtime.publish([message], conn))[0]
 
     async def publish_many(
         self,
@@ -217,37 +213,15 @@ class Holdfast(Router):
         validate: bool | None = None,
     ) -> list[Published]:
         """Stores many events at once; each is an instance, or a pair of name (or class) and payload."""
-        messages = self._many(events, conn, headers=headers, retry=retry, validate=validate)
-        return await self._publish(messages, conn, "hf.publish_many")
-
-    def _many(self, events: Sequence[object], conn: Any, **options: Any) -> Messages:
-        return self._producer.build_many(events, at_once=conn is not None or bool(self.reactions), **options)
-
-    async def _publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
-        joined = None if conn is None else await self._producer.bind(conn, call)
-        await self._prepare(joined)
-        with self._tracing.publishing(messages) as messages:
-            written = self._bound_to.reactions.plan(messages, conn)
-            published = await self._producer.publish(messages, conn, joined, trusted=self._is_prepared)
-        written(published)
-        self.meter.published(len(published))
-        return published
-
-    def _publish_sync(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
-        joined = None if conn is None else self._producer.bind_sync(conn, call)
-        self._prepare_sync(joined)
-        with self._tracing.publishing(messages) as messages:
-            written = self._bound_to.reactions.plan(messages, conn)
-            published = self._producer.publish_sync(messages, conn, joined, trusted=self._is_prepared)
-        written(published)
-        self.meter.published(len(published))
-        return published
+        runtime = self._runtime
+        messages = runtime.build_many(events, conn, headers=headers, retry=retry, validate=validate)
+        return await runtime.publish(messages, conn, "hf.publish_many")
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
         check_instance("options", options, WorkerOptions)
         check_instance("stop", stop, asyncio.Event)
-        await run_worker(self, options, stop)
+        await run_worker(self, self._runtime, options, stop)
 
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
@@ -275,7 +249,7 @@ class Holdfast(Router):
                 await self.close()
 
     def _stop_workers(self) -> None:
-        for worker in self._workers:
+        for worker in self._runtime.notifier.workers:
             worker.stop()
 
     @contextlib.asynccontextmanager
@@ -285,7 +259,7 @@ class Holdfast(Router):
         `FastAPI(lifespan=hf.lifespan)`
         """
         check_instance("workers", workers, WorkerOptions)
-        await self._prepare(None)
+        await self._runtime.registration.prepare()
         stop = asyncio.Event()
         working = None if workers is None else asyncio.create_task(self.work(workers, stop=stop))
         if working is not None:
@@ -307,80 +281,16 @@ class Holdfast(Router):
     @property
     def ops(self) -> Operations:
         """What operators see and do: `await hf.ops.stats()`, blocking as `hf.ops.sync.stats()`."""
-        return Operations(self.store, self._make_tables)
-
-    def _make_tables(self) -> None:
-        if self._embedded and self._prepared is None:
-            self.store.migrate()
+        return Operations(self.store, self._runtime.registration.create_tables)
 
     async def close(self) -> None:
         """Closes the store's connections; they open again when needed."""
-        await self._hints.drain()
-        await self._bound_to.reactions.finish()
+        await self._runtime.notifier.drain()
+        await self._runtime.reactions.finish()
         await self.store.close()
-
-    @property
-    def _is_prepared(self) -> bool:
-        """Whether everything declared is registered and committed; in a caller's transaction it may not stay."""
-        return self._redactions.stored and self._prepared == tuple(self.handlers)
-
-    async def _prepare(self, joined: AsyncConnection | None) -> None:
-        if self._is_prepared:
-            return
-        if joined is None or not isinstance(self.store, SqliteStore):
-            await Threads.run_once("holdfast-prepare", self._prepare_own)
-            return
-        await migrate_async(self.store, joined)
-        await run_on_async(self._registration(), self.store.dialect, joined)
-
-    def _prepare_sync(self, joined: Connection | None) -> None:
-        """Makes tables (SQLite) and registers subscriptions before the first publish.
-
-        On SQLite, inside the caller's transaction when it handed one in: it holds the only write lock there is.
-        """
-        if self._is_prepared:
-            return
-        if joined is None or not isinstance(self.store, SqliteStore):
-            self._prepare_own()
-            return
-        migrate_blocking(self.store, joined)
-        run_on(self._registration(), self.store.dialect, joined)
-
-    def _prepare_own(self) -> None:
-        with self._preparing:
-            declared = tuple(self.handlers)
-            if not self._is_prepared:
-                if self._embedded:
-                    self.store.migrate()
-                else:
-                    self.store.check_schema()
-                registration, secret = self._registration(), self._redactions.own
-                self.store.run_sync(registration)
-                self._prepared = declared
-                self._redactions.learn(secret)
-
-    def _registration(self) -> Operation[bool]:
-        handlers = self.handlers.values()
-        self._redactions.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
-        registration = register(
-            [handler.declaration for handler in handlers],
-            [subscription for handler in handlers for subscription in handler.subscriptions],
-            self.generation,
-            self._redactions.own,
-        )
-        return with_projectors(registration, projector_names(handlers))
-
-    @property
-    def _embedded(self) -> bool:
-        return isinstance(self.store, SqliteStore)
 
     def _default_retry(self, queue: str) -> RetryPolicy:
         return self._queue_policies.get(queue) or RetryPolicy.exponential()
 
     async def _alert_turn(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
         return await self.store.run(decide_alert(consumer, fingerprint, alike, quiet))
-
-    def _wake(self) -> None:
-        for worker in list(self._workers):
-            worker.wake()
-        self._hints.send()

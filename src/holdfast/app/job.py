@@ -14,10 +14,10 @@ from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
+from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 
 if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
     from holdfast.app.router import Router
 
 P = ParamSpec("P")
@@ -127,24 +127,24 @@ class Job(Generic[P, R]):
         `conn=None`. To make it part of your transaction, write `job.using(conn=session).enqueue(...)`. The same key again
         stores nothing and returns the first message.
         """
-        app, message = self._message(args, kwargs)
-        return (await app._publish([message], self._placement.conn, f"{self.name}.enqueue"))[0]
+        runtime, message = self._message(args, kwargs)
+        return (await runtime.publish([message], self._placement.conn, f"{self.name}.enqueue"))[0]
 
     def _enqueue_sync(self, *args: Any, **kwargs: Any) -> Published:
-        app, message = self._message(args, kwargs)
-        return app._publish_sync([message], self._placement.conn, f"{self.name}.enqueue")[0]
+        runtime, message = self._message(args, kwargs)
+        return runtime.publish_sync([message], self._placement.conn, f"{self.name}.enqueue")[0]
 
-    def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "tuple[Holdfast, NewMessage]":
-        app = self._router._bound()
+    def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runtime, NewMessage]:
+        runtime = self._router._runtime
         where, handler = self._placement, self.handler
         assert handler.parameters is not None
         arguments = handler.parameters.bind(args, kwargs)
         key = self._command_key(arguments) if self._key is not None else where.key
         type, address = f"job.{handler.name}", where.address(handler)
-        message = app._producer.build(type, arguments, key=key, key_scope=type, addressed=[address])
-        if app.validate and handler.parameters.typed:
+        message = runtime.producer.build(type, arguments, key=key, key_scope=type, addressed=[address])
+        if runtime.producer.validate and handler.parameters.typed:
             handler.parameters.read(message.payload)
-        return app, message
+        return runtime, message
 
     def _command_key(self, arguments: dict[str, Any]) -> str:
         assert self._key is not None

@@ -2,14 +2,11 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from dataclasses import replace
+from typing import Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
-from holdfast.app.relays import declare, handler_of
-from holdfast.app.streams import BrokerSource, broker_source, reprocess_raw
 from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
@@ -18,6 +15,7 @@ from holdfast.core.events.event import EventType, EventTypes, check_fields, even
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.retry import RetryPolicy
+from holdfast.engine.context import Context
 from holdfast.engine.cron import Missed, Schedule, check_schedule
 from holdfast.engine.handler import (
     Handler,
@@ -27,23 +25,15 @@ from holdfast.engine.handler import (
     job_parameters,
     takes_context,
 )
-
-if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
+from holdfast.runtime.broker_source import BrokerSource, broker_source
+from holdfast.runtime.broker_streams import reprocess_raw
+from holdfast.runtime.reactions import Reaction
+from holdfast.runtime.relays import declare, handler_of
+from holdfast.runtime.runtime import Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Reaction:
-    """A function that runs in the publishing process, right after the commit; nothing is stored for it."""
-
-    patterns: tuple[str, ...]
-    event: EventType | None
-    function: Callable[..., Any]
-    takes_context: bool
 
 
 class Router:
@@ -56,7 +46,6 @@ class Router:
         self.relays: dict[str, Relay] = {}
         self.broker_sources: dict[str, BrokerSource] = {}
         self.event_types = EventTypes()
-        self._app: Holdfast | None = None
         self._parent: Router | None = None
         self._defaulted: set[str] = set()
 
@@ -150,7 +139,7 @@ class Router:
                 raise ConfigurationError(
                     f"consumer {handler.name}: where to start is the source's; give it start='now'"
                 )
-            fed = broker_source(
+            consumed = broker_source(
                 handler.name,
                 source,
                 patterns,
@@ -160,10 +149,8 @@ class Router:
                 dead_letters=dead_letters,
                 trust_identity=trust_identity,
             )
-            self._add(
-                replace(handler, event=known, by_key=direct, reprocess_raw=partial(reprocess_raw, self, handler.name))
-            )
-            self.broker_sources[handler.name] = fed
+            self._add(replace(handler, event=known, by_key=direct, reprocess_raw=self._reprocess_raw))
+            self.broker_sources[handler.name] = consumed
             self._declared(handler.name)
             return function
 
@@ -241,7 +228,7 @@ class Router:
         """
         from_now = not _from_start(name, start)
         relay = declare(events, name=name, to=to, queue=queue, from_now=from_now, key=key, mode=mode, lease=lease)
-        self._add(handler_of(relay, lambda: self._bound().store, self._default_retry(queue)))
+        self._add(handler_of(relay, lambda: self._runtime.store, self._default_retry(queue)))
         self._defaulted.add(name)
         self.relays[name] = relay
         self._declared(name)
@@ -328,12 +315,14 @@ class Router:
     def _default_retry(self, queue: str) -> RetryPolicy:
         return RetryPolicy.exponential()
 
-    def _bound(self) -> "Holdfast":
-        if self._app is not None:
-            return self._app
+    @property
+    def _runtime(self) -> Runtime:
         if self._parent is None:
             raise ConfigurationError("this router belongs to no app yet; call hf.include(router) first")
-        return self._parent._bound()
+        return self._parent._runtime
+
+    async def _reprocess_raw(self, context: Context) -> None:
+        await reprocess_raw(self._runtime, context)
 
 
 def _patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:

@@ -1,21 +1,19 @@
-"""The blocking twins of an app's methods."""
+"""The blocking methods of an app."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core.retry import RetryPolicy
+from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
-
-if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
 
 
 class SyncHoldfast:
     """`hf.sync`: the same names, for plain functions and blocking connections."""
 
-    def __init__(self, app: "Holdfast") -> None:
-        self._app = app
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
+        self._runtime = runtime
 
     def publish(
         self,
@@ -31,10 +29,11 @@ class SyncHoldfast:
         validate: bool | None = None,
     ) -> Published:
         """`Holdfast.publish`, blocking."""
-        message = self._app._producer.build(
+        runtime = self._runtime()
+        message = runtime.producer.build(
             event, payload, key=key, headers=headers, occurred_at=occurred_at, retry=retry, validate=validate
         )
-        return self._app._publish_sync([message], conn)[0]
+        return runtime.publish_sync([message], conn)[0]
 
     def publish_many(
         self,
@@ -46,5 +45,6 @@ class SyncHoldfast:
         validate: bool | None = None,
     ) -> list[Published]:
         """`Holdfast.publish_many`, blocking."""
-        messages = self._app._many(events, conn, headers=headers, retry=retry, validate=validate)
-        return self._app._publish_sync(messages, conn, "hf.publish_many")
+        runtime = self._runtime()
+        messages = runtime.build_many(events, conn, headers=headers, retry=retry, validate=validate)
+        return runtime.publish_sync(messages, conn, "hf.publish_many")

@@ -66,8 +66,8 @@ class MetricsCollector:
 
 def export_once(app: "Holdfast") -> None:
     """`export`, when the first worker of a process starts that has configured OpenTelemetry."""
-    if not app._exported:
-        app._exported = export(app)
+    if not app.meter.exported:
+        app.meter.exported = export(app)
 
 
 def export(app: "Holdfast", provider: Any = None) -> bool:

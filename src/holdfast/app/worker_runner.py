@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING
 
 from holdfast._log import background, get_logger
 from holdfast.app.app_loader import app_spec
-from holdfast.app.loop import call_when_set, wait_for_store
-from holdfast.app.redaction import RedactionRefresher
-from holdfast.app.relays import Relays
-from holdfast.app.store_factory import open_store
-from holdfast.app.streams import HandledKeyPruner, Streams
 from holdfast.app.supervisor import worker_command
 from holdfast.app.telemetry import export_once
-from holdfast.app.webhooks import EndpointHandlers
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.message import Address, NewMessage
 from holdfast.engine.cron import CronRunner, Schedule
@@ -29,6 +23,13 @@ from holdfast.engine.pruner import Pruner
 from holdfast.engine.quarantine import QuarantineRunner
 from holdfast.engine.worker import Worker
 from holdfast.ops.plan_runner import PlanRunner
+from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
+from holdfast.runtime.endpoint_handlers import EndpointHandlers
+from holdfast.runtime.loop import call_when_set, wait_for_store
+from holdfast.runtime.redactions import RedactionRefresher
+from holdfast.runtime.relays import Relays
+from holdfast.runtime.runtime import Runtime
+from holdfast.runtime.store_factory import open_store
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -38,36 +39,38 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.worker")
 
 
-async def run_worker(app: "Holdfast", options: WorkerOptions | None, stop: asyncio.Event | None) -> None:
+async def run_worker(
+    app: "Holdfast", runtime: Runtime, options: WorkerOptions | None, stop: asyncio.Event | None
+) -> None:
     """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
     # Held to the very end: the last lines are written when all the rest is done.
     with background.running():
-        await _work(app, options or WorkerOptions(), stop)
+        await _work(app, runtime, options or WorkerOptions(), stop)
 
 
-async def _work(app: "Holdfast", options: WorkerOptions, stop: asyncio.Event | None) -> None:
+async def _work(app: "Holdfast", runtime: Runtime, options: WorkerOptions, stop: asyncio.Event | None) -> None:
     if not options.generation:
-        options = replace(options, generation=app.generation)
-    with app.store.engine_lock():
-        if not await wait_for_store(lambda: app._prepare(None), stop, patient=not options.until_idle):
+        options = replace(options, generation=runtime.generation)
+    with runtime.store.engine_lock():
+        if not await wait_for_store(runtime.registration.prepare, stop, patient=not options.until_idle):
             return
         # A renewal that hangs is given up in time for another; the second connection is for the next life of the worker,
         # which must not wait for a renewal of the last one.
         lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=2, patience=options.lease / 4)
-        endpoints = EndpointHandlers(app)
-        quarantine = None if options.suspects else _quarantine(app, options, endpoints.handlers)
-        relays = Relays(app, options)
-        streams = Streams(app, options)
+        endpoints = EndpointHandlers(runtime.store, runtime.handlers, app.webhooks.options)
+        quarantine = None if options.suspects else _quarantine(app, runtime.store, options, endpoints.handlers)
+        relays = Relays(runtime, options)
+        streams = BrokerStreams(runtime, options)
         deps = replace(
-            worker_deps(app, lease_store, options, quarantine, endpoints),
+            worker_deps(runtime, app.schedules, lease_store, options, quarantine, endpoints),
             woken=relays.wake,
             receiving=streams.receiving,
         )
         worker = Worker(deps, options)
-        app._workers.add(worker)
+        runtime.notifier.workers.add(worker)
         stopper = None if stop is None else asyncio.create_task(call_when_set(stop, worker.stop))
         try:
-            loading = asyncio.create_task(_load(app, endpoints))
+            loading = asyncio.create_task(_load(runtime, endpoints))
             try:
                 await first(loading, worker.stopping.wait())
             finally:
@@ -75,7 +78,7 @@ async def _work(app: "Holdfast", options: WorkerOptions, stop: asyncio.Event | N
             if not loading.done():
                 return
             loading.result()
-            _warn_if_idle(app, options, endpoints.handlers)
+            _warn_if_idle(options, endpoints.handlers)
             export_once(app)
             relays.start()
             streams.start(worker.stopping, worker.stop)
@@ -89,7 +92,7 @@ async def _work(app: "Holdfast", options: WorkerOptions, stop: asyncio.Event | N
             worker.stopping.set()
             await streams.end(worker.force_stop)
             await relays.stop()
-            app._workers.discard(worker)
+            runtime.notifier.workers.discard(worker)
             if stopper is not None:
                 stopper.cancel()
             if quarantine is not None:
@@ -99,7 +102,7 @@ async def _work(app: "Holdfast", options: WorkerOptions, stop: asyncio.Event | N
         streams.check()
 
 
-def _warn_if_idle(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> None:
+def _warn_if_idle(options: WorkerOptions, handlers: Mapping[str, Handler]) -> None:
     """Logs a warning for a worker that will run nothing, because a module was not imported or a queue is misspelt."""
     if options.suspects:
         return
@@ -119,26 +122,28 @@ def _warn_if_idle(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str
             )
 
 
-async def _load(app: "Holdfast", endpoints: EndpointHandlers) -> None:
+async def _load(runtime: Runtime, endpoints: EndpointHandlers) -> None:
     """Loads what a worker needs to know before its first delivery."""
     await endpoints.load()
     with contextlib.suppress(StoreUnavailable):
-        await RedactionRefresher(app.store, app._redactions).perform("")
+        await RedactionRefresher(runtime.store, runtime.redactions).perform("")
 
 
-def _quarantine(app: "Holdfast", options: WorkerOptions, handlers: Mapping[str, Handler]) -> QuarantineRunner:
+def _quarantine(
+    app: "Holdfast", store: Store, options: WorkerOptions, handlers: Mapping[str, Handler]
+) -> QuarantineRunner:
     def command() -> list[str] | None:
         spec = app_spec(app)
         return None if spec is None else worker_command(spec, options, suspects=True)
 
     queues = None if options.queues is None else list(options.queues)
-    return QuarantineRunner(app.store, handlers, options.generation, queues, command)
+    return QuarantineRunner(store, handlers, options.generation, queues, command)
 
 
-def occurrence(app: "Holdfast", schedule: Schedule, at: datetime) -> NewMessage:
-    """The job that a schedule fires at a time; its key makes it one however many fire it."""
-    handler = app.handlers[schedule.name]
-    return app._producer.build(
+def occurrence(runtime: Runtime, schedule: Schedule, at: datetime) -> NewMessage:
+    """The job that a schedule fires at a time; its key makes it one job for all schedulers."""
+    handler = runtime.handlers[schedule.name]
+    return runtime.producer.build(
         f"job.{schedule.name}",
         {},
         key=f"cron:{schedule.name}:{at.isoformat()}",
@@ -149,33 +154,35 @@ def occurrence(app: "Holdfast", schedule: Schedule, at: datetime) -> NewMessage:
 
 
 def worker_deps(
-    app: "Holdfast",
+    runtime: Runtime,
+    schedules: Mapping[str, Schedule],
     lease_store: Store,
     options: WorkerOptions,
     quarantine: QuarantineRunner | None,
     endpoints: EndpointHandlers,
 ) -> WorkerDeps:
-    """What a worker of this app has deps it."""
-    periodic_tasks: list[PeriodicTask] = [endpoints, RedactionRefresher(app.store, app._redactions)]
+    """The dependencies of a worker of this app."""
+    store = runtime.store
+    periodic_tasks: list[PeriodicTask] = [endpoints, RedactionRefresher(store, runtime.redactions)]
     if quarantine is not None:
         periodic_tasks.append(quarantine)
-    if app.schedules and options.cron:
-        periodic_tasks.append(CronRunner(app.store, app.schedules, partial(occurrence, app)))
-    if app._keep is not None:
-        periodic_tasks.append(Pruner(app.store, app._keep))
-        periodic_tasks.append(HandledKeyPruner(app, app._keep))
-    periodic_tasks.append(PlanRunner(app.store))
+    if schedules and options.cron:
+        periodic_tasks.append(CronRunner(store, schedules, partial(occurrence, runtime)))
+    if runtime.retention is not None:
+        periodic_tasks.append(Pruner(store, runtime.retention))
+        periodic_tasks.append(HandledKeyPruner(store, runtime.broker_sources, runtime.retention))
+    periodic_tasks.append(PlanRunner(store))
     return WorkerDeps(
-        store=app.store,
+        store=store,
         lease_store=lease_store,
         handlers=endpoints.handlers,
-        rules=app.rules,
-        alerts=app._alerts,
-        window=app._bound_to.window,
-        publisher=app,
-        probes=app._probes,
+        rules=runtime.rules,
+        alerts=runtime.alerts,
+        window=runtime.dedupe,
+        publisher=runtime.publisher,
+        probes=runtime.probes,
         periodic_tasks=tuple(periodic_tasks),
-        meter=app.meter,
-        tracing=app._tracing,
-        redactor=lambda: app._redactions.redactor,
+        meter=runtime.meter,
+        tracing=runtime.tracing,
+        redactor=lambda: runtime.redactions.redactor,
     )

@@ -65,6 +65,8 @@ class Meter:
         self._alerts = 0
         self._lock = threading.Lock()
         self._observers: list[Observer] = []
+        self.exported = False
+        """Whether OpenTelemetry reads these counts."""
 
     def observe(self, observer: Observer) -> None:
         """Tells `observer` of every settled run, too."""

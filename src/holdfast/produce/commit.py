@@ -1,9 +1,10 @@
-"""Seeing a caller's commit, where that is possible: SQLAlchemy sessions and Django connections have hooks."""
+"""Calls functions after a caller's commit, where the connection has hooks: SQLAlchemy sessions and Django."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.stores.connections.connection import adapt_connection
+from holdfast.stores.connections.connection import AsyncConnection, Connection
 from holdfast.stores.connections.framework import Django
 
 if TYPE_CHECKING:
@@ -12,15 +13,29 @@ if TYPE_CHECKING:
 _WAITING = "holdfast.after_commit"
 
 
-def after_commit(conn: Any, call: Callable[[], None]) -> bool:
-    """Calls `call` once, after the transaction now open on `conn` has committed and never if it rolls back.
+A = TypeVar("A", bound=Connection | AsyncConnection)
 
-    A savepoint's commit is none: what was asked for inside it waits for the outer one, and goes with a rollback of
-    either. False when this kind of connection cannot tell; then nothing will be called.
+
+@dataclass(frozen=True, slots=True)
+class BoundConnection(Generic[A]):
+    """A caller's connection with its adapter, in a transaction."""
+
+    conn: Any
+    adapter: A
+
+    def after_commit(self, call: Callable[[], None]) -> bool:
+        """`after_commit` for this connection."""
+        return after_commit(self.conn, self.adapter, call)
+
+
+def after_commit(conn: Any, adapter: Connection | AsyncConnection, call: Callable[[], None]) -> bool:
+    """Calls `call` once, after the transaction that is open on `conn` has committed, and never if it rolls back.
+
+    The commit of a savepoint does not count: a call registered inside it waits for the outer commit, and a rollback of
+    either removes it. False if this kind of connection has no commit hook; then nothing is called.
     """
-    adapter = adapt_connection(conn)
     if isinstance(adapter, Django):
-        return _django(conn, adapter.alias, call)
+        return _django(adapter.alias, call)
     session = sync_session(conn)
     if session is None:
         return False
@@ -55,7 +70,7 @@ def undone_by(rolled_back: "SessionTransaction", transaction: "SessionTransactio
     return transaction is rolled_back
 
 
-def _django(conn: Any, alias: str, call: Callable[[], None]) -> bool:
+def _django(alias: str, call: Callable[[], None]) -> bool:
     from django.db import connections, transaction
 
     if not connections[alias].in_atomic_block:

@@ -4,11 +4,12 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.events.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
 from holdfast.core.events.payload import MAX_BYTES, check_headers, encode
@@ -17,7 +18,7 @@ from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
-from holdfast.produce.commit import after_commit
+from holdfast.produce.commit import BoundConnection
 from holdfast.stores.connections.binding import bind, bind_sync
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.connections.durability import durable, durable_async
@@ -31,10 +32,24 @@ from holdfast.stores.messages.publish import (
     publish_single,
     take_write_lock,
 )
+from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import SubscriptionRecord, subscriptions
 
-_ASK_SECONDS = 1.0
+_CONFIRM_SECONDS = 1.0
+
+T = TypeVar("T")
+
+
+class Registers(Protocol):
+    """Stores what the app declares before the first write."""
+
+    @property
+    def is_complete(self) -> bool: ...
+
+    async def prepare(self, conn: AsyncConnection | None = None) -> None: ...
+
+    def prepare_sync(self, conn: Connection | None = None) -> None: ...
 
 
 class Producer:
@@ -47,20 +62,21 @@ class Producer:
         *,
         generation: int = 0,
         max_payload: int = MAX_BYTES,
-        committed: Callable[[], None] | None = None,
+        registration: Registers,
+        notify: Callable[[], None] = lambda: None,
         secret: Callable[[tuple[Redaction, ...]], None] = lambda _: None,
         validate: bool = True,
         declared: EventTypes | None = None,
     ) -> None:
         self.store, self.source, self.generation = store, source, generation
         self._max_payload = max_payload
-        self._committed, self._secret = committed, secret
-        self._validate = validate
+        self._registration, self._notify, self._secret = registration, notify, secret
+        self.validate = validate
         self._declared = EventTypes() if declared is None else declared
         self._fanout = Fanout()
         self._random = random.SystemRandom()
-        self._doubted = False
-        self._asked_at = float("-inf")
+        self._durability_warned = False
+        self._confirmed_at = float("-inf")
 
     def build(
         self,
@@ -72,16 +88,16 @@ class Producer:
         occurred_at: datetime | None = None,
         addressed: Iterable[Address] = (),
         retry: RetryPolicy | None = None,
-        chance: int | None = None,
+        random_bits: int | None = None,
         key_scope: str | None = None,
         validate: bool | None = None,
     ) -> NewMessage:
         """A checked message: `event` is an instance of an event class, or the class or name with its `payload`.
 
-        `chance` are the 74 random bits of its id, for a caller that makes many and drew them all at once. `validate`
+        `random_bits` are the 74 random bits of its id, for a caller that makes many and drew them all at once. `validate`
         says whether the payload must fit the class; as the producer was told if not given.
         """
-        checks = self._validate if validate is None else validate
+        checks = self.validate if validate is None else validate
         type, body, known, unchecked = _named(event, payload, checks)
         carried: dict[str, object] = dict(correlation())
         if headers:
@@ -94,7 +110,7 @@ class Producer:
             if known.version != 1:
                 carried[VERSION_HEADER] = str(known.version)
         message = new_message(
-            id=_id(self._random.getrandbits(74) if chance is None else chance),
+            id=_id(self._random.getrandbits(74) if random_bits is None else random_bits),
             type=type,
             source=self.source,
             payload=body,
@@ -123,20 +139,22 @@ class Producer:
         """Checked messages of instances, or of pairs of name (or class) and payload: made `at_once`, or, where there
         are many, while they are written."""
 
-        checks = self._validate if validate is None else validate
+        checks = self.validate if validate is None else validate
         _check_events(events)
 
         def make() -> Iterator[NewMessage]:
             # What is alike in all messages of a type is checked with the first of them.
             first: dict[str | type, NewMessage] = {}
-            for event, chance in zip(events, _chances(len(events)), strict=True):
+            for event, random_bits in zip(events, _random_bits(len(events)), strict=True):
                 if type(event) is tuple and len(event) != 2:
                     raise ConfigurationError(f"publish_many got {event!r}; a tuple is a name and a payload")
                 name, payload = event if type(event) is tuple else (event, None)
                 named, body, known, unchecked = _named(name, payload, checks)
                 kind = named if known is None else known.cls
                 if (like := first.get(kind)) is None:
-                    like = self.build(name, payload, headers=headers, retry=retry, chance=chance, validate=checks)
+                    like = self.build(
+                        name, payload, headers=headers, retry=retry, random_bits=random_bits, validate=checks
+                    )
                     first[kind] = like
                     yield like
                 else:
@@ -144,7 +162,14 @@ class Producer:
                     if unchecked and known is not None:
                         known.check(text)
                     yield NewMessage(
-                        _id(chance), named, like.source, text, None, like.headers, like.generation, retry=like.retry
+                        _id(random_bits),
+                        named,
+                        like.source,
+                        text,
+                        None,
+                        like.headers,
+                        like.generation,
+                        retry=like.retry,
                     )
 
         if at_once or retry is not None or len(events) < STREAMED:
@@ -157,102 +182,100 @@ class Producer:
             self._secret(secret)
         return LazyMessages(make)
 
-    async def publish(
-        self,
-        messages: Messages,
-        conn: Any,
-        joined: AsyncConnection | None = None,
-        *,
-        trusted: bool = True,
-    ) -> list[Published]:
-        """Writes in the caller's transaction, or with `conn=None` in one of its own.
+    async def bind(self, conn: Any, call: str) -> BoundConnection[AsyncConnection]:
+        """The caller's connection, ready for writes: in a transaction, and on SQLite with the write lock.
 
-        `joined` is what `bind` gave for this connection, if it was asked before. `trusted` says that the subscriptions
-        seen there are committed: those of a transaction that still may roll back must not be remembered.
-        """
-        if trusted and self._must_ask():
-            with contextlib.suppress(StoreError):
-                self._certain(await self.store.run(subscriptions()))
-        fanout = self._fanout if trusted else Fanout()
-        if conn is None:
-            alone = publish_single(messages, fanout)
-            stored = await self.store.run(alone) if alone else None
-            if stored is None:
-                stored = await self.store.run(publish(messages, fanout, own=True))
-            self._hint()
-            return stored
-        adapter = joined or await self.bind(conn)
-        published = await run_on_async(publish(messages, fanout), self.store.dialect, adapter)
-        after_commit(conn, self._hint)
-        return published
-
-    def publish_sync(
-        self,
-        messages: Messages,
-        conn: Any,
-        joined: Connection | None = None,
-        *,
-        trusted: bool = True,
-    ) -> list[Published]:
-        """`publish`, blocking."""
-        if trusted and self._must_ask():
-            with contextlib.suppress(StoreError):
-                self._certain(self.store.run_sync(subscriptions()))
-        fanout = self._fanout if trusted else Fanout()
-        if conn is None:
-            alone = publish_single(messages, fanout)
-            stored = self.store.run_sync(alone) if alone else None
-            if stored is None:
-                stored = self.store.run_sync(publish(messages, fanout, own=True))
-            self._hint()
-            return stored
-        adapter = joined or self.bind_sync(conn)
-        published = run_on(publish(messages, fanout), self.store.dialect, adapter)
-        after_commit(conn, self._hint)
-        return published
-
-    async def bind(self, conn: Any, call: str = "hf.publish") -> AsyncConnection:
-        """The caller's connection, ready to be written to: in a transaction, and on SQLite with the write lock held.
-
-        `call` is what the user called, named in the `TypeError` for a connection of the other colour.
+        `call` is what the user called, named in the `TypeError` for a blocking connection.
         """
         adapter = await bind(self.store, conn, call)
         if adapter.database == "sqlite":
-            with _made_later():
+            with _tables_created_later():
                 await run_on_async(take_write_lock(), self.store.dialect, adapter)
-            if not self._doubted:
-                self._doubted = not await durable_async(adapter)
-        return adapter
+            if not self._durability_warned:
+                self._durability_warned = not await durable_async(adapter)
+        return BoundConnection(conn, adapter)
 
-    def bind_sync(self, conn: Any, call: str = "hf.publish") -> Connection:
+    def bind_sync(self, conn: Any, call: str) -> BoundConnection[Connection]:
         """`bind`, blocking."""
         adapter = bind_sync(self.store, conn, call)
         if adapter.database == "sqlite":
-            with _made_later():
+            with _tables_created_later():
                 run_on(take_write_lock(), self.store.dialect, adapter)
-            if not self._doubted:
-                self._doubted = not durable(adapter)
-        return adapter
+            if not self._durability_warned:
+                self._durability_warned = not durable(adapter)
+        return BoundConnection(conn, adapter)
 
-    def doubt(self, consumer: str) -> None:
-        """A consumer was subscribed in a caller's transaction: until that is known to be committed, lists that name it
-        are not remembered, or else a rollback would leave it in them for ever."""
+    async def publish(self, messages: Messages, bound: BoundConnection[AsyncConnection] | None) -> list[Published]:
+        """Registers the app's declarations, writes in the caller's transaction or a separate one, and wakes workers."""
+        if not self._registration.is_complete:
+            await self._registration.prepare(None if bound is None else bound.adapter)
+        trusted = self._registration.is_complete
+        if trusted and self._must_confirm():
+            with contextlib.suppress(StoreError):
+                self._confirm(await self.store.run(subscriptions()))
+        fanout = self._fanout if trusted else Fanout()
+        if bound is None:
+            stored = await drive_async(_write_alone(messages, fanout), self.store.run)
+            self._notify()
+        else:
+            stored = await run_on_async(publish(messages, fanout), self.store.dialect, bound.adapter)
+            bound.after_commit(self._notify)
+        return stored
+
+    def publish_sync(self, messages: Messages, bound: BoundConnection[Connection] | None) -> list[Published]:
+        """`publish`, blocking."""
+        if not self._registration.is_complete:
+            self._registration.prepare_sync(None if bound is None else bound.adapter)
+        trusted = self._registration.is_complete
+        if trusted and self._must_confirm():
+            with contextlib.suppress(StoreError):
+                self._confirm(self.store.run_sync(subscriptions()))
+        fanout = self._fanout if trusted else Fanout()
+        if bound is None:
+            stored = drive(_write_alone(messages, fanout), self.store.run_sync)
+            self._notify()
+        else:
+            stored = run_on(publish(messages, fanout), self.store.dialect, bound.adapter)
+            bound.after_commit(self._notify)
+        return stored
+
+    async def run(self, operation: Operation[T], bound: BoundConnection[AsyncConnection] | None, consumer: str) -> T:
+        """Runs an operation that subscribes a consumer, in the caller's transaction or a separate one."""
+        await self._registration.prepare(None if bound is None else bound.adapter)
+        if bound is None:
+            return await self.store.run(operation)
         self._fanout.uncommitted.add(consumer)
+        return await run_on_async(operation, self.store.dialect, bound.adapter)
 
-    def _certain(self, known: Iterable[SubscriptionRecord]) -> None:
-        """These are committed: another connection has seen them."""
+    def run_sync(self, operation: Operation[T], bound: BoundConnection[Connection] | None, consumer: str) -> T:
+        """`run`, blocking."""
+        self._registration.prepare_sync(None if bound is None else bound.adapter)
+        if bound is None:
+            return self.store.run_sync(operation)
+        self._fanout.uncommitted.add(consumer)
+        return run_on(operation, self.store.dialect, bound.adapter)
+
+    def _confirm(self, known: Iterable[SubscriptionRecord]) -> None:
+        """These subscriptions are committed: another connection has read them."""
         self._fanout.uncommitted.difference_update(one.consumer for one in known)
 
-    def _must_ask(self) -> bool:
-        """Whether it is time to look if what was in doubt is committed; what was rolled back stays, and does no harm."""
-        if not self._fanout.uncommitted or time.monotonic() < self._asked_at + _ASK_SECONDS:
+    def _must_confirm(self) -> bool:
+        """Whether to query the subscriptions that a caller's transaction may not have committed.
+
+        Until they are confirmed, lists that name them are not cached: a rollback would leave them there. A subscription
+        that was rolled back stays unconfirmed, which is harmless.
+        """
+        if not self._fanout.uncommitted or time.monotonic() < self._confirmed_at + _CONFIRM_SECONDS:
             return False
-        self._asked_at = time.monotonic()
+        self._confirmed_at = time.monotonic()
         return True
 
-    def _hint(self) -> None:
-        if self._committed is not None:
-            self._committed()
+
+def _write_alone(messages: Messages, fanout: Fanout) -> Generator[Operation[Any], Any, list[Published]]:
+    """Writes in a separate transaction; one message for one consumer needs only one statement, without a transaction."""
+    single = publish_single(messages, fanout)
+    stored: list[Published] | None = None if single is None else (yield single)
+    return (yield publish(messages, fanout, own=True)) if stored is None else stored
 
 
 def _check_events(events: Sequence[object]) -> None:
@@ -263,11 +286,11 @@ def _check_events(events: Sequence[object]) -> None:
         )
 
 
-def _id(chance: int) -> UUID:
-    return uuid7(time.time_ns() // 1_000_000, chance)
+def _id(random_bits: int) -> UUID:
+    return uuid7(time.time_ns() // 1_000_000, random_bits)
 
 
-def _chances(number: int) -> Iterator[int]:
+def _random_bits(number: int) -> Iterator[int]:
     """So many times 74 random bits: the system takes almost as long for ten bytes as for thousands."""
     while number > 0:
         part = min(number, 500)
@@ -277,8 +300,8 @@ def _chances(number: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _made_later() -> Iterator[None]:
-    """The first publish into a new file finds no table to lock; making them is a write."""
+def _tables_created_later() -> Iterator[None]:
+    """The first publish into a new file finds no table to lock; creating the tables takes the lock."""
     try:
         yield
     except Exception as error:

@@ -145,7 +145,7 @@ class Place:
         """Publishes a message to one consumer that is due after a while, by the database's clock."""
         app = self.app()
         address = Address(consumer=consumer, queue="default", priority=1, delay=delay)
-        message = app._producer.build(f"job.{consumer}", body, addressed=[address])
+        message = app._runtime.producer.build(f"job.{consumer}", body, addressed=[address])
         app.store.run_sync(publish([message], Fanout()))
 
     def publish_many(self, type: str, bodies: Sequence[dict[str, object]]) -> None:
@@ -153,7 +153,7 @@ class Place:
         if not self._apps:
             self.app()
         app = self._apps[0]
-        app.store.run_sync(publish([app._producer.build(type, body) for body in bodies], Fanout()))
+        app.store.run_sync(publish([app._runtime.producer.build(type, body) for body in bodies], Fanout()))
 
     def notes(self) -> list[tuple[float, str]]:
         """What the laboratory's handlers noted, with the machine's monotonic time."""

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from holdfast import CircuitBreaker, CircuitOpen, RedisCircuits, StoreCircuits
-from holdfast.app.store_factory import open_store
 from holdfast.core.circuit import Result
+from holdfast.runtime.store_factory import open_store
 
 COOLDOWN, PROBE = 0.15, 1.5
 

@@ -93,7 +93,7 @@ class Settings:
         return self.opened
 
     def _open(self) -> "Store":
-        from holdfast.app.store_factory import open_store
+        from holdfast.runtime.store_factory import open_store
 
         dsn = self.dsn or os.environ.get("HOLDFAST_DSN")
         if dsn:

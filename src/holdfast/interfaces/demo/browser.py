@@ -6,9 +6,9 @@ import sys
 import webbrowser
 from contextlib import ExitStack
 
-from holdfast.app.store_factory import open_store
 from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.ops.service import Operations
+from holdfast.runtime.store_factory import open_store
 
 _NEEDED = ("starlette", "jinja2", "uvicorn")
 

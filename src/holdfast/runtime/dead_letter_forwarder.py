@@ -1,10 +1,9 @@
-"""Dead letters on a broker as well: a copy of each, after it is durable in the store, which stays the truth."""
+"""Copies dead letters to a broker after they are durable in the store, which stays authoritative."""
 
 import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from holdfast._log import get_logger
 from holdfast.brokers import cloudevents
@@ -12,12 +11,10 @@ from holdfast.brokers.decoder import record_of
 from holdfast.brokers.protocol import OutgoingRecord, Target
 from holdfast.core.events import payload
 from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Message
-from holdfast.engine.alert import DeadLetterAlert
+from holdfast.engine.alert import Alerts, DeadLetterAlert
 from holdfast.engine.log_fields import error_fields
+from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import messages
-
-if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
 
 log = get_logger("holdfast.brokers")
 
@@ -29,21 +26,21 @@ _ERROR_LIMIT = 1_000
 
 
 class DeadLetterForwarder:
-    """Sends a copy of each dead letter of these consumers to their targets; what cannot be sent is logged, and left."""
+    """Sends a copy of each dead letter of these consumers to their targets. A copy that cannot be sent is logged and dropped."""
 
-    def __init__(self, app: "Holdfast", targets: Mapping[str, Target]) -> None:
-        self._app, self._targets = app, targets
+    def __init__(self, store: Store, alerts: Alerts, targets: Mapping[str, Target]) -> None:
+        self._store, self._alerts, self._targets = store, alerts, targets
         self._waiting: asyncio.Queue[DeadLetterAlert] = asyncio.Queue(_MOST_WAITING)
         self._sending: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         if self._targets:
-            self._app._alerts.watchers.add(self._told)
-            self._sending = asyncio.create_task(self._send_all(), name="holdfast-copies")
+            self._alerts.watchers.add(self._enqueue)
+            self._sending = asyncio.create_task(self._send_all(), name="holdfast-dead-letter-copies")
 
     async def end(self) -> None:
-        """Sends what waits, but not for long."""
-        self._app._alerts.watchers.discard(self._told)
+        """Sends the queued copies, for at most five seconds."""
+        self._alerts.watchers.discard(self._enqueue)
         if self._sending is not None:
             try:
                 await asyncio.wait_for(self._waiting.join(), _END_SECONDS)
@@ -52,7 +49,7 @@ class DeadLetterForwarder:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
 
-    def _told(self, alert: DeadLetterAlert) -> None:
+    def _enqueue(self, alert: DeadLetterAlert) -> None:
         if alert.target not in self._targets:
             return
         try:
@@ -73,7 +70,7 @@ class DeadLetterForwarder:
         known = {"dlq_id": str(alert.delivery_id), "consumer": alert.target, "target": target.name}
         for tries in range(1, _TRIES + 1):
             try:
-                found = await self._app.store.run(messages(id=alert.event_id, limit=1))
+                found = await self._store.run(messages(id=alert.event_id, limit=1))
                 async with target.open() as sender:
                     (refused,) = await sender.send([_copy(found[0], alert)])
             except Exception as error:  # noqa: BLE001
@@ -95,7 +92,7 @@ def _source_message_id(message: Message) -> str:
 
 
 def _copy(message: Message, alert: DeadLetterAlert) -> OutgoingRecord:
-    """The message as a CloudEvent, or a raw record as it came; what went wrong is in the headers."""
+    """The message as a CloudEvent, or a raw record unchanged, with the error in its headers."""
     if message.type == RAW_TYPE:
         record = record_of(payload.decode(message.payload))
         sent = OutgoingRecord(
@@ -103,7 +100,7 @@ def _copy(message: Message, alert: DeadLetterAlert) -> OutgoingRecord:
         )
     else:
         sent = cloudevents.encode(message)
-    said = {
+    error_headers = {
         "dead-letter-id": str(alert.delivery_id),
         "dead-letter-consumer": alert.target,
         "dead-letter-source": alert.source,
@@ -114,4 +111,4 @@ def _copy(message: Message, alert: DeadLetterAlert) -> OutgoingRecord:
         # In one line: not every broker's headers take more.
         "dead-letter-error": " ".join(alert.last_error.split())[:_ERROR_LIMIT],
     }
-    return replace(sent, headers={**sent.headers, **said})
+    return replace(sent, headers={**sent.headers, **error_headers})

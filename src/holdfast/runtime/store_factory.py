@@ -3,6 +3,7 @@
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from holdfast.core.drive import drive, drive_async
@@ -59,8 +60,13 @@ def check_dsn(dsn: object) -> Path | None:
     raise ConfigurationError(f"a DSN that begins with {mask(repr(scheme))} names no store Holdfast knows; {hint}")
 
 
+def is_embedded(store: Store) -> TypeGuard[SqliteStore]:
+    """Whether the app creates the tables: a SQLite file has no operator."""
+    return isinstance(store, SqliteStore)
+
+
 def migrate_blocking(store: SqliteStore, conn: Connection) -> None:
-    """Makes the tables inside the caller's transaction: a second connection would meet "database is locked"."""
+    """Creates the tables inside the caller's transaction: a second connection would fail with "database is locked"."""
     with translating(LOCK_REGISTRY):
         drive(migration_steps(store.dialect), lambda text: conn.run(text, {})[1])
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast._log import get_logger
 from holdfast.brokers.cloudevents import Mode
@@ -18,11 +18,9 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.options import WorkerOptions, instance_id
+from holdfast.runtime.runtime import Runtime
 from holdfast.stores.event_log.log import EventFilter
 from holdfast.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
 
 log = get_logger("holdfast.relay")
 
@@ -89,15 +87,15 @@ def handler_of(relay: Relay, store: Callable[[], Store], retry: RetryPolicy) -> 
 class Relays:
     """The relays that a worker serves: those of its queues."""
 
-    def __init__(self, app: "Holdfast", options: WorkerOptions) -> None:
+    def __init__(self, runtime: Runtime, options: WorkerOptions) -> None:
         wanted = [
             relay
-            for relay in app.relays.values()
+            for relay in runtime.relays.values()
             if not options.suspects and (options.queues is None or relay.queue in options.queues)
         ]
         owner = instance_id()
         self._limit = options.idle_limit.total_seconds()
-        self._all = [RelayRunner(app.store, relay, owner, options.generation) for relay in wanted]
+        self._all = [RelayRunner(runtime.store, relay, owner, options.generation) for relay in wanted]
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -5,15 +5,13 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from holdfast._log import get_logger
-from holdfast.app.commit_watch import CommitWatch
-from holdfast.app.loop import running_loop
-from holdfast.app.redaction import DeclaredRedactions
-from holdfast.app.router import Reaction
 from holdfast.core.events import payload
+from holdfast.core.events.event import EventType
 from holdfast.core.events.pattern import matches
 from holdfast.core.message import DEFAULT_QUEUE, NewMessage
 from holdfast.core.redaction.redact import hiding
@@ -22,50 +20,61 @@ from holdfast.engine.context import Context, Publisher
 from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.log_fields import error_fields, log_fields
 from holdfast.engine.threads import Threads
-from holdfast.produce.commit import after_commit
+from holdfast.produce.commit import BoundConnection
+from holdfast.runtime.commit_watch import CommitWatch
+from holdfast.runtime.loop import running_loop
+from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.stores.messages.publish import LazyMessages, Messages, Published
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.reaction")
 
 
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """A function that runs in the publishing process, right after the commit; nothing is stored for it."""
+
+    patterns: tuple[str, ...]
+    event: EventType | None
+    function: Callable[..., Any]
+    takes_context: bool
+
+
 class Reactions:
     """Runs an app's reactions. One that raises is logged; the event is committed and stays so."""
 
     def __init__(
-        self, declared: Sequence[Reaction], publisher: Publisher, store: Store, secrets: DeclaredRedactions
+        self, declared: Sequence[Reaction], publisher: Publisher, store: Store, redactions: DeclaredRedactions
     ) -> None:
-        self._declared, self._publisher, self._store, self._redactions = declared, publisher, store, secrets
+        self._declared, self._publisher, self._store, self._redactions = declared, publisher, store, redactions
         self._running: set[asyncio.Task[None]] = set()
         self._commits = CommitWatch(store)
 
-    def plan(self, messages: Messages, conn: Any) -> Callable[[Sequence[Published]], None]:
-        """What to call once the messages are written. Where a connection does not tell its commit, it is watched for."""
+    @property
+    def declared(self) -> bool:
+        """Whether the app has any."""
+        return bool(self._declared)
+
+    def published(self, messages: Messages, published: Sequence[Published], bound: BoundConnection[Any] | None) -> None:
+        """Starts the reactions to new messages once they are committed. A connection without a commit hook is polled."""
         if isinstance(messages, LazyMessages) or not self._declared:
-            return lambda _: None
-        wanted = [
+            return
+        new = {one.id for one in published if one.created}
+        calls = [
             (reaction, message)
             for message in messages
-            if not message.addressed
+            if not message.addressed and message.id in new
             for reaction in self._declared
             if any(matches(pattern, message.type) for pattern in reaction.patterns)
         ]
-        if not wanted:
-            return lambda _: None
-        calls: list[tuple[Reaction, NewMessage]] = []
-        told = conn is not None and after_commit(conn, lambda: self._start(calls))
-
-        def written(published: Sequence[Published]) -> None:
-            new = {one.id for one in published if one.created}
-            calls.extend((reaction, message) for reaction, message in wanted if message.id in new)
-            if conn is None:
-                self._start(calls)
-            elif not told:
-                # One message at a time: a savepoint may take some of them back.
-                for id in dict.fromkeys(message.id for _, message in calls):
-                    self._commits.add(id, partial(self._start, [call for call in calls if call[1].id == id]))
-
-        return written
+        if not calls:
+            return
+        if bound is None:
+            self._start(calls)
+        elif not bound.after_commit(lambda: self._start(calls)):
+            # One message at a time: a rollback to a savepoint may remove some of them.
+            for id in dict.fromkeys(message.id for _, message in calls):
+                self._commits.add(id, partial(self._start, [call for call in calls if call[1].id == id]))
 
     async def finish(self) -> None:
         """Starts what was committed by now and was not noticed yet; for when the store is closed."""

@@ -1,13 +1,12 @@
-"""A handler straight from the stream: nothing is stored unless it fails, and then what a worker needs to go on.
+"""Runs a handler directly on broker records. A record is stored only if its handler fails.
 
-A record is acknowledged after the handler's success, or once its failure is durable as a delivery that will be retried
-or is dead. Whoever dies before that is handed it again.
+A record is acknowledged after the handler succeeds, or once its failure is durable as a delivery that is retried or dead.
+If the process dies before that, the broker delivers the record again.
 """
 
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast._log import get_logger
@@ -31,14 +30,12 @@ from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.threads import Threads
+from holdfast.runtime.runtime import Runtime
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.messages.intake import KnownRecord, look_up, record_handled, take_in, take_in_settled
 from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
-
-if TYPE_CHECKING:
-    from holdfast.app.holdfast import Holdfast
 
 log = get_logger("holdfast.brokers")
 
@@ -74,7 +71,7 @@ class DirectConsumer:
 
     def __init__(
         self,
-        app: "Holdfast",
+        runtime: Runtime,
         handler: Handler,
         decoder: RecordDecoder,
         store: RetryingStore,
@@ -82,18 +79,18 @@ class DirectConsumer:
         worker: str,
         max_in_flight: int,
     ) -> None:
-        self._app, self._handler, self._decoder, self._store = app, handler, decoder, store
+        self._runtime, self._handler, self._decoder, self._store = runtime, handler, decoder, store
         self._unreadable, self._worker, self.max_in_flight = unreadable, worker, max_in_flight
-        self._settlements = SettlementBuilder(worker, app._alerts, app.meter)
+        self._settlements = SettlementBuilder(worker, runtime.alerts, runtime.meter)
         self._backpressure = Backpressure(store, handler.name, handler.queue)
         self._threads = Threads("holdfast-direct")
-        self._runner = Runner(app.rules, app._bound_to.window, self._threads, self._claim_state, app._tracing)
-        self._blocker = ConsumerBlocker(store, worker, app._probes, self._threads)
+        self._runner = Runner(runtime.rules, runtime.dedupe, self._threads, self._claim_state, runtime.tracing)
+        self._blocker = ConsumerBlocker(store, worker, runtime.probes, self._threads)
         self._fanout = Fanout()
         self._missing_id = MissingIdWarning(handler.name)
 
     async def ready(self) -> bool:
-        """Whether more may be run: not while the consumer is paused or blocked, and not while the store is out."""
+        """Whether more records may run: not while the consumer is paused or blocked, or the store is unavailable."""
         known = await self._backpressure.readiness()
         return known is not None and not known.held and not self._backpressure.is_full
 
@@ -107,7 +104,7 @@ class DirectConsumer:
         self._threads.close()
 
     async def handle(self, records: Sequence[Record]) -> None:
-        """Runs the handler; returns once the record is done with, or its failure is durable."""
+        """Runs the handler; returns once it succeeded or its failure is durable."""
         (record,) = records
         try:
             message = self._decoder.message(record)
@@ -134,14 +131,14 @@ class DirectConsumer:
                 delivery_count=record.delivery_count,
             )
             return
-        # One message, whoever takes it in: another consumer may have stored it.
+        # Another consumer may have stored the same record: it is one message.
         message = message._replace(id=known.message_id or _stable_id(message, record))
-        with hiding(self._app._redactions.redactor.hide(message.type, message.payload)):
+        with hiding(self._runtime.redactions.redactor.hide(message.type, message.payload)):
             await self._run(record, message)
         self._backpressure.count(1)
 
     async def _set_aside(self, record: Record, message: NewMessage) -> None:
-        """Stores a record that may be what its workers died of: the engine counts its runs, and runs it apart."""
+        """Stores a record that may crash its workers: as a delivery its runs are counted, and a suspect runs alone."""
         log.warning(
             "redelivery limit reached",
             consumer=self._handler.name,
@@ -150,16 +147,21 @@ class DirectConsumer:
             delivery_count=record.delivery_count,
         )
         await self._store.run(take_in([message], self._fanout))
-        self._app._wake()
+        self._runtime.notifier.notify()
 
     async def _run(self, record: Record, message: NewMessage) -> None:
         handler, invocation = self._handler, MessageInvocation.of(message, self._handler.name, self._handler.queue)
         context = DirectContext(
-            invocation, self._worker, self._app.store, self._app, budget(invocation, handler.retry), message
+            invocation,
+            self._worker,
+            self._runtime.store,
+            self._runtime.publisher,
+            budget(invocation, handler.retry),
+            message,
         )
         run = await self._runner.run(handler, context)
         if isinstance(run.outcome, Succeeded):
-            self._app.meter.settled(invocation, Deliver.name, run.elapsed)
+            self._runtime.meter.settled(invocation, Deliver.name, run.elapsed)
         else:
             await self._keep(record, context, run)
         if run.thread is not None:
@@ -186,14 +188,14 @@ class DirectConsumer:
             log.info("failure already stored", **delivery_fields(invocation))
         elif ack.written is not None:
             ack.written()
-        self._app._wake()
+        self._runtime.notifier.notify()
 
     async def _known(self, message: NewMessage) -> KnownRecord:
         return await self._store.run(look_up(self._handler.name, message))
 
 
 def _stable_id(message: NewMessage, record: Record) -> UUID:
-    """The same id whenever the record is handed over again, where the broker says when it got it."""
+    """The same id for each delivery of the record, if the broker reports the time it received it."""
     if record.at is None:
         return message.id
     mark = hashlib.sha256(f"{message.source} {message.key}".encode()).digest()

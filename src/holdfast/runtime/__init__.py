@@ -1,0 +1,10 @@
+"""What a worker or a publisher of one app runs with: everything that combines several of the packages below.
+
+The packages below (`engine`, `brokers`, `produce`, `outbound`, `projections`, `idempotency`) do not import each other.
+This layer connects them:
+
+- `runtime`: the `Runtime` value with the parts of an app; `app` builds it and passes it on.
+- `registration`, `reactions`, `commit_notifier`: the steps around a publish.
+- `broker_streams`, `direct_consumer`, `dead_letter_forwarder`, `relays`: broker work of a worker.
+- `endpoint_handlers`, `rebuild`: webhook endpoints as handlers, and projector rebuilds.
+"""

@@ -1,0 +1,61 @@
+"""The declaration of a consumer that reads from a broker."""
+
+from dataclasses import dataclass
+
+from holdfast.brokers.protocol import Source, Target
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.names import check_name
+
+_MOST_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSource:
+    """Where a consumer's records come from. `direct` runs its handler without storing them first, `concurrency` at a time.
+
+    `trust_identity` passes on the user and the tenant that a record names.
+    """
+
+    source: Source
+    patterns: tuple[str, ...]
+    origin: str
+    direct: bool
+    concurrency: int
+    dead_letters: Target | None = None
+    trust_identity: bool = False
+
+
+def broker_source(
+    name: str,
+    source: Source,
+    patterns: tuple[str, ...],
+    *,
+    direct: bool,
+    concurrency: int,
+    origin: str | None,
+    dead_letters: Target | None,
+    trust_identity: bool,
+) -> BrokerSource:
+    """Checks the options of `@hf.consumer(source=...)`."""
+    for option, endpoint in {"source": source, "dead_letters": dead_letters}.items():
+        if endpoint is not None and not callable(getattr(endpoint, "open", None)):
+            raise ConfigurationError(
+                f"consumer {name}: {option}= is {endpoint!r}; give a broker's topic, stream or queue, such as "
+                "redis.stream('payments', group='shop')"
+            )
+    if getattr(source, "group", "") is None:
+        raise ConfigurationError(
+            f"consumer {name}: source {source.name} has no group=; give the group that reads it, such as 'shop'"
+        )
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= _MOST_AT_ONCE:
+        raise ConfigurationError(f"consumer {name}: concurrency is {concurrency!r}; give 1 to {_MOST_AT_ONCE:,}")
+    known = origin if origin is not None else source.name.partition(":")[0]
+    return BrokerSource(
+        source=source,
+        patterns=patterns,
+        origin=check_name("source", known),
+        direct=direct,
+        concurrency=concurrency,
+        dead_letters=dead_letters,
+        trust_identity=trust_identity,
+    )

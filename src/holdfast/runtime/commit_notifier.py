@@ -1,0 +1,43 @@
+"""Notifies workers that a transaction committed. A notification shortens a poll, and may be lost."""
+
+import asyncio
+import contextlib
+
+from holdfast.engine.worker import Worker
+from holdfast.runtime.loop import running_loop
+from holdfast.stores.protocol import Store
+
+_CLOSE_SECONDS = 5
+
+
+class CommitNotifier:
+    """Wakes the workers of this process, and sends a notification to others without blocking an event loop."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sending: set[asyncio.Future[None]] = set()
+        self.workers: set[Worker] = set()
+        """The workers that run in this process."""
+
+    def notify(self) -> None:
+        """Blocks only if no event loop runs in this thread."""
+        for worker in list(self.workers):
+            worker.wake()
+        if (loop := running_loop()) is None:
+            self._store.hint_sync()
+        else:
+            hint = loop.create_task(self._store.hint())
+            self._sending.add(hint)
+            hint.add_done_callback(self._sent)
+
+    async def drain(self) -> None:
+        """Waits for notifications in progress: after the store is closed, one would open a connection that stays open."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=_CLOSE_SECONDS)
+
+    def _sent(self, hint: "asyncio.Future[None]") -> None:
+        self._sending.discard(hint)
+        if hint.cancelled():
+            # The loop is ending. It waits for threads, not for tasks; a closed loop waits for neither.
+            with contextlib.suppress(RuntimeError):
+                hint.get_loop().run_in_executor(None, self._store.hint_sync)

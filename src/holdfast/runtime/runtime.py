@@ -1,0 +1,74 @@
+"""The parts of an app, by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from holdfast.brokers.relay import Relay
+from holdfast.core.failures.classify import Rules
+from holdfast.engine.alert import Alerts
+from holdfast.engine.context import Publisher
+from holdfast.engine.deps import Probe
+from holdfast.engine.handler import Handler
+from holdfast.engine.meter import Meter
+from holdfast.engine.tracing import Tracing
+from holdfast.idempotency.dedupe import Dedupe
+from holdfast.produce.producer import Producer
+from holdfast.runtime.broker_source import BrokerSource
+from holdfast.runtime.commit_notifier import CommitNotifier
+from holdfast.runtime.reactions import Reactions
+from holdfast.runtime.redactions import DeclaredRedactions
+from holdfast.runtime.registration import Registration
+from holdfast.stores.messages.publish import Messages, Published
+from holdfast.stores.protocol import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """An app on one store. `publisher` is the app, for handlers that publish."""
+
+    store: Store
+    producer: Producer
+    registration: Registration
+    reactions: Reactions
+    notifier: CommitNotifier
+    dedupe: Dedupe
+    publisher: Publisher
+    handlers: Mapping[str, Handler]
+    broker_sources: Mapping[str, BrokerSource]
+    relays: Mapping[str, Relay]
+    rules: Rules
+    probes: Mapping[str, Probe]
+    alerts: Alerts
+    meter: Meter
+    tracing: Tracing
+    redactions: DeclaredRedactions
+    generation: int
+    max_payload: int
+    retention: timedelta | None
+
+    def build_many(self, events: Sequence[object], conn: Any, **options: Any) -> Messages:
+        """Messages for `publish`, built while they are written if nothing needs them earlier."""
+        return self.producer.build_many(events, at_once=conn is not None or self.reactions.declared, **options)
+
+    async def publish(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
+        """Writes messages in the caller's transaction, or with `conn=None` in a separate one, inside a span.
+
+        Reactions start after the commit. `call` is what the user called, for errors.
+        """
+        bound = None if conn is None else await self.producer.bind(conn, call)
+        with self.tracing.publishing(messages) as messages:
+            published = await self.producer.publish(messages, bound)
+        self.reactions.published(messages, published, bound)
+        self.meter.published(len(published))
+        return published
+
+    def publish_sync(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
+        """`publish`, blocking."""
+        bound = None if conn is None else self.producer.bind_sync(conn, call)
+        with self.tracing.publishing(messages) as messages:
+            published = self.producer.publish_sync(messages, bound)
+        self.reactions.published(messages, published, bound)
+        self.meter.published(len(published))
+        return published
