@@ -158,7 +158,7 @@ async def test_a_queue_that_is_deleted_is_reported_and_made_anew(server: RabbitM
 
 @pytest.mark.soak
 async def test_a_handler_longer_than_the_servers_patience_gets_its_record_again() -> None:
-    with RabbitMQ(patience_seconds=3) as impatient:
+    with RabbitMQ(ack_timeout_seconds=3) as impatient:
         queue = rabbitmq.queue("payments", url=impatient.url)
         await send(queue, range(2))
         async with queue.open("w1") as subscription:

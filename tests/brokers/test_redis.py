@@ -1,7 +1,6 @@
 """The Redis adapter against a real server: hand-over, take-over, sending, and settings that lose data."""
 
 import asyncio
-import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from uuid import UUID
@@ -152,14 +151,13 @@ async def test_a_server_that_stands_still_is_an_outage_and_no_more(
     for module in ("connection", "subscription"):
         monkeypatch.setattr(f"holdfast.brokers.redis.{module}.ANSWER_SECONDS", 0.4)
     place = redis.stream("payments", group="shop", url=small_server.url)
-    assert small_server.process is not None
     async with place.open("settle") as subscription:
-        small_server.process.signal(signal.SIGSTOP)
+        small_server.pause()
         try:
             with pytest.raises(BrokerUnavailable):
                 await asyncio.wait_for(subscription.fetch(10, 1.0), 10)
         finally:
-            small_server.process.signal(signal.SIGCONT)
+            small_server.resume()
     async with place.open("settle") as subscription:
         assert await subscription.fetch(10, 0.05) == []
 

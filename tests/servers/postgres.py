@@ -10,124 +10,45 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
 
-from tests.servers.process import (
-    ServerProcess,
-    free_port,
-    reachable,
-    server_directory,
-    unprivileged_user,
-)
+from tests.servers.process import reachable, server_directory, unprivileged_user
+from tests.servers.server import Server
 
 _FOLDERS = {16: "pginstall", 18: "pginstall18"}
-_START_SECONDS = 30.0
-_STOP_SECONDS = 30.0
 
 
-class PostgresServer:
-    """One server with its own data directory and port; both stay the same over stop, kill and restart.
+class PostgresServer(Server):
+    """One server. Its data survives `kill()`, which leaves what the processes wrote in the system's cache.
 
-    The data survives `kill()`, which ends processes and leaves what they wrote in the system's cache. It would
-    not survive a power cut unless `durable=True`, which keeps fsync on. `close()` removes everything; it
-    is called at exit, and the keeper does it if the test process is killed.
+    It would not survive a power cut unless `durable=True`, which keeps fsync on.
     """
 
+    stop_signal = signal.SIGINT  # a fast shutdown: sessions are cut, a checkpoint is written
+
     def __init__(self, version: int, *, durable: bool = False, settings: Mapping[str, str | int] | None = None) -> None:
+        super().__init__()
         self.version = version
-        self.port = 0
         self.durable = durable
         self._settings = {**_settings(durable), **(settings or {})}
-        self._directory: Path | None = None
-        self._process: ServerProcess | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.alive
-
-    @property
-    def pid(self) -> int:
-        """The postmaster's process id."""
-        if self._process is None:
-            raise RuntimeError(f"PostgreSQL {self.version} is not running; call start()")
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        """What the server has logged so far."""
-        return "" if self._directory is None else self._log_file.read_text(errors="replace")
-
-    def start(self) -> None:
-        """Returns when the server accepts connections. The first call creates the data directory."""
-        if self.running:
-            return
-        if self._directory is None:
-            self._directory = server_directory(f"postgres{self.version}")
-            atexit.register(self.close)
-            self._initdb()
-        if self.port:
-            self._launch(self.port)
-            return
-        for attempt in range(5):
-            port = free_port()
-            try:
-                self._launch(port)
-            except RuntimeError:  # another process took the port first
-                if attempt == 4:
-                    raise
-            else:
-                self.port = port
-                return
-
-    def stop(self) -> None:
-        """A fast shutdown: sessions are cut, a checkpoint is written."""
-        if self._process is not None:
-            self._process.signal(signal.SIGINT)
-            self._process.wait(_STOP_SECONDS)
-            self._process = None
-
-    def kill(self) -> None:
-        """SIGKILL for the postmaster and every one of its children, as the machine's OOM killer would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process = None
-
-    def restart(self) -> None:
-        """Stops the server if it runs, and starts it on the same data and port; recovers after `kill()`."""
-        self.stop()
-        self.start()
+    def title(self) -> str:  # type: ignore[override]
+        return f"PostgreSQL {self.version}"
 
     def close(self) -> None:
-        """Ends the server at once and removes its data. A closed server can be started anew, empty."""
-        if self._process is not None:
-            self._process.signal(signal.SIGQUIT)
-            self._process.wait(_STOP_SECONDS)
-            self._process = None
+        self._end(signal.SIGQUIT)
         if self._directory is not None:
             _forget_shared_memory(self._data / "postmaster.pid")
-            shutil.rmtree(self._directory, ignore_errors=True)
-            atexit.unregister(self.close)
-            self._directory = None
-            self.port = 0
+        super().close()
 
     def dsn(self, database: str = "postgres") -> str:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{quote(database, safe='')}"
@@ -158,22 +79,16 @@ class PostgresServer:
 
     @property
     def _data(self) -> Path:
-        assert self._directory is not None
-        return self._directory / "data"
+        return self.directory / "data"
 
-    @property
-    def _log_file(self) -> Path:
-        assert self._directory is not None
-        return self._directory / "log"
-
-    def _initdb(self) -> None:
+    def _prepare(self) -> None:
         user = unprivileged_user()
         subprocess.run(
             [
                 *(binaries(self.version) / "initdb", "--pgdata", self._data, "--username=postgres"),
                 *("--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
             ],
-            cwd=self._directory,
+            cwd=self.directory,
             check=True,
             stdout=subprocess.DEVNULL,
             user=None if user is None else user.pw_uid,
@@ -181,23 +96,18 @@ class PostgresServer:
             extra_groups=None if user is None else [],
         )
 
-    def _launch(self, port: int) -> None:
-        assert self._directory is not None
-        settings = {**self._settings, "port": port}
-        self._process = ServerProcess(
-            [
-                *(binaries(self.version) / "postgres", "-D", self._data),
-                *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
-            ],
-            directory=self._directory,
-            log=self._log_file,
-        )
-        deadline = time.monotonic() + _START_SECONDS
-        while not _is_ready(self._data / "postmaster.pid", self._process.pid):
-            if not self._process.alive or time.monotonic() > deadline:
-                self.kill()
-                raise RuntimeError(f"PostgreSQL {self.version} did not start on port {port}:\n{self.log}")
-            time.sleep(0.01)
+    def _command(self) -> Sequence[str | Path]:
+        settings = {**self._settings, "port": self.port}
+        flags = (part for name, value in settings.items() for part in ("-c", f"{name}={value}"))
+        return [binaries(self.version) / "postgres", "-D", self._data, *flags]
+
+    def _is_ready(self) -> bool:
+        """The file's first line is the postmaster's id, its eighth the state; a killed server leaves its own."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= 8 and lines[0].strip() == str(self.pid) and lines[7].strip() == "ready"
 
 
 @cache
@@ -231,15 +141,6 @@ def _settings(durable: bool) -> dict[str, str | int]:
         "full_page_writes": on,
         "timezone": "UTC",
     }
-
-
-def _is_ready(pid_file: Path, pid: int) -> bool:
-    """The file's first line is the postmaster's id, its eighth the state; a killed server leaves its own."""
-    try:
-        lines = pid_file.read_text().splitlines()
-    except FileNotFoundError:
-        return False
-    return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
 
 
 def _forget_shared_memory(pid_file: Path) -> None:
