@@ -1,4 +1,4 @@
-"""The seam between operations and databases: how a `Query` becomes statements that a driver can run."""
+"""Dialects: the conversion of a `Query` to statements for a driver."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from holdfast.stores.statement import Statements
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What goes into a statement piece by piece, in the form its driver takes."""
+    """Input that is streamed into a statement, in the form of the driver."""
 
     pieces: Iterable[Any]
 
 
 Parameters = Mapping[str, object] | Sequence[object] | Stream
 Answer = tuple[Sequence[str], Rows]
-"""What one statement gave back: the names of its columns, and its rows."""
+"""The result of one statement: column names and rows."""
 
 
 class Style(StrEnum):
-    """How a driver spells parameters."""
+    """The parameter style of a driver."""
 
     PYFORMAT = "pyformat"  # %(name)s
     NUMERIC = "numeric"  # $1
@@ -33,18 +33,18 @@ class Style(StrEnum):
 
 
 class Dialect(Protocol):
-    """One kind of database. Both kinds hold statements of the same names."""
+    """One kind of database. Both dialects have statements with the same names."""
 
     name: str
     statements: Statements
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
-        """Yields the query's SQL statements in order, receives their answers, returns the query's rows."""
+        """Yields the SQL statements of the query in order, receives their results, returns the rows of the query."""
         ...
 
 
 def aware_time(value: object) -> datetime:
-    """A stored time as an aware datetime in UTC; SQLite keeps whole milliseconds."""
+    """A stored time as an aware datetime in UTC; SQLite stores milliseconds."""
     if isinstance(value, int):
         return datetime.fromtimestamp(value / 1000, UTC)
     assert isinstance(value, datetime)
@@ -56,5 +56,5 @@ def optional_time(value: object) -> datetime | None:
 
 
 def as_uuid(value: object) -> UUID:
-    """A stored id; SQLite keeps it as text."""
+    """A stored id; SQLite stores it as text."""
     return value if isinstance(value, UUID) else uuid_of(int(str(value).replace("-", ""), 16))

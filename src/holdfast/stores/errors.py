@@ -1,4 +1,4 @@
-"""What a database says by raising, read from whatever error a driver or a framework wrapped around it."""
+"""Translation of database errors, also when a driver or framework wraps them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ _RESERVATION_LOST = ("HF003", "holdfast: reservation lost")
 
 
 def translate(error: Exception, query: Query) -> HoldfastError | None:
-    """The typed error for what `query` was told, or none when the driver's own error says it best."""
+    """The Holdfast error for a database error of `query`, or None to keep the driver's error."""
     values = query.values
     for link in _chain(error):
         name = getattr(link, "sqlite_errorname", "")
-        # A transaction that read first does not wait for the lock either: it is refused at once.
+        # A transaction that has read before does not wait for the write lock: SQLite refuses it at once.
         if name == "SQLITE_BUSY_SNAPSHOT" or (name == "SQLITE_BUSY" and query.name == "lock_registry"):
             return StoreBusy(cause=name)
         if query.name == "complete" and _says(link, *_LEASE_LOST):
@@ -33,7 +33,7 @@ def translate(error: Exception, query: Query) -> HoldfastError | None:
 
 @contextmanager
 def translating(query: Query) -> Iterator[None]:
-    """Raises the typed error for what the database says to `query` inside, or what the driver raised."""
+    """Translates errors inside the block like errors of `query`."""
     try:
         yield
     except Exception as error:
@@ -43,7 +43,7 @@ def translating(query: Query) -> Iterator[None]:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it wraps: SQLAlchemy keeps the driver's error as `orig`, Django as the cause."""
+    """The error and the errors it wraps: SQLAlchemy stores the driver's error as `orig`, Django as the cause."""
     link: BaseException | None = error
     for _ in range(5):
         if link is None:
@@ -54,6 +54,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _says(link: BaseException, sqlstate: str, text: str) -> bool:
-    # psycopg and asyncpg call it sqlstate, psycopg2 pgcode; SQLite has only the text of RAISE.
+    # The code is `sqlstate` in psycopg and asyncpg, `pgcode` in psycopg2. SQLite has only the text of RAISE.
     found = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None)
     return found == sqlstate or (found is None and str(link).startswith(text))

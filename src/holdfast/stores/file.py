@@ -1,11 +1,11 @@
-"""Files that hold payloads: created for their owner alone."""
+"""Private files: only their owner can read the payloads in them."""
 
 import os
 
 
 def private(path: str | os.PathLike[str], flags: int) -> int:
-    """An opener for `open`: a file that it creates can be read and written by its owner alone, regardless of the umask.
+    """An opener for `open`: only the owner can read and write a file that it creates, regardless of the umask.
 
-    A file that exists keeps its mode.
+    An existing file keeps its mode.
     """
     return os.open(path, flags, 0o600)

@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files that only go forward, each applied once."""
+"""Migrations: numbered SQL files, each applied once and never reversed."""
 
 import re
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema, as text with slots for the prefix."""
+    """One schema change, as SQL text with slots for the table prefix."""
 
     version: int
     name: str
     text: str
 
     def render(self, constants: dict[str, str]) -> str:
-        """The SQL to run. Only known slots are filled: braces occur in SQL, too."""
+        """The SQL to run. Only known slots are filled, because SQL also contains braces."""
         text = self.text
         for slot, value in constants.items():
             text = text.replace("{" + slot + "}", value)
@@ -28,7 +28,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatus:
-    """Which version the tables have (none: no tables), and which this release needs."""
+    """The version of the tables (None: no tables) and the version that this release needs."""
 
     schema: str
     found: int | None
@@ -39,14 +39,14 @@ class SchemaStatus:
         return self.found == self.expected
 
     def check(self) -> None:
-        """Raises `SchemaMismatch` unless they agree."""
+        """Raises `SchemaMismatch` unless the versions are equal."""
         if not self.current:
             raise SchemaMismatch(self.schema, self.found, self.expected)
 
 
 @cache
 def migrations(package: str) -> tuple[Migration, ...]:
-    """All migrations of a dialect, in order, numbered without a gap."""
+    """All migrations of a dialect in order; the numbers have no gap."""
     files = sorted(resources.files(package).iterdir(), key=lambda file: file.name)
     return tuple(
         Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"))
@@ -56,5 +56,5 @@ def migrations(package: str) -> tuple[Migration, ...]:
 
 
 def newest(package: str) -> int:
-    """The version this release needs."""
+    """The version that this release needs."""
     return migrations(package)[-1].version

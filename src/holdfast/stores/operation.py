@@ -1,8 +1,7 @@
-"""Operations: what a store does, written once as generators that yield statements and receive rows.
+"""Operations: the work of a store, written once as generators that yield queries and receive rows.
 
-An operation touches no connection. Whoever runs it, blocking or awaiting, on the store's own connection or on a
-caller's, sends the rows of each yielded `Query` back in. So there is one SQL text and one parameter builder
-for every driver and both colours.
+An operation has no connection. `run_on` runs it on the connection of the store or of the caller, blocking or async,
+and sends the rows of each `Query` back. So one SQL text and one parameter builder serve every driver.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
 Row = Sequence[Any]
-"""What a driver gives back; an operation turns it into values at once."""
+"""A row as the driver returns it; an operation converts it to a typed value."""
 Rows = Sequence[Row]
 Columns = Mapping[str, Sequence[object]]
 
@@ -25,9 +24,9 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Query(NamedTuple):
-    """One named statement with its values. `batches` are columns of equal length, `slots` chosen fragments.
+    """One named statement with its values. `batches` are columns of equal length; `slots` name SQL fragments.
 
-    `rows` are streamed into a statement that gives nothing back, on a store's own connection alone.
+    `rows` are streamed into a statement that returns nothing. This works only on the store's own connection.
     """
 
     name: str
@@ -43,10 +42,10 @@ Steps = Generator[Query, Rows, T]
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[T_co]):
-    """A unit of work that commits as a whole; it can be started again from the beginning.
+    """A unit of work that commits as a whole and can be restarted from the beginning.
 
-    `single` says that it is one statement, which a server makes atomic by itself; `reads` that it changes nothing;
-    `hot` that it is asked so often that its plan is worth keeping, and that it walks by indexes alone.
+    `single`: one statement, which needs no explicit transaction. `reads`: it changes nothing. `hot`: it runs so often
+    that PostgreSQL keeps its query plan; it reads through indexes only.
     """
 
     start: Callable[[], Steps[T_co]]
@@ -64,7 +63,7 @@ def operation(
 def operation(
     function: Callable[P, Steps[T]] | None = None, /, *, single: bool = False, reads: bool = False, hot: bool = False
 ) -> Callable[P, Operation[T]] | Callable[[Callable[P, Steps[T]]], Callable[P, Operation[T]]]:
-    """Turns a generator function into one that returns an `Operation`."""
+    """Makes a generator function return an `Operation`."""
 
     def decorate(function: Callable[P, Steps[T]]) -> Callable[P, Operation[T]]:
         @wraps(function)
@@ -77,7 +76,7 @@ def operation(
 
 
 def columns(names: Iterable[str], rows: Iterable[Row]) -> dict[str, list[object]]:
-    """Rows turned into named columns, the shape a batch has."""
+    """Converts rows to named columns, the form of a batch."""
     names = list(names)
     turned = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     return dict(zip(names, turned, strict=True))

@@ -1,4 +1,4 @@
-"""What the rest of Holdfast may ask of a store."""
+"""The interface of a store."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,19 +21,19 @@ class Store(Protocol):
 
     @property
     def name(self) -> str:
-        """Where the store is, without secrets: fit for logs and errors."""
+        """The location of the store without secrets, for logs and errors."""
         ...
 
     async def run(self, operation: Operation[T]) -> T:
-        """Runs an operation on a connection of the store's own and commits it.
+        """Runs an operation on a connection of the store and commits it.
 
-        Deadlocks and serialisation failures are tried again. When it raises, nothing was committed, except after
-        `StoreUnavailable`, when the reply may have been lost: look before you repeat.
+        Deadlocks and serialization failures are retried. When it raises, nothing was committed. The exception is
+        `StoreUnavailable`: the reply to the commit may be lost, so check before you repeat the operation.
         """
         ...
 
     def within(self, patience: timedelta) -> "Store":
-        """The same store, with its connections shared, that waits no longer than this for each answer of its server."""
+        """The same store and connections, with a shorter limit for each response of the server."""
         ...
 
     def run_sync(self, operation: Operation[T]) -> T:
@@ -41,16 +41,16 @@ class Store(Protocol):
         ...
 
     def transaction(self, lock_timeout: timedelta) -> AbstractContextManager[Any]:
-        """A blocking connection of the store's own in an open transaction, which is committed at the end of the block.
+        """A blocking connection with an open transaction, which is committed at the end of the block.
 
-        For code that brings statements of its own; it cannot commit. `LockTimeout` when a lock cannot be had.
+        For code with custom statements; it cannot commit. `LockTimeout` when a lock is not available in time.
         """
         ...
 
     async def verify(self, conn: AsyncConnection) -> None:
-        """Raises `WrongDatabase` unless a caller's connection leads to this store's database; writes nothing.
+        """Raises `WrongDatabase` unless a caller's connection uses this store's database; writes nothing.
 
-        A connection to a server is asked once.
+        A connection to a server is checked once.
         """
         ...
 
@@ -59,30 +59,30 @@ class Store(Protocol):
         ...
 
     async def changes(self, wake: Callable[[], None]) -> None:
-        """Calls `wake` whenever another connection may have published, until cancelled. A hint: nothing depends on it."""
+        """Calls `wake` when another connection may have published, until cancelled. Best effort: polling finds the rest."""
         ...
 
     async def hint(self) -> None:
-        """Tells listeners that there is work, after a commit. Best effort, never raises. Many at once are as good as one."""
+        """Notifies listeners after a commit that there is work. Best effort, never raises. Concurrent calls are merged."""
         ...
 
     def hint_sync(self) -> None:
-        """`hint`, blocking shortly."""
+        """`hint`, blocking for a short time."""
         ...
 
     def engine_lock(self) -> AbstractContextManager[None]:
-        """Held while an engine runs here; `EngineRunning` when this kind of store bears only one and it is taken."""
+        """The lock of a running engine; `EngineRunning` when the store allows only one engine and another one runs."""
         ...
 
     def migrate(self, lock_timeout: timedelta = timedelta(seconds=10)) -> list[str]:
-        """Brings the tables to the version this release needs and names what it applied. Blocking.
+        """Migrates the tables to the version of this release and returns the applied migrations. Blocking.
 
-        Safe to run twice and by several processes at once. `LockTimeout` when the lock cannot be had.
+        Safe to run twice and in several processes at once. `LockTimeout` when the lock is not available in time.
         """
         ...
 
     def schema_status(self) -> SchemaStatus:
-        """Which version the tables have and which this release needs. Blocking."""
+        """The version of the tables and the version that this release needs. Blocking."""
         ...
 
     def check_schema(self) -> None:

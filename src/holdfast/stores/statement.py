@@ -1,11 +1,10 @@
-"""Named SQL statements, read from `.sql` files that lie beside their store.
+"""Named SQL statements, read from the `.sql` files of a dialect.
 
-A file holds blocks. `-- name: claim` starts a statement, `-- fragment: claimed` a piece that statements name in
-braces. The comment lines that follow a name say what the statement is for. Within a statement the marks
-`-- once`, `-- each: batch`, `-- all: batch` split it into steps; they exist for a dialect that cannot change two
-tables in one statement (SQLite) and mean what a chain of common table expressions means elsewhere. `each` runs a step
-for every row of the batch, `all` once with every row as JSON in `:rows`; the batch `returned` is what the step before
-gave back.
+A file consists of blocks. `-- name: claim` starts a statement, `-- fragment: claimed` a fragment that statements name
+in braces. The comment lines after a name state the intent of the statement. The marks `-- once`, `-- each: batch` and
+`-- all: batch` split a statement into steps. SQLite needs steps because it cannot change two tables in one statement;
+in PostgreSQL they are common table expressions. `each` runs a step for each row of the batch, `all` runs it once with
+all rows as JSON in `:rows`. The batch `returned` contains the rows that the previous step returned.
 """
 
 import re
@@ -19,7 +18,7 @@ from holdfast.core.errors import ConfigurationError
 _HEAD = re.compile(r"^-- (name|fragment): (\w+)$")
 _MARK = re.compile(r"^-- (?:once|(each|all): (\w+))$")
 _SLOT = re.compile(r"\{(\w+)\}")
-# A colon that starts a parameter: not the second of a cast, not inside a literal such as '%H:%M'.
+# A colon that starts a parameter: not the second colon of a cast, not inside a literal such as '%H:%M'.
 _PARAMETER = re.compile(r"'(?:[^']|'')*'|(?<![:\w]):([a-z_]\w*)")
 
 _ANSWERS = re.compile(r"^\s*(select|with|pragma)\b|\breturning\b")
@@ -38,13 +37,13 @@ class StatementStep:
 
     @property
     def answers(self) -> bool:
-        """Whether it gives rows back."""
+        """Whether it returns rows."""
         return any(_ANSWERS.search(text) for text in self.statements)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A named statement as written: its steps still carry slots in braces."""
+    """A named statement before rendering: its steps contain slots in braces."""
 
     name: str
     intent: str
@@ -52,7 +51,7 @@ class Statement:
 
 
 class Statements:
-    """All statements of one dialect, with their table prefix filled in; rendering is pure and cached."""
+    """All statements of one dialect; `render` fills the slots and caches the result."""
 
     def __init__(self, package: str, constants: Mapping[str, str]) -> None:
         self._statements, self._fragments = _read(package)
@@ -73,7 +72,7 @@ class Statements:
     def _render(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None
     ) -> tuple[StatementStep, ...]:
-        """The statement's steps with every slot filled: fragments by the caller's choice, the rest by name."""
+        """The statement's steps with all slots filled: `slots` first, then constants, then fragments."""
         chosen = {slot: "\n".join(self._fragments[f] for f in fragments) for slot, fragments in slots}
         if limit is not None:
             chosen["limit"] = str(int(limit))
@@ -92,7 +91,7 @@ class Statements:
 
 
 def parameters(text: str, replace: Callable[[str], str]) -> str:
-    """The SQL text with each `:name` outside literals replaced by what `replace(name)` returns."""
+    """The SQL text with each `:name` outside literals replaced by the result of `replace(name)`."""
     return _PARAMETER.sub(lambda m: replace(m[1]) if m[1] else m[0], text)
 
 

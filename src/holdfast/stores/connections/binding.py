@@ -1,7 +1,7 @@
-"""Joining a caller's transaction: what `conn=` must be before anything is written through it.
+"""Checks of a caller's connection before the first write: driver, transaction and database.
 
-The connection is of a known kind and of the right colour, a transaction is open on it, and it leads to the store's own
-database: a message written anywhere else would never be delivered.
+The connection has a supported type and matches the call (async or blocking), a transaction is open, and it uses the
+store's database: a message in another database would never be delivered.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ from holdfast.stores.protocol import Store
 
 
 async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
-    """The caller's awaiting connection, in a transaction of the store's database.
+    """The caller's async connection, with an open transaction in the store's database.
 
-    `call` is what the user called, for instance `hf.publish`; the `TypeError` for a blocking connection names it.
+    `call` is the public call, for instance `hf.publish`, for the `TypeError` about a blocking connection.
     """
     adapter = _adapter(store, conn)
     if not adapter.awaits:
@@ -42,7 +42,8 @@ def _adapter(store: Store, conn: Any) -> Connection | AsyncConnection:
     if adapter.database != store.dialect.name:
         raise UnsupportedConnection(
             _kind(conn),
-            f"it speaks {adapter.database}, the store is {store.name}; pass a connection to the store's database",
+            f"it is a {adapter.database} connection, but the store is {store.name}; pass a connection to the store's "
+            "database",
         )
     return adapter
 

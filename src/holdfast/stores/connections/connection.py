@@ -1,8 +1,8 @@
-"""Callers' connections: what `conn=` accepts, told apart without importing any driver.
+"""Adapters for callers' connections (`conn=`), selected by class name so that no driver is imported.
 
-A call with `conn` runs on the caller's connection and thread. Nothing here commits or rolls back, sets a pragma or
-changes a session: the message shares the fate of the caller's transaction. A connection that would commit
-each statement by itself is refused.
+A call with `conn` runs on the caller's connection and thread. Nothing here commits, rolls back, sets a pragma or
+changes a session: the message commits or rolls back with the caller's transaction. A connection in autocommit mode
+is refused.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Connection(Protocol):
-    """A caller's blocking connection. `database` names the dialect it speaks."""
+    """A caller's blocking connection. `database` is the name of its dialect."""
 
     awaits: Literal[False]
     database: str
@@ -30,22 +30,22 @@ class Connection(Protocol):
 
     @property
     def physical(self) -> object:
-        """The driver's connection: the same object as long as it is the same connection to the server."""
+        """The driver's connection: the same object for the same connection to the server."""
         ...
 
     def check(self) -> None:
-        """`NoTransaction` when each statement would commit by itself."""
+        """Raises `NoTransaction` for a connection in autocommit mode without a transaction."""
         ...
 
     def begin(self) -> None:
-        """Begins the transaction that the driver would begin by itself at the next write."""
+        """Begins the transaction that the driver would begin implicitly at the next write."""
         ...
 
     def run(self, text: str, values: Parameters) -> Answer: ...
 
 
 class AsyncConnection(Protocol):
-    """A caller's awaiting connection. `database` names the dialect it speaks."""
+    """A caller's async connection. `database` is the name of its dialect."""
 
     awaits: Literal[True]
     database: str
@@ -95,7 +95,7 @@ class Sqlite3:
 
 
 class Psycopg:
-    """A `psycopg.Connection`. `answered` is called after each answer."""
+    """A `psycopg.Connection`. `answered` is called after each response."""
 
     database = "postgres"
     awaits: Literal[False] = False
@@ -109,7 +109,7 @@ class Psycopg:
         _check_psycopg(self._conn)
 
     def begin(self) -> None:
-        """The driver begins by itself."""
+        """Does nothing: the driver begins implicitly."""
 
     def run(self, text: str, values: Parameters) -> Answer:
         with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
@@ -126,7 +126,7 @@ class Psycopg:
 
 
 class AsyncPsycopg:
-    """A `psycopg.AsyncConnection`. `answered` is called after each answer."""
+    """A `psycopg.AsyncConnection`. `answered` is called after each response."""
 
     database = "postgres"
     awaits: Literal[True] = True
@@ -140,7 +140,7 @@ class AsyncPsycopg:
         _check_psycopg(self._conn)
 
     async def begin(self) -> None:
-        """The driver begins by itself."""
+        """Does nothing: the driver begins implicitly."""
 
     async def run(self, text: str, values: Parameters) -> Answer:
         async with self._conn.cursor(row_factory=_tuples, binary=True) as cursor:
@@ -157,7 +157,7 @@ class AsyncPsycopg:
 
 
 class Asyncpg:
-    """An `asyncpg` connection, also one from its pool."""
+    """An `asyncpg` connection, also from its pool."""
 
     database = "postgres"
     awaits: Literal[True] = True
@@ -168,7 +168,7 @@ class Asyncpg:
 
     @property
     def physical(self) -> object:
-        # A pool hands out a new proxy each time, for the same connection.
+        # A pool returns a new proxy for the same connection each time.
         return getattr(self._conn, "_con", self._conn)
 
     async def check(self) -> None:
@@ -176,7 +176,7 @@ class Asyncpg:
             raise NoTransaction("asyncpg connection", "use `async with conn.transaction():`")
 
     async def begin(self) -> None:
-        """It has begun: `check` saw it."""
+        """Does nothing: `check` requires an open transaction."""
 
     async def run(self, text: str, values: Parameters) -> Answer:
         assert not isinstance(values, Stream)
@@ -184,7 +184,7 @@ class Asyncpg:
 
 
 def adapt_connection(conn: object) -> Connection | AsyncConnection:
-    """The adapter for a caller's connection, or `UnsupportedConnection` that says what would do."""
+    """The adapter for a caller's connection, or `UnsupportedConnection` with a remedy."""
     if isinstance(conn, str):
         return Django(django_connection(conn))
     kind: type = type(conn)
@@ -198,7 +198,7 @@ def adapt_connection(conn: object) -> Connection | AsyncConnection:
 
 @lru_cache(maxsize=256)
 def _adapter(kind: type) -> Callable[[Any], Connection | AsyncConnection] | None:
-    # Remembered: a producer asks about the same few classes for every message.
+    # Cached: a producer adapts the same few classes for every message.
     modules, names = _packages(kind), {cls.__name__ for cls in kind.__mro__}
     if "sqlite3" in modules and "Connection" in names:
         return Sqlite3
@@ -221,7 +221,7 @@ def _packages(kind: type) -> set[str]:
 
 
 def _instead(modules: set[str], names: set[str]) -> str:
-    """What to pass in place of something that is near a connection but is none."""
+    """The remedy for an object that is related to a connection, such as an engine or a pool."""
     if "aiosqlite" in modules:
         return "use sqlite3, or SQLAlchemy with sqlite+aiosqlite"
     if "psycopg2" in modules:
@@ -260,12 +260,12 @@ def _check_psycopg(conn: Any) -> None:
 
 
 def _answered(conn: Any) -> Any:
-    """In the caller's pipeline a statement is only sent; a nested one brings the answers in when it ends."""
+    """In the caller's pipeline a statement is only sent; the end of a nested pipeline receives the results."""
     return conn.pipeline() if conn.pgconn.pipeline_status else contextlib.nullcontext()
 
 
 def _as_text(value: object) -> object:
-    # A caller's text_factory may make anything of text; there are no other bytes in our tables.
+    # A caller's text_factory may return bytes for text; our tables have no other bytes in these columns.
     return value.decode() if isinstance(value, bytes | bytearray) else value
 
 

@@ -1,4 +1,4 @@
-"""Whether a caller's SQLite connection keeps what it commits when the power fails. Looked at, never set."""
+"""Checks whether commits of a caller's SQLite connection survive a power failure. Changes no setting."""
 
 import warnings
 
@@ -11,20 +11,20 @@ _JOURNAL = "pragma journal_mode"
 
 
 class DurabilityWarning(UserWarning):
-    """A commit on a caller's SQLite connection may be lost when the power fails, and a published message with it."""
+    """A power failure may lose a commit of the caller's SQLite connection, with the published message."""
 
 
 def durable(conn: Connection) -> bool:
-    """Whether a commit is on disk before it returns; a `DurabilityWarning` that names the remedy when it is not."""
-    return _judge(conn.run(_SYNCHRONOUS, {})[1][0][0], conn.run(_JOURNAL, {})[1][0][0])
+    """Whether a commit is on disk before it returns; otherwise issues a `DurabilityWarning` with the remedy."""
+    return _check(conn.run(_SYNCHRONOUS, {})[1][0][0], conn.run(_JOURNAL, {})[1][0][0])
 
 
 async def durable_async(conn: AsyncConnection) -> bool:
-    """`durable`, awaiting."""
-    return _judge((await conn.run(_SYNCHRONOUS, {}))[1][0][0], (await conn.run(_JOURNAL, {}))[1][0][0])
+    """`durable` for an async connection."""
+    return _check((await conn.run(_SYNCHRONOUS, {}))[1][0][0], (await conn.run(_JOURNAL, {}))[1][0][0])
 
 
-def _judge(synchronous: int, journal: str) -> bool:
+def _check(synchronous: int, journal: str) -> bool:
     if journal in ("off", "memory"):
         found, remedy = f"journal_mode = {journal.upper()}", "PRAGMA journal_mode = WAL"
     elif synchronous < (_FULL if journal == "wal" else 1):
@@ -32,9 +32,8 @@ def _judge(synchronous: int, journal: str) -> bool:
     else:
         return True
     warnings.warn(
-        f"a message was published through an SQLite connection with {found}: a committed message may be gone after "
-        f"a power failure; execute `{remedy}` on every connection you publish through (Holdfast changes no setting "
-        "of yours)",
+        f"a message was published through an SQLite connection with {found}: a power failure may lose a committed "
+        f"message; execute `{remedy}` on each connection that publishes (Holdfast does not change your settings)",
         DurabilityWarning,
         stacklevel=3,
     )

@@ -1,7 +1,6 @@
-"""Callers' connections that come wrapped in a framework: SQLAlchemy's and Django's.
+"""Adapters for the connections of SQLAlchemy and Django.
 
-Statements go through the framework, so that it knows that its transaction has begun and sees our statements in
-its own log.
+Statements run through the framework, so that it knows that its transaction has begun and logs our statements.
 """
 
 from typing import Any, Literal
@@ -29,7 +28,7 @@ class Sqlalchemy:
     def check(self) -> None:
         given = self._given
         self._conn = given.connection() if hasattr(given, "get_bind") else given
-        # A connection begins at its first statement, and hooks that begin the driver's transaction run then.
+        # A connection begins at its first statement; hooks that begin the driver's transaction run then.
         if not self._conn.in_transaction():
             self._conn.begin()
         self._begins = _begins(self._conn, self.database)
@@ -73,7 +72,7 @@ class AsyncSqlalchemy:
 
 
 class Django:
-    """A Django database connection, as `django.db.connections[alias]` gives it."""
+    """A Django database connection, such as `django.db.connections[alias]`."""
 
     awaits: Literal[False] = False
     style = Style.PYFORMAT
@@ -131,7 +130,7 @@ def django_connection(alias: str) -> Any:
 
 
 def _bind(given: Any) -> Any:
-    """The engine or connection behind what was given, found without connecting."""
+    """The engine or connection of a session, found without connecting."""
     if not hasattr(given, "get_bind"):
         bind = getattr(given, "sync_connection", given)
         if bind is None:
@@ -146,16 +145,16 @@ def _bind(given: Any) -> Any:
     except UnboundExecutionError as error:
         raise UnsupportedConnection(
             "SQLAlchemy session with a bind for each mapper",
-            "say which database: pass conn=session.connection(bind_arguments={'mapper': ...})",
+            "choose the database: pass conn=session.connection(bind_arguments={'mapper': ...})",
         ) from error
 
 
 def _begins(conn: Any, database: str) -> bool:
-    """Whether we must begin the driver's transaction; `NoTransaction` when each statement would commit."""
+    """Whether Holdfast must begin the driver's transaction; `NoTransaction` in autocommit mode."""
     pooled = conn.connection
     if database == "sqlite":
         return must_begin(pooled.driver_connection)
-    # psycopg, psycopg2 and SQLAlchemy's face of asyncpg all call it so.
+    # The same attribute in psycopg, psycopg2 and SQLAlchemy's adapter for asyncpg.
     if pooled.dbapi_connection.autocommit:
         raise NoTransaction("SQLAlchemy connection", "use one without isolation_level='AUTOCOMMIT'")
     return False

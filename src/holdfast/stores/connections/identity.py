@@ -1,4 +1,4 @@
-"""Which database a connection leads to."""
+"""The database that a connection uses."""
 
 from typing import Any
 from weakref import WeakSet
@@ -8,13 +8,13 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 @operation(reads=True)
 def database_identity() -> Steps[Row]:
-    """Which database the connection leads to, in the form its store knows; nothing is locked."""
+    """The database that the connection uses, in the form that its store compares; nothing is locked."""
     row, *_ = yield Query("database_identity")
     return row
 
 
 class VerifiedConnections:
-    """Connections that lead to the store's database, remembered as long as they exist."""
+    """Connections that were found to use the store's database, kept in weak references."""
 
     def __init__(self) -> None:
         self._connections: WeakSet[Any] = WeakSet()
@@ -31,5 +31,5 @@ class VerifiedConnections:
 
 
 def _can_be_remembered(physical: object) -> bool:
-    # Python's sqlite3 connections have no weak references; asking one again takes microseconds and no round trip.
+    # Python's sqlite3 connections have no weak references; a new check takes microseconds and no round trip.
     return type(physical).__weakrefoffset__ != 0

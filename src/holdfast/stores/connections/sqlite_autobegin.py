@@ -1,7 +1,7 @@
-"""SQLite transactions that Python's driver begins by itself, and how we join them.
+"""Implicit transactions of Python's sqlite3 driver.
 
-Unless told otherwise the driver opens a transaction at the first INSERT, UPDATE or DELETE, but neither at a SELECT
-nor at DDL: a table made first would be committed at once. So we begin what it would begin at our next write.
+By default the driver begins a transaction at the first INSERT, UPDATE or DELETE, but not at a SELECT or at DDL: a
+table that is created first would commit at once. So Holdfast begins the transaction before its first statement.
 """
 
 from typing import Any
@@ -10,11 +10,11 @@ from holdfast.core.errors import NoTransaction
 
 _LEGACY = -1
 BEGIN = "begin immediate"
-"""Immediate, because a write follows: a transaction that reads first may find that it can no longer write."""
+"""Immediate, because a write follows: a transaction that reads first may fail at its first write."""
 
 
 def must_begin(conn: Any) -> bool:
-    """Whether the driver would begin a transaction at the next write; `NoTransaction` when it never would.
+    """Whether the driver would begin a transaction at the next write; `NoTransaction` in autocommit mode.
 
     `conn` is a `sqlite3` or an `aiosqlite` connection.
     """
@@ -27,7 +27,7 @@ def must_begin(conn: Any) -> bool:
 
 
 def begins_at_once(conn: Any) -> bool:
-    """Whether the driver begins the next transaction as soon as one ends, as it does with autocommit=False."""
+    """Whether the driver begins the next transaction when one ends (autocommit=False)."""
     return _autocommit(_plain(conn)) is False
 
 
@@ -36,6 +36,6 @@ def _plain(conn: Any) -> Any:
 
 
 def _autocommit(conn: Any) -> bool | int:
-    # From Python 3.12; its legacy value leaves isolation_level in charge, as ever before.
+    # From Python 3.12; with the legacy value isolation_level decides, as in earlier versions.
     value: bool | int = getattr(conn, "autocommit", _LEGACY)
     return value

@@ -1,4 +1,4 @@
-"""Claiming: taking due deliveries by lane, and taking over those whose worker is gone."""
+"""Claims: due deliveries by lane, and the rescue of deliveries whose worker died."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ _LOWEST = UUID(int=0)
 
 
 class Lane(NamedTuple):
-    """What a claim scans. Rows before the floor are passed over; it is a hint, the row is the authority."""
+    """A range of deliveries that a claim scans. It skips rows before the floor, which is only a hint for speed."""
 
     queue: str
     consumer: str
@@ -26,14 +26,14 @@ class Lane(NamedTuple):
     floor_at: datetime = _BEGINNING
     floor_id: UUID = _LOWEST
     blocked: bool = False
-    """The consumer was blocked and its pause is over: claim from it by `claim_trial` alone."""
+    """The consumer was blocked and its pause is over: claim from it with `claim_trial` only."""
 
 
 class Claimed(NamedTuple):
     """A delivery this worker may run, joined with its message. `payload` and `headers` are JSON text.
 
-    A payload of more than 64 kB is left out, and `payload` is empty, so that claims are bounded in bytes: `load_payload`
-    reads it just before the run.
+    A payload over 64 kB is not loaded and `payload` is empty, so that the size of a claim is bounded. `load_payload`
+    reads it right before the run.
     """
 
     id: UUID
@@ -60,12 +60,12 @@ class Claimed(NamedTuple):
 
     @property
     def has_payload(self) -> bool:
-        """Whether the payload came with the claim. JSON text is never empty."""
+        """Whether the claim loaded the payload. JSON text is never empty."""
         return self.payload != ""
 
     @property
     def own_policy(self) -> RetryPolicy | None:
-        """The retry policy that came with the message, if one did."""
+        """The retry policy of the message, if it has one."""
         return None if self.retry is None else stored_policy(self.retry)
 
     @property
@@ -75,7 +75,7 @@ class Claimed(NamedTuple):
 
 
 class Rescued(NamedTuple):
-    """A delivery whose lease ran out, now held by the reaper, with the policy that decides about it."""
+    """A delivery whose lease expired, now held by the reaper, with the policy that decides about it."""
 
     claimed: Claimed
     policy: RetryPolicy
@@ -85,9 +85,9 @@ class Rescued(NamedTuple):
 def lanes(
     consumers: Sequence[str], generation: int, *, queues: Sequence[str] | None = None, suspects: bool = False
 ) -> Steps[list[Lane]]:
-    """The lanes that hold pending work for these consumers, highest priority first.
+    """The lanes with pending deliveries for these consumers, highest priority first.
 
-    Left out: paused queues and consumers, blocked consumers until their pause is over, and generations that a living
+    Excluded: paused queues and consumers, blocked consumers until their pause is over, and generations that a live
     worker still serves.
     """
     rows = yield Query("lanes", _serving(consumers, generation, queues), slots=_suspicion(suspects))
@@ -101,9 +101,9 @@ def lanes(
 def claim(
     lanes: Sequence[Lane], worker: str, lease: timedelta, limit: int, *, suspects: bool = False
 ) -> Steps[list[Claimed]]:
-    """Takes up to `limit` due deliveries, lane by lane in the order given: each is this worker's alone.
+    """Claims up to `limit` due deliveries exclusively for this worker, lane by lane in the given order.
 
-    The attempt is counted and the fence raised by the same statement, so a worker that dies at once has used one.
+    The same statement counts the attempt and increments the fence, so a worker that dies at once has used one attempt.
     """
     rows = yield Query(
         "claim",
@@ -119,10 +119,10 @@ def claim(
 def claim_trial(
     lanes: Sequence[Lane], worker: str, lease: timedelta, trial: timedelta, *, suspects: bool = False
 ) -> Steps[list[Claimed]]:
-    """Claims one delivery of a blocked consumer whose pause is over; every other worker leaves it alone for `trial`.
+    """Claims one delivery of a blocked consumer whose pause is over; other workers do not claim from it for `trial`.
 
-    Returns nothing, and changes nothing, when another worker was first or when none is due. All lanes are one
-    consumer's.
+    Returns an empty list and changes nothing when another worker was first or no delivery is due. All lanes belong to
+    one consumer.
     """
     consumer = {"name": lanes[0].consumer}
     if not (yield Query("lock_trial", consumer)):
@@ -150,7 +150,7 @@ def discover_and_claim(
     queues: Sequence[str] | None = None,
     suspects: bool = False,
 ) -> Steps[list[Claimed]]:
-    """`claim` from the lanes that `lanes` would find now, without blocked ones: one question, for an idle worker."""
+    """`lanes` and `claim` in one statement, for an idle worker; without blocked consumers."""
     serving = _serving(consumers, generation, queues)
     rows = yield Query(
         "discover_and_claim", {**serving, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
@@ -160,16 +160,16 @@ def discover_and_claim(
 
 @operation(reads=True)
 def load_payload(message_id: UUID) -> Steps[str]:
-    """The payload of a claimed delivery that was too large to come with the claim."""
+    """The payload of a claimed delivery that was too large for the claim."""
     ((payload,),) = yield Query("payload", {"message_id": message_id})
     return str(payload)
 
 
 @operation(single=True)
 def rescue(worker: str, lease: timedelta, limit: int) -> Steps[list[Rescued]]:
-    """Takes deliveries whose lease and whose worker's lease are both past; no attempt is counted, and no payload is read.
+    """Claims deliveries whose lease and whose worker's lease have both expired; counts no attempt, reads no payload.
 
-    The old owner's fence is void from here on. What becomes of each is decided and settled as for any failure.
+    The fence of the old owner becomes invalid. Each delivery is decided and settled like any other failure.
     """
     rows = yield Query("rescue", {"worker": worker, "lease": lease}, limit=limit)
     return [Rescued(_claimed(row[:-1]), _policy(row[-1])) for row in rows]
@@ -177,9 +177,9 @@ def rescue(worker: str, lease: timedelta, limit: int) -> Steps[list[Rescued]]:
 
 @operation(reads=True)
 def next_expiry(worker: str) -> Steps[float | None]:
-    """Seconds until the next lease of another worker may run out, by the database's clock; none if there is no other.
+    """Seconds until the next lease of another worker may expire, by the database's clock; None without another worker.
 
-    Negative when something can be taken over now, or could be if no open transaction had it locked.
+    Negative when a delivery can be rescued now, or could be if an open transaction did not lock it.
     """
     ((seconds,),) = yield Query("next_expiry", {"worker": worker})
     return None if seconds is None else float(seconds)
@@ -187,7 +187,7 @@ def next_expiry(worker: str) -> Steps[float | None]:
 
 @operation(reads=True)
 def held_claims(worker: str) -> Steps[dict[UUID, int]]:
-    """What a worker holds according to the store, with its fence."""
+    """The deliveries that a worker holds in the store, with their fences."""
     return {as_uuid(id): fence for id, fence in (yield Query("held_claims", {"worker": worker}))}
 
 
@@ -201,7 +201,7 @@ def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _policy(stored: object) -> RetryPolicy:
-    # A job may be addressed to a consumer that never registered: the default policy decides then.
+    # A job may be addressed to a consumer that never registered; then the default policy applies.
     return RetryPolicy.exponential() if stored is None else stored_policy(str(stored))
 
 
@@ -209,5 +209,5 @@ def _claimed(row: Row) -> Claimed:
     if type(row[0]) is UUID:
         return Claimed._make(row)
     id, message_id, *facts, suspect, run_at, retry, type_, source, key, payload, headers, occurred_at, generation = row
-    told = (retry, type_, source, key, payload, headers, aware_time(occurred_at), generation)
-    return Claimed._make((as_uuid(id), as_uuid(message_id), *facts, bool(suspect), aware_time(run_at), *told))
+    message = (retry, type_, source, key, payload, headers, aware_time(occurred_at), generation)
+    return Claimed._make((as_uuid(id), as_uuid(message_id), *facts, bool(suspect), aware_time(run_at), *message))

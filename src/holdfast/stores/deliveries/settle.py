@@ -1,4 +1,4 @@
-"""Settling: writing outcomes under the fence of their claim."""
+"""Settlements: outcomes, written under the fence of their claim."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -37,9 +37,9 @@ SETTLEMENT = (
 
 
 class Settlement(NamedTuple):
-    """One claim's outcome as it is to be written. Failures are always kept as a run record, successes on request.
+    """The outcome of one claim. A failure always gets a run record, a success on request.
 
-    `detail` is JSON text for the run record: what the handler brought to light beside its outcome.
+    `detail` is JSON text for the run record: what the handler reported in addition to its outcome.
     """
 
     delivery_id: UUID
@@ -55,17 +55,18 @@ class Settlement(NamedTuple):
 
 
 class ClaimState(StrEnum):
-    """How a claim stands after its settlement's fate became unknown."""
+    """The state of a claim after the reply to its settlement was lost."""
 
     HELD = "held"  # still held: settle again
-    SETTLED = "settled"  # my settlement was written
-    LOST = "lost"  # somebody else owns or ended it
+    SETTLED = "settled"  # the settlement was written
+    LOST = "lost"  # another worker or an operator owns or ended it
 
 
 def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozenset[UUID]]:
-    """Writes the outcomes of claims this worker still holds; returns those it wrote.
+    """Writes the outcomes of claims that this worker still holds; returns the deliveries that it settled.
 
-    What does not come back was lost: another owner, a replay or a cancellation raised its fence, nothing changed.
+    A claim that is not returned was lost: another owner, a replay or a cancellation incremented its fence. Nothing
+    changed for it.
     """
     plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
     rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
@@ -87,7 +88,7 @@ def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]
 
 @operation(reads=True)
 def claim_states(claims: Iterable[Claim]) -> Steps[dict[UUID, ClaimState]]:
-    """How each claim stands now. After a lost reply to COMMIT this tells "I settled this" from "I still hold it"."""
+    """The current state of each claim. After a lost reply to COMMIT it shows whether the settlement was written."""
     held = {claim.delivery_id: claim for claim in claims}
     found = {
         as_uuid(row[0]): _hold(row[1], row[3], held[as_uuid(row[0])])
@@ -98,7 +99,7 @@ def claim_states(claims: Iterable[Claim]) -> Steps[dict[UUID, ClaimState]]:
 
 @operation(reads=True)
 def unlocked(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
-    """Those of the deliveries that no open transaction has changed: what is read of the others may not last."""
+    """The deliveries that no open transaction has locked; the state of the others may still change."""
     return frozenset(as_uuid(row[0]) for row in (yield Query("unlocked", {"ids": list(ids)})))
 
 
@@ -106,9 +107,9 @@ def unlocked(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
 def complete(
     claim: Claim, idle_timeout: timedelta, handled: tuple[str, str, str] | None = None, *, keep_run: bool = False
 ) -> Steps[None]:
-    """Marks a claim delivered in the caller's transaction (and a foreign (consumer, source, key) handled).
+    """Marks a claim delivered in the caller's transaction (and a broker record's (consumer, source, key) handled).
 
-    When the lease is lost, or the key was handled, the database raises and undoes the whole transaction.
+    When the lease is lost or the key was handled, the database raises and rolls back the whole transaction.
     """
     if handled is not None:
         consumer, source, key = handled
@@ -137,7 +138,7 @@ def _hold(fence: object, owner: object, claim: Claim) -> ClaimState:
 
 
 def settlement_row(s: Settlement) -> tuple[object, ...]:
-    """An outcome as the columns of `SETTLEMENT`."""
+    """The values of a settlement for the columns `SETTLEMENT`."""
     change = s.change
     delay, until = _when(change)
     error = s.error
@@ -159,14 +160,14 @@ def settlement_row(s: Settlement) -> tuple[object, ...]:
         error and error.fingerprint,
         error and error.trace,
         s.elapsed,
-        # Each time it was turned away by an open circuit: that would be the bulk of the table, and tells nothing.
+        # No record for each rejection by an open circuit: they would fill the table without information.
         s.keep_run or isinstance(change, Discard) or (error is not None and not error.turned_away),
         s.detail,
     )
 
 
 def _reason(change: Change) -> str | None:
-    # It is the handler's own text, and whatever it holds, it must be recorded.
+    # The text comes from the handler; any value must be storable.
     return sanitise(safe_str(change.reason), MESSAGE_LIMIT) if isinstance(change, Discard) else None
 
 
@@ -175,7 +176,7 @@ def _when(change: Change) -> tuple[timedelta | None, datetime | None]:
         case Retry(delay) | Postpone(delay) | Block(_, delay):
             return delay, None
         case Release(delay):
-            # Without a delay it keeps its place in the lane.
+            # Without a delay it keeps its position in the lane.
             return delay or None, None
         case Park(_, delay, until):
             return delay, until

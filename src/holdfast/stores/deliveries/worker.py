@@ -1,4 +1,4 @@
-"""Workers' own rows: a lease per worker, so that renewing never touches a delivery."""
+"""Worker rows: one lease per worker, so that a renewal never writes to a delivery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """A worker instance as the store knows it."""
+    """A worker instance in the store."""
 
     id: str
     generation: int
@@ -29,7 +29,7 @@ class WorkerRecord:
 def start_worker(
     worker: str, generation: int, queues: Sequence[str], consumers: Sequence[str], lease: timedelta
 ) -> Steps[None]:
-    """Announces a worker instance; an id is used once and never again."""
+    """Registers a worker instance; an id is never used again."""
     values = {
         "worker": worker,
         "generation": generation,
@@ -43,25 +43,25 @@ def start_worker(
 
 @operation(single=True)
 def renew_worker(worker: str, lease: timedelta) -> Steps[bool]:
-    """Prolongs a worker's lease; false when its row is gone, and then the worker must stop its handlers."""
+    """Renews a worker's lease; False when its row does not exist, and then the worker must stop its handlers."""
     return bool((yield Query("renew_worker", {"worker": worker, "lease": lease})))
 
 
 @operation(single=True)
 def stop_worker(worker: str) -> Steps[None]:
-    """Ends a worker's lease at once."""
+    """Ends a worker's lease immediately."""
     yield Query("stop_worker", {"worker": worker})
 
 
 @operation(single=True)
 def forget_workers(older_than: timedelta) -> Steps[None]:
-    """Removes the rows of workers that ended long ago and hold nothing."""
+    """Removes the rows of workers that ended long ago and hold no delivery."""
     yield Query("forget_workers", {"older_than": older_than})
 
 
 @operation(reads=True)
 def workers() -> Steps[list[WorkerRecord]]:
-    """Every worker known, oldest first."""
+    """All workers, oldest first."""
     return [_worker(row) for row in (yield Query("workers"))]
 
 

@@ -1,4 +1,4 @@
-"""How PostgreSQL runs a query: always one statement, batches as arrays."""
+"""The PostgreSQL dialect: one statement per query, batches as arrays."""
 
 from collections.abc import Generator
 from functools import lru_cache

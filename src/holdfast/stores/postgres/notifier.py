@@ -1,4 +1,4 @@
-"""Hints: NOTIFY after a commit, for workers that wait. Seldom, and never for the last time before the last commit."""
+"""Wake-up notifications: a rate-limited NOTIFY after a commit. The last commit is always followed by one."""
 
 import asyncio
 import contextlib
@@ -11,15 +11,15 @@ from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.postgres.pool import AsyncPool, Pool
 from holdfast.stores.postgres.watchdog import ResponseWatchdog
 
-# In a transaction of its own: inside the publisher's it would take a global lock at commit. And not worth waiting for
-# the disk: with the server the listeners are gone too, and look when they are back.
+# In a separate transaction: in the publisher's transaction it would take a global lock at commit. It does not wait for
+# the disk: after a crash of the server the listeners reconnect and poll anyway.
 HINT = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, '')"
 _EVERY = 0.01
 _LAST = 5.0
 
 
 class Notifier:
-    """Sends hints to one channel. Best effort: whoever misses one finds the work by polling."""
+    """Sends notifications to one channel. Best effort: a worker that misses one finds the work by polling."""
 
     def __init__(self, channel: str, pool: Pool, async_pool: AsyncPool, patience: ResponseWatchdog) -> None:
         self._channel, self._pool, self._async_pool, self._patience = channel, pool, async_pool, patience
@@ -28,7 +28,7 @@ class Notifier:
         self._late: threading.Timer | None = None
 
     async def send(self) -> None:
-        """Sends one now, or at the end of the pause after the last; nothing when one will be sent that is as good."""
+        """Sends one now or when the minimum interval is over; does nothing if a later one is already scheduled."""
         if (wait := self._due_in()) is None:
             return
         try:
@@ -36,11 +36,11 @@ class Notifier:
                 await asyncio.sleep(wait)
             await self._send()
         except asyncio.CancelledError:
-            self._at = float("-inf")  # others counted on it
+            self._at = float("-inf")  # other callers relied on this one
             raise
 
     def send_sync(self) -> None:
-        """`send`, blocking; a late one is sent from a thread."""
+        """`send`, blocking; a delayed one is sent from a thread."""
         if (wait := self._due_in()) is None:
             return
         if wait:
@@ -51,16 +51,16 @@ class Notifier:
 
     @property
     def late(self) -> bool:
-        """Whether a thread has one still to send."""
+        """Whether a thread still has to send one."""
         return self._late is not None and self._late.is_alive()
 
     def finish(self) -> None:
-        """Waits for a late one: it would open a connection that nobody closes."""
+        """Waits for a delayed one: after the close of the pool it would leak a connection."""
         if self._late is not None:
             self._late.join(_LAST)
 
     async def _send(self) -> None:
-        """One at a time, however slow the server is: the connections are for those who publish."""
+        """Sends one at a time even if the server is slow, because publishers need the connections."""
         if self._sending:
             self._again = True
             return
@@ -86,9 +86,9 @@ class Notifier:
             connection.execute(HINT, (self._channel,))
 
     def _due_in(self) -> float | None:
-        """In how many seconds to send one; none when one is on its way that leaves later than now.
+        """Seconds until the next one may be sent; None when a later one is already scheduled.
 
-        Needs no lock: of two threads that ask at the same time both may send one.
+        Needs no lock: two concurrent threads may both send one, which is harmless.
         """
         now = time.monotonic()
         if self._at > now:

@@ -1,4 +1,4 @@
-"""Connections kept for the next use. No tasks or threads of its own: nothing to wait for when a loop or process ends."""
+"""Connection pools without background tasks or threads: a loop or a process can end without waiting for them."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ C = TypeVar("C", bound="psycopg.BaseConnection[Any]")
 
 
 class _IdleConnections(Generic[C]):
-    """Idle connections, newest first. One that the server has closed meanwhile is never handed out."""
+    """Idle connections, newest first. `take` never returns a connection that the server has closed."""
 
     def __init__(self) -> None:
         self._idle: list[C] = []
@@ -28,7 +28,7 @@ class _IdleConnections(Generic[C]):
             connection = self._idle.pop()
             if _sound(connection):
                 return connection
-            # The server went away: the others went with it.
+            # The server closed it, so the other idle connections are closed as well.
             _finish(connection)
             self.clear()
         return None
@@ -38,7 +38,7 @@ class _IdleConnections(Generic[C]):
             self._idle.append(connection)
             return
         if connection.closed or connection.info.status is not ConnStatus.OK:
-            # It broke in use. The idle ones went the same way to the same server: each would cost its caller the same wait.
+            # It broke in use. The idle ones use the same server, and each would cost its caller the same wait.
             self.clear()
         _finish(connection)
 
@@ -47,13 +47,13 @@ class _IdleConnections(Generic[C]):
             _finish(self._idle.pop())
 
     def close(self) -> None:
-        """Closes what is idle now and what is in use when it comes back."""
+        """Closes idle connections now, and the others when they are returned."""
         self._closed = True
         self.clear()
 
 
 class Pool:
-    """Connections for blocking callers, of any thread."""
+    """Connections for blocking callers in any thread."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection], size: int, timeout: float, name: str) -> None:
         self._connect, self._size, self._timeout, self._name = connect, size, timeout, name
@@ -66,9 +66,9 @@ class Pool:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection]:
-        """A connection of this caller's alone; what is left in a transaction, or broken, is closed afterwards."""
+        """A connection for exclusive use; it is closed afterwards if it is broken or still in a transaction."""
         if self._process != os.getpid():
-            # The parent's connections are left alone: finalising them here would end its sessions.
+            # Keep a reference to the parent's connections: finalizing them in the child would end the parent's sessions.
             self._inherited = self._shelf
             self._reset()
         slots, shelf = self._slots, self._shelf
@@ -79,7 +79,7 @@ class Pool:
             try:
                 yield connection
             except psycopg.errors.ReadOnlySqlTransaction:
-                # After a fail-over a session may stay read-only for ever; a new one leads to where it can write.
+                # After a failover a session may stay read-only; a new connection reaches the new primary.
                 _finish(connection)
                 raise
             finally:
@@ -88,14 +88,14 @@ class Pool:
             slots.release()
 
     def close(self) -> None:
-        """Closes what is idle now, and what is in use when it comes back; a later caller gets a new connection."""
+        """Closes idle connections now, and the others when they are returned; a later caller gets a new connection."""
         if self._process == os.getpid():
             self._shelf.close()
             self._shelf = _IdleConnections()
 
 
 class AsyncPool:
-    """Connections for awaiting callers. They belong to a loop: in another loop, or after a fork, it starts anew."""
+    """Connections for async callers. They belong to one loop: in another loop or after a fork the pool starts empty."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[psycopg.AsyncConnection]], size: int, timeout: float, name: str
@@ -108,11 +108,11 @@ class AsyncPool:
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
-        """A connection of this caller's alone; what is left in a transaction, or broken, is closed afterwards."""
-        self._settle_in()
+        """A connection for exclusive use; it is closed afterwards if it is broken or still in a transaction."""
+        self._use_current_loop()
         slots, shelf = self._slots, self._shelf
         try:
-            # One that is free is had at once: the clock is for those who wait.
+            # Start a timeout only if the caller has to wait: it costs time.
             async with asyncio.timeout(self._timeout) if slots.locked() else contextlib.nullcontext():
                 await slots.acquire()
         except TimeoutError:
@@ -122,7 +122,7 @@ class AsyncPool:
             try:
                 yield connection
             except psycopg.errors.ReadOnlySqlTransaction:
-                # After a fail-over a session may stay read-only for ever; a new one leads to where it can write.
+                # After a failover a session may stay read-only; a new connection reaches the new primary.
                 _finish(connection)
                 raise
             finally:
@@ -131,12 +131,12 @@ class AsyncPool:
             slots.release()
 
     def close(self) -> None:
-        """As `Pool.close`; needs no loop."""
+        """`Pool.close`; needs no running loop."""
         if self._process == os.getpid():
             self._shelf.close()
             self._shelf = _IdleConnections()
 
-    def _settle_in(self) -> None:
+    def _use_current_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if self._process != os.getpid():
             self._inherited = self._shelf
@@ -149,7 +149,7 @@ class AsyncPool:
 
 
 def _sound(connection: "psycopg.BaseConnection[Any]") -> bool:
-    """Whether an idle connection can be used: a server that closed it has made its socket readable."""
+    """Whether an idle connection can be used: the socket becomes readable when the server closes it."""
     if connection.closed:
         return False
     poll = select.poll()
@@ -158,7 +158,7 @@ def _sound(connection: "psycopg.BaseConnection[Any]") -> bool:
 
 
 def _finish(connection: Any) -> None:
-    """Closes a connection of either colour. An awaiting one's `close` awaits nothing, so that it needs no loop."""
+    """Closes a blocking or async connection. The `close` of an async one awaits nothing, so it needs no loop."""
     closing = connection.close()
     if closing is not None:
         with contextlib.suppress(StopIteration):

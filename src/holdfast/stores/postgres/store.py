@@ -1,5 +1,4 @@
-"""The PostgreSQL store: pools of psycopg connections for awaiting and for blocking callers, and for what is asked all
-the time."""
+"""The PostgreSQL store: pools of psycopg connections for async callers, blocking callers and hot operations."""
 
 import asyncio
 import contextlib
@@ -42,8 +41,8 @@ T = TypeVar("T")
 
 _MIGRATIONS = "holdfast.stores.postgres.migrations"
 _TRIES = 6
-# Every wait has a deadline: a peer may go silent without closing. Client-side settings only: a pooler refuses
-# start-up options.
+# Every wait has a deadline: a peer may stop responding without closing. Client-side settings only, because a pooler
+# rejects start-up options.
 _CONNECT = 5.0
 _LISTEN_CHECK = 10.0
 _MIGRATION = 3600.0
@@ -54,21 +53,22 @@ _TCP_TIMEOUTS = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
-# A plan that was kept from when the tables were empty reads them whole until the next ANALYZE: 200,000 rows, 100
-# settled, 23 ms instead of 0.5. Planning anew costs 0.1 to 0.3 ms a statement. Read committed, whatever the database's
-# default is: a lock is taken to see what others have committed, and an older snapshot would hide it.
+# A query plan that was cached when the tables were empty scans them completely until the next ANALYZE: to settle 100 of
+# 200,000 rows took 23 ms instead of 0.5 ms. Planning each time costs 0.1 to 0.3 ms per statement. The isolation level
+# is read committed for any default of the database: statements lock in order to see the commits of other transactions,
+# and an older snapshot would hide them.
 SESSION = "set plan_cache_mode = force_custom_plan; set default_transaction_isolation = 'read committed'"
-# Claims and settlements are asked all the time, and half of a small one is planning. They keep theirs, in sessions of
-# their own where a walk by indexes is preferred to anything else wherever there is one, however empty the tables are.
+# Claims and settlements run all the time, and planning is half of the cost of a small one. They use cached plans in
+# separate sessions that prefer index scans even when the tables are empty.
 HOT_SESSION = (
     "set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set enable_material = off; set enable_sort = off; "
     "set default_transaction_isolation = 'read committed'"
 )
 _ISOLATION = psycopg.IsolationLevel.READ_COMMITTED
-# A replay can meet a job that was published under its unique key meanwhile; looking again tells.
+# A UniqueViolation occurs when a job is published under the unique key of a replayed one; a retry detects that.
 _RETRYABLE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
-# Limits that people set for a role or a database can end any statement, also at start-up.
+# Time limits of a role or a database can cancel any statement, also at start-up.
 _TIME_LIMITS = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.QueryCanceled,
@@ -101,7 +101,7 @@ class PostgresStore:
         self.conninfo = make_conninfo(**settings)
         self.channel = f"holdfast_{self.dialect.schema}"
         self.pooled = False
-        """Whether a pooler answers in the server's place; then no session state outlives a transaction."""
+        """Whether connections go through a pooler; then session state ends with each transaction."""
         self._patience = ResponseWatchdog(patience.total_seconds())
         self._pool = Pool(self._connect, pool_size, timeout.total_seconds(), self.name)
         self._async_pool, self._hot_pool = (
@@ -171,9 +171,9 @@ class PostgresStore:
         self.verification.verify_sync(conn)
 
     async def changes(self, wake: Callable[[], None]) -> None:
-        """LISTEN first, then wake: after every reconnect `wake` is called once, because a hint may have been missed.
+        """LISTEN first, then wake: each reconnect calls `wake` once, because a notification may have been missed.
 
-        An idle connection is checked from time to time: one that lost its peer silently would deliver no hint again.
+        An idle connection is checked periodically: one that lost its peer silently would deliver no notification.
         """
         pause = 0.1
         while True:
@@ -181,7 +181,7 @@ class PostgresStore:
                 with _preserve_cancellation():
                     async with await self._open_async(f'listen "{self.channel}"') as connection:
                         if self.pooled:
-                            # LISTEN belongs to a session, and a pooler lends one only for a transaction.
+                            # LISTEN needs a session, and a pooler assigns one only for a transaction.
                             return
                         pause = 0.1
                         wake()
@@ -201,7 +201,7 @@ class PostgresStore:
         self._hints.send_sync()
 
     def engine_lock(self) -> contextlib.AbstractContextManager[None]:
-        """Any number of engines may run."""
+        """Any number of engines may run, so there is no lock."""
         return contextlib.nullcontext()
 
     def migrate(self, lock_timeout: timedelta = timedelta(seconds=10)) -> list[str]:
@@ -213,7 +213,7 @@ class PostgresStore:
                 raise LockTimeout(f"the migration of {self.name}", lock_timeout) from error
 
     def _migrate(self, connection: psycopg.Connection, lock_timeout: timedelta) -> list[str]:
-        """One transaction for all of it; the lock is the transaction's, so it works through a pooler too."""
+        """Applies all migrations in one transaction; the lock belongs to it, so it also works through a pooler."""
         run: Any = connection.execute
         run(f"set local lock_timeout = {max(1, round(lock_timeout.total_seconds() * 1000))}")
         run("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"holdfast.migrate.{self.dialect.schema}",))
@@ -272,7 +272,7 @@ class PostgresStore:
         return self._open(SESSION)
 
     async def _open_async(self, session: str) -> psycopg.AsyncConnection:
-        """A new connection that has answered, prepared with the session's statement (not behind a pooler)."""
+        """A new connection that responds, with the session settings applied (not through a pooler)."""
         connection = await CancellableConnection.connect(self.conninfo, autocommit=True)
         try:
             with self._patience.watch(connection, self._connect_seconds) as answered:
@@ -283,7 +283,7 @@ class PostgresStore:
                 if not self.pooled:
                     await connection.execute(session.encode())
         except BaseException:
-            # No caller has it yet, so none would close it: a caller may be cancelled at any await.
+            # The caller may be cancelled at any await and does not have the connection yet, so close it here.
             await connection.close()
             raise
         return connection
@@ -304,9 +304,9 @@ class PostgresStore:
         return connection
 
     def _adapt(self, connection: psycopg.BaseConnection[Any], server: tuple[Any, ...] | None) -> None:
-        # One type for every integer: otherwise each size of number gets a prepared statement and a plan of its own.
+        # One type for all integers: otherwise each integer size gets a separate prepared statement and plan.
         connection.adapters.register_dumper(int, Int8Dumper)
-        # A pooler announces a process of its own; behind one a prepared statement may be gone at the next transaction.
+        # A pooler reports its own process id. Through a pooler a prepared statement may not exist in the next transaction.
         self.pooled = server is not None and server[0] != connection.info.backend_pid
         if self.pooled:
             connection.prepare_threshold = None
@@ -329,7 +329,7 @@ class PostgresStore:
 
 @contextlib.contextmanager
 def _preserve_cancellation() -> Iterator[None]:
-    """A cancelled caller is told so. The driver asks the server to stop first, and may only tell how that failed."""
+    """Raises `CancelledError` for a cancelled caller. The driver cancels the statement first and may raise that error."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
@@ -342,7 +342,7 @@ def _preserve_cancellation() -> Iterator[None]:
 
 
 def schema_text(dialect: PostgresDialect) -> str:
-    """All migrations as one script, for people who apply it themselves; it notes the version as `migrate` does."""
+    """All migrations as one script for manual use; it records the versions like `migrate`."""
     parts = [f'create schema if not exists "{dialect.schema}"', _create_version_table(dialect)]
     for migration in migrations(_MIGRATIONS):
         parts += [migration.render({"hf": dialect.prefix}).rstrip().removesuffix(";"), _version_row(dialect, migration)]
@@ -366,11 +366,11 @@ def _read(dsn: str) -> dict[str, Any]:
         given: dict[str, Any] = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
         given = {"host": "@@"}
-    # The driver's message quotes the DSN, and a bare @ in a password makes the rest of it a host.
+    # The driver's message contains the DSN, and an unencoded @ in a password makes the rest of it a host.
     if "@" in str(given.get("host") or "")[1:]:
         raise ConfigurationError(
-            "the DSN cannot be read; write postgresql://user:password@host:port/database and percent-encode what is "
-            "special in it (it is not shown here: it may hold a password)"
+            "the DSN cannot be parsed; write postgresql://user:password@host:port/database and percent-encode special "
+            "characters (the DSN is not shown because it may contain a password)"
         )
     return given
 

@@ -1,4 +1,4 @@
-"""Whether a caller's connection leads to the store's own server and database."""
+"""Checks that a caller's connection uses the store's server and database."""
 
 from typing import NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ class _Identity(NamedTuple):
 
 
 class _Own(Protocol):
-    """What is needed of the store."""
+    """The part of the store that verification needs."""
 
     dialect: PostgresDialect
     name: str
@@ -28,7 +28,7 @@ class _Own(Protocol):
 
 
 class Verification:
-    """Compares callers' connections with the store's own database, once per connection."""
+    """Compares callers' connections with the store's database, once per connection."""
 
     def __init__(self, store: _Own) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class Verification:
         if found != self._own:
             # Read again: the server may have restarted or failed over since.
             self._own = _Identity(*await self._store.run(database_identity()))
-        self._judge(conn.physical, found, self._own)
+        self._compare(conn.physical, found, self._own)
 
     def verify_sync(self, conn: Connection) -> None:
         if conn.physical in self.verified:
@@ -50,9 +50,9 @@ class Verification:
         found = _Identity(*run_on(database_identity(), self._store.dialect, conn))
         if found != self._own:
             self._own = _Identity(*self._store.run_sync(database_identity()))
-        self._judge(conn.physical, found, self._own)
+        self._compare(conn.physical, found, self._own)
 
-    def _judge(self, physical: object, found: _Identity, own: _Identity) -> None:
+    def _compare(self, physical: object, found: _Identity, own: _Identity) -> None:
         if found != own:
             where = "this server" if found.server == own.server else "another server"
             raise WrongDatabase(f"database {found.database!r} of {where}", self._store.name)

@@ -1,8 +1,8 @@
-"""Deadlines for every answer of the server: a connection that stays silent for too long is shut down.
+"""Deadlines for responses of the server: a connection without a response is shut down.
 
-Keepalives and `tcp_user_timeout` detect a peer that is gone. They do not detect a pooler that hangs or a server that was
-stopped, because their kernels still acknowledge packets. So a connection that is waited for past its deadline is shut
-down, and the caller sees an ordinary broken connection.
+Keepalives and `tcp_user_timeout` detect a lost peer. They do not detect a pooler that hangs or a server that was
+stopped, because the kernel still acknowledges packets. So the watchdog shuts down a connection whose response is
+overdue, and the caller gets an ordinary connection error.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _REPEAT_SECONDS = 0.1
 
 
 class CancellableConnection(psycopg.AsyncConnection):
-    """A connection whose cancelled caller gets control back within about a second, even if the server is silent."""
+    """A connection whose cancelled caller gets control back within about a second, even without a response."""
 
     _shutdown: asyncio.TimerHandle | None = None
 
@@ -32,11 +32,11 @@ class CancellableConnection(psycopg.AsyncConnection):
         except (OSError, psycopg.Error):
             _shutdown_socket(self)
         else:
-            # The request travels on a connection of its own: that it arrived does not mean that an answer arrives here.
+            # The request uses another connection: its success does not mean that this connection gets a response.
             self._shutdown = asyncio.get_running_loop().call_later(_CANCEL_SECONDS, _shutdown_socket, self)
 
     async def wait(self, *args: Any, **options: Any) -> Any:
-        """Waits for the driver's next step; a shutdown that was scheduled meanwhile is for this wait alone."""
+        """Waits for the driver's next step; cancels a shutdown that was scheduled during this wait."""
         try:
             return await super().wait(*args, **options)
         finally:
@@ -46,7 +46,7 @@ class CancellableConnection(psycopg.AsyncConnection):
 
 
 class ResponseWatchdog:
-    """Shuts connections down whose answer is overdue, from a thread that ends when nothing is watched."""
+    """Shuts down connections whose response is overdue, from a thread that ends when nothing is watched."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -56,16 +56,16 @@ class ResponseWatchdog:
         self._process = os.getpid()
         self._changed = threading.Condition()
         self._due: dict[psycopg.BaseConnection[Any], float] = {}
-        self._next_look = float("inf")
+        self._next_check = float("inf")
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
     def watch(
         self, connection: "psycopg.BaseConnection[Any]", seconds: float | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Watches a connection in use: each answer is due within `seconds`, by default this object's.
+        """Watches a connection in use: each response is due within `seconds`, by default `self.seconds`.
 
-        Call the function it yields after each answer, which starts the time for the next one.
+        Call the returned function after each response; it restarts the deadline.
         """
         if self._process != os.getpid():
             self._reset()  # a thread does not survive a fork
@@ -77,33 +77,33 @@ class ResponseWatchdog:
         with self._changed:
             answered()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name="holdfast-silence", daemon=True)
+                self._thread = threading.Thread(target=self._check_deadlines, name="holdfast-watchdog", daemon=True)
                 self._thread.start()
-            elif self._due[connection] < self._next_look:
+            elif self._due[connection] < self._next_check:
                 self._changed.notify()
         try:
             yield answered
         finally:
-            with self._changed:  # or it could be shut down while the next caller uses it
+            with self._changed:  # otherwise it could be shut down while the next caller uses it
                 del self._due[connection]
 
-    def _look(self) -> None:
+    def _check_deadlines(self) -> None:
         with self._changed:
             while self._due:
                 now = time.monotonic()
                 for connection, due in self._due.items():
                     if due <= now:
                         _shutdown_socket(connection)
-                # Shutting down is repeated until the caller has noticed: it costs nothing and needs no second state.
-                self._next_look = max(min(self._due.values()), now + _REPEAT_SECONDS)
-                self._changed.wait(self._next_look - now)
-            self._next_look, self._thread = float("inf"), None
+                # Repeated until the caller stops watching: it is cheap and needs no additional state.
+                self._next_check = max(min(self._due.values()), now + _REPEAT_SECONDS)
+                self._changed.wait(self._next_check - now)
+            self._next_check, self._thread = float("inf"), None
 
 
 def _shutdown_socket(connection: "psycopg.BaseConnection[Any]") -> None:
-    # The driver's own handle stays open, so that it notices by itself.
+    # A duplicate of the handle: the driver's handle stays open, and its next read fails.
     with (
         contextlib.suppress(OSError, psycopg.Error),
-        socket.socket(fileno=os.dup(connection.fileno())) as line,
+        socket.socket(fileno=os.dup(connection.fileno())) as duplicate,
     ):
-        line.shutdown(socket.SHUT_RDWR)
+        duplicate.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""How SQLite runs a query: step by step inside one write transaction, batches row by row."""
+"""The SQLite dialect: the steps of a query run one after another, batches row by row."""
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
@@ -13,19 +13,19 @@ from holdfast.stores.dialect import Answer, Parameters, Stream, Style
 from holdfast.stores.operation import Columns, Query, Row, Rows
 from holdfast.stores.statement import ONCE, RETURNED, Statements, StatementStep, parameters
 
-# Whole milliseconds. julianday() is exact to well below one, and 'now' stands still within a statement.
+# Milliseconds. julianday() is more precise than that, and 'now' is constant within a statement.
 _NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
 
 
 class SqliteDialect:
-    """Statements with a table prefix in place of a schema."""
+    """Statements with a table prefix instead of a schema."""
 
     name = "sqlite"
 
     def __init__(self, prefix: str = "holdfast") -> None:
         self.schema = check_schema(prefix)
         self.prefix = f"{self.schema}_"
-        # The limit is bound, not written out: SQLite plans no differently for it.
+        # The limit is a bound parameter: it does not change SQLite's query plan.
         self.statements = Statements("holdfast.stores.sqlite.statements", {"hf": self.prefix, "now": _NOW})
         self.now = _NOW
         self._compiled = lru_cache(maxsize=1024)(self._compile)
@@ -53,7 +53,7 @@ class SqliteDialect:
         return result
 
     def _batch(self, step: StatementStep, batches: Mapping[str, Columns], returned: Answer) -> Answer:
-        """The names and rows that a step runs over; a step that runs once has one row without columns."""
+        """The column names and rows for a step; a step that runs once has one row without columns."""
         if step.batch == ONCE:
             return (), [()]
         if step.batch == RETURNED:
@@ -64,7 +64,7 @@ class SqliteDialect:
     def _compile(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], style: Style
     ) -> tuple[tuple[StatementStep, bool], ...]:
-        """The steps in the driver's spelling, each with whether it gives rows back."""
+        """The steps in the driver's parameter style, each with whether it returns rows."""
         steps = self.statements.render(name, slots, None)
         if style is Style.PYFORMAT:
             steps = tuple(replace(step, statements=tuple(map(_pyformat, step.statements))) for step in steps)
@@ -89,7 +89,7 @@ def _each(step: StatementStep, values: Mapping[str, object], names: Sequence[str
 
 
 def _up_to(limit: int, step: StatementStep, values: Mapping[str, object], names: Sequence[str], rows: Rows) -> Running:
-    """Row by row until there are enough answers; each run is told how many are left."""
+    """Runs a step row by row until there are `limit` results; each run gets the remaining limit."""
     given: Sequence[str] = ()
     found: list[Row] = []
     for row in rows:
@@ -101,19 +101,19 @@ def _up_to(limit: int, step: StatementStep, values: Mapping[str, object], names:
 
 
 def _all(step: StatementStep, values: Mapping[str, object], rows: Rows) -> Running:
-    """Once for all rows. A row of one column is a value, one of several a list."""
+    """Runs a step once for all rows. A row with one column becomes a value, another row a list."""
     (text,) = step.statements
     flat = [row[0] if len(row) == 1 else row for row in rows]
     return (yield text, {**values, "rows": orjson.dumps(flat).decode()})
 
 
-_AS_IT_IS = frozenset({type(None), str, int, float, bytes, bool})
+_UNCHANGED = frozenset({type(None), str, int, float, bytes, bool})
 
 
 def encode(value: object) -> object:
-    """A value as SQLite keeps it: times and durations as milliseconds, ids as text, lists as JSON."""
+    """A value as SQLite stores it: times and durations as milliseconds, ids as text, lists as JSON."""
     kind = type(value)
-    if kind in _AS_IT_IS:
+    if kind in _UNCHANGED:
         return value
     if kind is UUID:
         return str(value)

@@ -1,4 +1,4 @@
-"""Who holds a lock that another connection waits for, and since when."""
+"""The holder of SQLite's write lock, and how long this store has waited for it."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -6,14 +6,14 @@ from pathlib import Path
 
 from holdfast.core.errors import StoreLocked
 
-# Where SQLite keeps its write lock: in WAL mode a byte of the -shm file, otherwise one of the database file.
+# SQLite's write lock is a byte of the -shm file in WAL mode, otherwise a byte of the database file.
 _WAL_WRITE_BYTE = 120
 _RESERVED_BYTE = 0x40000001
 _PROC_LOCKS = Path("/proc/locks")
 
 
 class WriteLockWait:
-    """Since when the write lock has been refused to this store."""
+    """How long this store has failed to get the write lock."""
 
     def __init__(self, path: Path, store: str) -> None:
         self._path, self._store = path, store
@@ -23,7 +23,7 @@ class WriteLockWait:
         self._since = None
 
     def refused(self, after: timedelta) -> StoreLocked:
-        """The error for a write lock that could not be had for so long."""
+        """The error for a write lock that was not available for this long."""
         now = datetime.now(UTC)
         self._since = self._since or now - after
         return StoreLocked(self._store, self._since, now - self._since, _holder(writer(self._path)))
@@ -36,11 +36,11 @@ def _holder(pid: int | None) -> str:
 
 
 def writer(path: Path) -> int | None:
-    """The process that holds the write lock of a database file, where the system can say; there is none on macOS."""
-    wanted: dict[int, int] = {}
+    """The process that holds the write lock of a database file; None if unknown, as on macOS."""
+    lock_bytes: dict[int, int] = {}
     for name, byte in ((path.with_name(path.name + "-shm"), _WAL_WRITE_BYTE), (path, _RESERVED_BYTE)):
         try:
-            wanted[name.stat().st_ino] = byte
+            lock_bytes[name.stat().st_ino] = byte
         except FileNotFoundError:
             continue
     try:
@@ -52,7 +52,7 @@ def writer(path: Path) -> int | None:
         _, _, _, kind, pid, file, first, last, *_ = [*line.split(), "", "", ""]
         if kind != "WRITE" or not first.isdigit() or not last.isdigit():
             continue
-        byte = wanted.get(int(file.rpartition(":")[2]), -1)
+        byte = lock_bytes.get(int(file.rpartition(":")[2]), -1)
         if int(first) <= byte <= int(last) and int(pid) > 0:
             return int(pid)
     return None

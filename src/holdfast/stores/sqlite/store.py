@@ -1,4 +1,4 @@
-"""The SQLite store: one connection that writes, every write in its own immediate transaction."""
+"""The SQLite store: one connection, each write in an immediate transaction."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ T = TypeVar("T")
 _MIGRATIONS = "holdfast.stores.sqlite.migrations"
 _OLDEST = (3, 35, 0)
 _BUSY_TIMEOUT = timedelta(seconds=10)
-_LOOK_EVERY = 0.02
+_POLL_SECONDS = 0.02
 _FAMILY = "HOLDFAST_ENGINE_FAMILY"
 _UNREACHABLE = tuple(
     f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "IOERR", "FULL", "CANTOPEN", "READONLY", "CORRUPT", "NOTADB")
@@ -48,7 +48,7 @@ _UNREACHABLE = tuple(
 
 
 class SqliteStore:
-    """Messages and deliveries in one file. Any process may publish and operate; one engine family claims.
+    """Messages and deliveries in one file. Any process may publish and operate; one engine and its children claim.
 
     Commits are on disk before they return: `synchronous` is FULL.
     """
@@ -77,12 +77,12 @@ class SqliteStore:
         self._after_fork()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "holdfast-sqlite")
-        # In the caller's context: what it does is audited with the ids of its request.
+        # In the caller's context, so that audit entries get the ids of its request.
         call = contextvars.copy_context().run
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, self.run_sync, operation)
 
     def within(self, patience: timedelta) -> "SqliteStore":
-        """The store itself: a file does not go silent."""
+        """The store itself: a file has no response time."""
         return self
 
     def run_sync(self, operation: Operation[T]) -> T:
@@ -92,7 +92,7 @@ class SqliteStore:
     @contextlib.contextmanager
     def transaction(self, lock_timeout: timedelta) -> Iterator[sqlite3.Connection]:
         with self._transaction(immediate=True) as connection:
-            # `commit` and `executescript` would end it half-way.
+            # `commit` and `executescript` would end the transaction early.
             connection.set_authorizer(_no_transactions)
             try:
                 yield connection
@@ -110,7 +110,7 @@ class SqliteStore:
             self._verified.add(conn.physical)
 
     async def changes(self, wake: Callable[[], None]) -> None:
-        """SQLite counts the commits of other connections; looking at the counter costs microseconds."""
+        """Polls SQLite's counter of commits by other connections, which takes microseconds."""
         connection = sqlite3.connect(self.path, isolation_level=None)
         try:
             seen = None
@@ -120,19 +120,19 @@ class SqliteStore:
                     if version != seen:
                         seen = version
                         wake()
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             connection.close()
 
     async def hint(self) -> None:
-        """Nothing to do: the commit itself can be seen."""
+        """Does nothing: `changes` detects the commit."""
 
     def hint_sync(self) -> None:
-        """As `hint`."""
+        """`hint`, blocking."""
 
     @contextlib.contextmanager
     def engine_lock(self) -> Iterator[None]:
-        """One engine family claims from a file: a worker, and the children it spawned, which inherit its right."""
+        """One engine claims from a file: a worker and its child processes, which inherit the lock."""
         holder = self.path.with_name(self.path.name + "-engine")
         if os.environ.get(_FAMILY) == str(holder.absolute()):
             yield
@@ -146,7 +146,7 @@ class SqliteStore:
             file.truncate(0)
             file.write(f"process {os.getpid()}")
             file.flush()
-            # Children keep the file open, and with it the lock: a family whose parent was killed is still one engine.
+            # Children keep the file open and hold the lock: after the parent was killed they are still one engine.
             os.set_inheritable(file.fileno(), True)
             os.environ[_FAMILY] = str(holder.absolute())
             try:
@@ -202,8 +202,8 @@ class SqliteStore:
                 with self._translated(StoreLocked(self.name)):
                     connection.execute("commit")
             except BaseException:
-                # RAISE(ROLLBACK) and a full disk end the transaction by themselves. A commit that met BUSY does not:
-                # left open, it would keep every other connection from writing.
+                # RAISE(ROLLBACK) and a full disk end the transaction. A commit that fails with BUSY does not: an open
+                # transaction would block all other writers.
                 if connection.in_transaction:
                     connection.execute("rollback")
                 raise
@@ -221,7 +221,7 @@ class SqliteStore:
             self._waiting.acquired()
 
     def _check_file(self) -> None:
-        """Raises `StoreReplaced` when the path no longer leads to the file that is open."""
+        """Raises `StoreReplaced` when the path no longer refers to the open file."""
         try:
             found = self.path.stat()
         except FileNotFoundError:
@@ -232,9 +232,9 @@ class SqliteStore:
     def _open(self) -> sqlite3.Connection:
         if self._connection is not None:
             return self._connection
-        with contextlib.suppress(OSError):  # SQLite says what is wrong with the path
-            # The files that SQLite adds to it (-wal, -shm) get the same mode. Never a file that exists: closing any
-            # descriptor of it would drop the locks that other connections of this process hold.
+        with contextlib.suppress(OSError):  # SQLite reports the problem with the path
+            # SQLite's additional files (-wal, -shm) get the same mode. Only for a new file: closing a descriptor of an
+            # existing file would release the locks of this process's other connections.
             os.close(private(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
         with self._translated(), contextlib.ExitStack() as on_failure:
             connection = sqlite3.connect(
@@ -242,7 +242,7 @@ class SqliteStore:
             )
             on_failure.callback(connection.close)
             connection.execute("pragma synchronous = full")
-            # Another connection's open transaction may stand in the way of WAL; the next to open the file switches.
+            # An open transaction of another connection may prevent the switch to WAL; a later connection switches.
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute("pragma busy_timeout = 500")
                 connection.execute("pragma journal_mode = wal")
@@ -254,11 +254,11 @@ class SqliteStore:
         return connection
 
     def _after_fork(self) -> None:
-        """Leaves the parent's connection alone in a child: even closing it here could harm the file."""
+        """Keeps the parent's connection unused in a child process: even closing it could corrupt the file."""
         if self._process != os.getpid():
             self._inherited += [self._connection, self._thread]
             self._connection = self._thread = None
-            # A thread that did not survive the fork may have held it.
+            # A thread of the parent may have held the lock at the fork.
             self._lock = threading.RLock()
             self._process = os.getpid()
 
@@ -285,12 +285,12 @@ class SqliteStore:
 
 
 def migrate_on(connection: sqlite3.Connection, dialect: SqliteDialect) -> list[str]:
-    """Applies what is missing inside the transaction that is open on this connection; names what it applied."""
+    """Applies the missing migrations in the open transaction of this connection; returns their names."""
     return drive(migration_steps(dialect), lambda text: connection.execute(text).fetchall())
 
 
 def migration_steps(dialect: SqliteDialect) -> Generator[str, Rows, list[str]]:
-    """The statements that bring the tables up to date, for any connection that can run them in one transaction."""
+    """The statements of the missing migrations, for any connection that runs them in one transaction."""
     table = f"{dialect.prefix}schema_version"
     yield (
         f"create table if not exists {table} (version integer primary key, name text not null, "
@@ -308,7 +308,7 @@ def migration_steps(dialect: SqliteDialect) -> Generator[str, Rows, list[str]]:
 
 
 def schema_version(connection: sqlite3.Connection, dialect: SqliteDialect) -> int | None:
-    """The version of the tables this connection sees; none when there are no tables."""
+    """The version of the tables; None without tables."""
     table = f"{dialect.prefix}schema_version"
     if not connection.execute("select 1 from sqlite_master where name = ?", (table,)).fetchone():
         return None
@@ -317,7 +317,7 @@ def schema_version(connection: sqlite3.Connection, dialect: SqliteDialect) -> in
 
 
 def schema_text(dialect: SqliteDialect) -> str:
-    """All migrations as one script, for people who apply it themselves; it notes the version as `migrate` does."""
+    """All migrations as one script for manual use; it records the versions like `migrate`."""
     script: list[str] = []
 
     def record(text: str) -> Rows:
@@ -331,7 +331,7 @@ def schema_text(dialect: SqliteDialect) -> str:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """The statements of a script. A trigger's body holds semicolons, so SQLite itself says where one ends."""
+    """The statements of a script. A trigger contains semicolons, so SQLite determines where a statement ends."""
     pending = ""
     for line in text.splitlines(keepends=True):
         pending += line

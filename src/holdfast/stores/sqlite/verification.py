@@ -1,4 +1,4 @@
-"""Whether a caller's connection has the store's own file open as its main database."""
+"""Checks that the main database of a caller's connection is the store's file."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ _DELETED = "a file that was deleted or replaced while the connection was open"
 
 
 class OwnFile:
-    """The names under which callers' connections have opened the store's file."""
+    """The store's file, with the names under which callers' connections have opened it."""
 
     def __init__(self, path: Path, store: str, dialect: SqliteDialect) -> None:
         self._path, self._store = path, store
@@ -19,9 +19,9 @@ class OwnFile:
         ((self.query,),) = (step.statements for step in dialect.statements.render("database_identity", (), None))
 
     def check(self, opened: Answer) -> None:
-        """Raises `WrongDatabase` unless the main file in the answer to `query` is the store's.
+        """Raises `WrongDatabase` unless the main file in the result of `query` is the store's file.
 
-        A name is looked up once: this runs at every publish, because sqlite3's connections cannot be remembered.
+        A name is checked once: this runs at every publish, because sqlite3 connections have no weak references.
         """
         name = str(opened[1][0][2])
         if name not in self._known:
@@ -30,7 +30,7 @@ class OwnFile:
 
 
 def _check(found: str, own: Path, store: str) -> None:
-    """Symbolic links lead to the same file. A hard link is refused: SQLite names the journal after the file, so two names
+    """A symbolic link is the same file. A hard link is refused: SQLite names the journal after the file, so two names
     of one file have two journals, which corrupts it."""
     if not found:
         raise WrongDatabase("a database in memory", store)
