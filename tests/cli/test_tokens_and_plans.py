@@ -18,7 +18,7 @@ def test_a_token_is_made_listed_and_revoked_and_its_secret_shown_once(shop: Shop
     assert "valid" in listed
     assert secret not in listed + json.dumps(one)
     taken = shop.run("tokens", "create", "--name", "ci")
-    assert (taken.exit_code, "taken" in taken.stderr) == (4, True)
+    assert (taken.exit_code, "in use" in taken.stderr) == (4, True)
     assert shop.run("tokens", "revoke", "ci", "--reason", "lost").exit_code == 0
     assert "revoked" in shop.run("tokens", "list").stdout
     assert shop.run("tokens", "revoke", "ci").exit_code == 3

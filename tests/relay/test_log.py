@@ -290,10 +290,10 @@ async def test_a_log_that_was_restored_elsewhere_is_refused_not_skipped(postgres
 
 @pytest.mark.parametrize("text", ["", "7", ";;", "a;b;c", "1:1:;;-2", "a;;1", "1:1:;x;3", f";;{10**18}"])
 def test_what_is_no_cursor_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="no cursor of this log"):
+    with pytest.raises(ConfigurationError, match="not a cursor of this log"):
         Cursor.parse(text)
 
 
 def test_a_reader_says_what_it_wants() -> None:
-    with pytest.raises(ConfigurationError, match="no event is named"):
+    with pytest.raises(ConfigurationError, match="list of events is empty"):
         EventFilter(())

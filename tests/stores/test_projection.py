@@ -131,7 +131,7 @@ async def test_a_rebuild_takes_over_when_nobody_alive_works_for_the_projector(st
 async def test_a_second_rebuild_is_refused_while_the_first_lives(store: Store) -> None:
     held = await projecting(store)
     await begun(store, held)
-    with pytest.raises(Refused, match="asked for by ada"):
+    with pytest.raises(Refused, match="already being rebuilt by ada"):
         await store.run(begin_rebuild("totals", "another", LEASE, "bob"))
     lapse(store, "position", "lease_until")
     assert (await store.run(begin_rebuild("totals", "another", LEASE, "bob"))).fence == held.fence + 1

@@ -30,7 +30,7 @@ def idempotency_keys(
 ) -> Work[list[KeyRecord]]:
     """A page of keys, newest first, of a scope, in a state; pass the last one as `before` for the next."""
     if not 1 <= limit <= MAX_PAGE:
-        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+        raise ConfigurationError(f"limit is {limit}; a page has 1 to {MAX_PAGE} items, read the next page for more")
     wanted = idempotency.records(scope=scope, key=key, status=status, limit=limit, before=before)
     return (yield from do(wanted))
 

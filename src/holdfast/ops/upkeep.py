@@ -105,7 +105,7 @@ def audit(
     With a (kind, target) every entry of that item is listed: of a plan each step, of a delivery each act.
     """
     if not 1 <= limit <= MAX_PAGE:
-        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+        raise ConfigurationError(f"limit is {limit}; a page has 1 to {MAX_PAGE} items, read the next page for more")
     if target is not None and kind not in (None, target[0]):
         raise ConfigurationError(f"the kind is {kind!r} and the target a {target[0]}; nothing can be both")
     wanted = AuditFilter(

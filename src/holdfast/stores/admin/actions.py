@@ -1,4 +1,4 @@
-"""What operators do to deliveries, queues and consumers: each act is audited in the same transaction."""
+"""Operator actions on deliveries, queues and consumers; each is audited in the same transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 LAST_ENTRY = 2**63 - 1
 
 LONGEST_BLOCK = timedelta(minutes=1)
-"""How long a blocked consumer waits at most between two trials, unless a longer pause was requested."""
+"""The longest pause of a blocked consumer between two trials, unless a longer pause was requested."""
 
 
 class Replayed(NamedTuple):
@@ -32,16 +32,16 @@ class Replayed(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """A consumer that was blocked: whether it was not blocked before, and how long every worker leaves it alone."""
+    """A blocked consumer: whether this call started the block, and how long workers do not claim from it."""
 
     began: bool
     pause: timedelta
 
 
 class AuditedPlan(NamedTuple):
-    """How far a plan is. One that was executed without being stored has no state and no total.
+    """The progress of a plan. A plan that was executed without being stored has no state and no total.
 
-    `results` counts how the deliveries of a replay ended.
+    `results` counts the results of the replayed deliveries.
     """
 
     action: str
@@ -55,7 +55,7 @@ class AuditedPlan(NamedTuple):
 class AuditEntry:
     """Who did what to which item, when and why, and in which request.
 
-    `plan_id` names the plan under which a delivery was acted on. `plan` is how far a plan is, for an entry about one.
+    `plan_id` is the plan that acted on a delivery. `plan` is the progress, for an entry about a plan.
     """
 
     id: int
@@ -81,13 +81,13 @@ def replay(
     rerun: bool = False,
     plan: UUID | None = None,
 ) -> Steps[list[Replayed]]:
-    """Puts dead letters back to pending in place; returns those it replayed.
+    """Sets dead letters back to pending; returns the replayed ones.
 
-    The others were not dead letters, or another job holds their unique key.
+    The others were not dead letters, or another job has their unique key.
 
-    The failed cycle moves into the history, attempts and errors are cleared, the fence rises; message id and key
-    stay. Without a generation each gets the highest one alive for its consumer. `rerun` includes done work, and lets it
-    run inside its consumer's deduplication window. The audit names the `plan` under which it was done.
+    The failed cycle moves to the history, attempts and errors are cleared, and the fence is incremented; message id and
+    key stay. Without a generation each delivery gets the highest live generation of its consumer. `rerun` includes
+    delivered ones and lets them run within the deduplication window. The audit records the `plan`.
     """
     rows = yield Query("replay", {**_who(ids, actor, reason, plan), "generation": generation, "rerun": rerun})
     replayed = [Replayed(as_uuid(row[0]), *row[1:]) for row in rows]
@@ -98,26 +98,26 @@ def replay(
 
 @operation(reads=True)
 def live_generation(consumer: str) -> Steps[int | None]:
-    """The generation a replay would give this consumer's deliveries; none when no worker serves it."""
+    """The generation that a replay would set for this consumer; None without a worker for it."""
     ((generation,),) = yield Query("live_generation", {"consumer": consumer})
     return None if generation is None else int(generation)
 
 
 @operation
 def discard(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
-    """Sets dead letters aside for good; returns those it discarded. The rows stay queryable."""
+    """Discards dead letters permanently; returns the discarded ones. The rows stay queryable."""
     return frozenset(as_uuid(row[0]) for row in (yield Query("discard", _who(ids, actor, reason, plan))))
 
 
 @operation
 def cancel(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None = None) -> Steps[frozenset[UUID]]:
-    """Cancels what is pending or in flight; returns those it cancelled. A run under way cannot finish any more."""
+    """Cancels pending and in-flight deliveries; returns the cancelled ones. A current run cannot settle any more."""
     return frozenset(as_uuid(row[0]) for row in (yield Query("cancel", _who(ids, actor, reason, plan))))
 
 
 @operation
 def pause_queue(name: str, actor: str, reason: str | None) -> Steps[None]:
-    """Leaves a queue out of every claim until it is resumed; running work finishes."""
+    """Excludes a queue from claims until it is resumed; current runs finish."""
     check_name("queue", name)
     yield Query("pause_queue", {"name": name})
     yield audited(actor, "pause", "queue", name, reason)
@@ -125,7 +125,7 @@ def pause_queue(name: str, actor: str, reason: str | None) -> Steps[None]:
 
 @operation
 def resume_queue(name: str, actor: str, reason: str | None) -> Steps[bool]:
-    """Lets a queue be claimed again; false when it was not paused."""
+    """Includes a queue in claims again; False if it was not paused."""
     check_name("queue", name)
     if not (yield Query("resume_queue", {"name": name})):
         return False
@@ -135,7 +135,7 @@ def resume_queue(name: str, actor: str, reason: str | None) -> Steps[bool]:
 
 @operation
 def pause_consumer(name: str, actor: str, reason: str | None) -> Steps[None]:
-    """Leaves a consumer out of every claim until it is resumed; running work finishes."""
+    """Excludes a consumer from claims until it is resumed; current runs finish."""
     if not (yield Query("pause_consumer", {"name": name})):
         raise NotFound("consumer", name)
     yield audited(actor, "pause", "consumer", name, reason)
@@ -143,7 +143,7 @@ def pause_consumer(name: str, actor: str, reason: str | None) -> Steps[None]:
 
 @operation
 def resume_consumer(name: str, actor: str, reason: str | None) -> Steps[bool]:
-    """Lets a consumer be claimed again; false when it was not paused."""
+    """Includes a consumer in claims again; False if it was not paused."""
     if not (yield Query("resume_consumer", {"name": name})):
         return False
     yield audited(actor, "resume", "consumer", name, reason)
@@ -154,9 +154,8 @@ def resume_consumer(name: str, actor: str, reason: str | None) -> Steps[bool]:
 def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> Steps[Blocked]:
     """Blocks a consumer whose resource is unavailable.
 
-    Every worker leaves the consumer alone for half as long as the outage has lasted so far: at least for `delay`, and
-    at most for `LONGEST_BLOCK`. Then one delivery is tried (`claim_trial`). The audit records only the start of an
-    outage.
+    Workers do not claim from the consumer for half of the duration of the outage so far: at least `delay`, at most
+    `LONGEST_BLOCK`. Then one delivery is tried (`claim_trial`). The audit records only the start of an outage.
     """
     resource = sanitise(resource, 200)
     if not (rows := (yield Query("lock_consumer", {"name": name}))):
@@ -171,7 +170,7 @@ def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> St
 
 @operation
 def unblock_consumer(name: str, actor: str, reason: str | None = None) -> Steps[bool]:
-    """Lets a blocked consumer run again; false when it was not blocked."""
+    """Unblocks a consumer; False if it was not blocked."""
     if not (yield Query("unblock_consumer", {"name": name})):
         return False
     yield audited(actor, "unblock", "consumer", name, reason)
@@ -182,13 +181,13 @@ def unblock_consumer(name: str, actor: str, reason: str | None = None) -> Steps[
 def record(
     actor: str, action: str, kind: str, target: str, reason: str | None = None, detail: object = None
 ) -> Steps[None]:
-    """Writes one audit entry; meant to be part of the transaction it speaks of."""
+    """Writes one audit entry, in the transaction of the audited change."""
     yield audited(actor, action, kind, target, reason, detail)
 
 
 @operation(reads=True)
 def audit(limit: int = 50, before: int | None = None, target: tuple[str, str] | None = None) -> Steps[list[AuditEntry]]:
-    """The newest audit entries, also of one (kind, target); `before` pages on."""
+    """The newest audit entries, optionally of one (kind, target); pass the last id as `before` for the next page."""
     values: dict[str, object] = {"before": LAST_ENTRY if before is None else before}
     if target is not None:
         values |= {"kind": target[0], "target": target[1]}
@@ -202,7 +201,7 @@ def _who(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None)
 
 
 def who(actor: str, reason: str | None) -> dict[str, object]:
-    """Who acts and why, as it is stored: an action without an actor is refused."""
+    """The actor and the reason in stored form; an action without an actor is refused."""
     return {"actor": _actor(actor), "reason": _reason(reason)}
 
 
@@ -223,7 +222,7 @@ def audited(actor: str, action: str, kind: str, target: str, reason: str | None,
 
 def _actor(actor: str) -> str:
     if not actor or not actor.strip():
-        raise ConfigurationError("no actor was given; every action names who did it, for instance actor='ada'")
+        raise ConfigurationError("the actor is missing; each action is audited, so pass one, for instance actor='ada'")
     return sanitise(actor, 200)
 
 

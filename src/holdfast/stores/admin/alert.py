@@ -1,4 +1,4 @@
-"""Whose turn it is to tell of a group of failures: one of many workers, once in a quiet period."""
+"""Rate limit of alerts: for each failure group one of all workers alerts once in a quiet period."""
 
 from datetime import timedelta
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from holdfast.stores.operation import Query, Steps, operation
 
 
 class AlertDecision(NamedTuple):
-    """Whether to tell of a group now, how many came in all since the last time, and how long to be quiet from here."""
+    """Whether to alert now, the number of failures since the last alert, and the remaining quiet period."""
 
     tell: bool
     alike: int
@@ -16,7 +16,7 @@ class AlertDecision(NamedTuple):
 
 @operation
 def decide_alert(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Steps[AlertDecision]:
-    """Asks to tell of `alike` more failures of a group. Whoever is refused has them counted for the one who tells next."""
+    """Decides about an alert for `alike` more failures of a group. Without an alert they count for the next one."""
     group = {"consumer": consumer, "fingerprint": fingerprint}
     if (yield Query("add_alert_group", group)):
         return AlertDecision(True, alike, quiet)
@@ -26,7 +26,7 @@ def decide_alert(consumer: str, fingerprint: str, alike: int, quiet: timedelta) 
         return AlertDecision(True, alike + counted, quiet)
     if alike:
         yield Query("count_alert_group", {**group, "alike": alike})
-    # SQLite counts in milliseconds. A transaction that began before the one that told sees it as yet to come.
+    # SQLite returns milliseconds. A transaction that began before the last alert sees that alert in the future.
     return AlertDecision(
         False, alike, min(quiet, left if isinstance(left, timedelta) else timedelta(milliseconds=left))
     )
@@ -34,5 +34,5 @@ def decide_alert(consumer: str, fingerprint: str, alike: int, quiet: timedelta) 
 
 @operation
 def forget_alert_groups(older_than: timedelta) -> Steps[None]:
-    """Removes groups that nobody was told of for so long."""
+    """Removes groups whose last alert is older than `older_than`."""
     yield Query("forget_alert_groups", {"older_than": older_than})

@@ -1,4 +1,4 @@
-"""Reading the audit: one row for each plan, however many deliveries it acted on, and filters."""
+"""Audit queries with filters; each plan has one row, not one per delivery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _FILTERS = ("actor", "action", "kind", "target", "since", "until")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which entries. Everything given must hold; a target is named with its kind."""
+    """A filter for audit entries. All given conditions apply; a target needs its kind."""
 
     actor: str | None = None
     action: str | None = None
@@ -28,8 +28,8 @@ class AuditFilter:
 
 @operation(reads=True)
 def audit_page(wanted: AuditFilter, limit: int = 50, before: int | None = None) -> Steps[list[AuditEntry]]:
-    """The newest matching entries. Of a plan its newest matching entry alone is listed, with how far the plan is; what
-    it did to each delivery is found by the delivery or the plan as the target."""
+    """The newest matching entries. A plan is listed once, with its newest matching entry and its progress; its actions
+    on single deliveries are found with the delivery or the plan as the target."""
     given = {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
     values = {"before": LAST_ENTRY if before is None else before, **given}
     where = tuple(f"where_audit_{name}" for name in given)

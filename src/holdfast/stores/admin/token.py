@@ -1,4 +1,4 @@
-"""Tokens that open the HTTP API, known by their hash alone."""
+"""API tokens, stored as hashes."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 
 class Scope(StrEnum):
-    """What a token lets its holder do. Each scope includes those before it."""
+    """The permissions of a token. Each scope includes the previous ones."""
 
     READ = "read"
     OPERATE = "operate"
@@ -24,7 +24,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A token as operators see it: never the secret. `valid` says whether it opens anything now."""
+    """A token without its secret. `valid`: neither expired nor revoked."""
 
     id: str
     name: str
@@ -43,39 +43,39 @@ class Token:
 def add_token(
     id: str, name: str, scope: Scope, hash: str, prefix: str, expires: timedelta | None, actor: str
 ) -> Steps[Token]:
-    """Stores a token by its hash. Its name is free only once the one that had it is revoked."""
+    """Stores the hash of a token. The name of another token can be used again after that one is revoked."""
     values = {"id": id, "name": name, "scope": scope.value, "hash": hash, "prefix": prefix, "expires": expires}
     if not (yield Query("add_token", {**values, **who(actor, None)})):
-        raise Refused("create token", name, "taken", "revoke the one that has this name, or choose another")
+        raise Refused("create token", name, "in use", "revoke the token with this name, or choose another name")
     yield audited(actor, "create", "token", id, None, {"name": name, "scope": scope.value})
     return next(_token(row) for row in (yield Query("tokens")) if row[0] == id)
 
 
 @operation(reads=True)
 def tokens() -> Steps[list[Token]]:
-    """Every token, oldest first; revoked ones too."""
+    """All tokens, oldest first, including revoked ones."""
     return [_token(row) for row in (yield Query("tokens"))]
 
 
 @operation(reads=True)
 def find_token(hash: str) -> Steps[tuple[Token, bool] | None]:
-    """The token with this hash, valid or not, and whether its use is worth noting again."""
+    """The token with this hash, valid or not, and whether its use should be recorded."""
     rows = yield Query("find_token", {"hash": hash})
     return (_token(rows[0][:-1]), bool(rows[0][-1])) if rows else None
 
 
 @operation(single=True)
 def use_token(id: str) -> Steps[None]:
-    """Notes that a token was used, at most once a minute."""
+    """Records the use of a token, at most once a minute."""
     yield Query("use_token", {"id": id})
 
 
 @operation
 def revoke_token(token: str, actor: str, reason: str | None) -> Steps[None]:
-    """Ends a token at once, named by its id or its name."""
+    """Revokes a token immediately, by its id or name."""
     rows = yield Query("revoke_token", {"token": token, **who(actor, reason)})
     if not rows:
-        raise NotFound("valid token", token, "`holdfast tokens list` shows those there are")
+        raise NotFound("valid token", token, "`holdfast tokens list` shows the existing tokens")
     for id, name in rows:
         yield audited(actor, "revoke", "token", id, reason, {"name": name})
 

@@ -1,9 +1,10 @@
-"""The event store as a log: events in an order that every reader can rely on, none of them ever skipped.
+"""The event store as a log: a stable order in which a reader never skips an event.
 
-Positions are given when an event is written and seen when it commits, so a reader that remembers a position would skip
-whoever commits late. On PostgreSQL a reader therefore remembers what it could see: it reads, in order of position,
-what one snapshot shows and the one before did not. A transaction that stays open for long holds nobody up, and an
-event written after another had committed comes after it. On SQLite one writes at a time: there the position is enough.
+An event gets its position when it is written and becomes visible when it commits, so a reader that only stored a
+position would skip events that commit late. On PostgreSQL a reader therefore stores snapshots: it reads the events that
+one snapshot shows and the previous one did not, in order of position. A long transaction does not delay other events,
+and an event that was written after the commit of another one comes after it. SQLite has one writer at a time, so the
+position is enough.
 """
 
 import re
@@ -23,7 +24,7 @@ from holdfast.stores.queries.query import messages_with
 
 PAGE = 500
 _PAGE_BYTES = 4_000_000
-# A step of the log is sorted once for so many events: 200 bytes of memory each, while they wait to be read.
+# One query sorts this many entries; each takes 200 bytes of memory until it is read.
 _AHEAD = 50_000
 _LOOK, _MOST = 1000, 10_000
 _BEFORE_ALL = "1:1:"
@@ -33,8 +34,8 @@ _CURSOR = re.compile(rf"{_SNAPSHOT};{_SNAPSHOT};(\d{{1,18}})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in the log. `done` and `target` are snapshots: all that `done` shows was read, and what `target` shows
-    up to `position`. SQLite needs the position alone."""
+    """A position in the log. `done` and `target` are snapshots: the reader has read everything that `done` shows, and
+    what `target` shows up to `position`. SQLite needs only the position."""
 
     done: str = ""
     target: str = ""
@@ -45,10 +46,12 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
-        """The cursor that was written as this text; `ConfigurationError` if none was."""
+        """Parses the text form of a cursor; `ConfigurationError` for any other text."""
         written = _CURSOR.fullmatch(text)
         if written is None:
-            raise ConfigurationError(f"{text!r} is no cursor of this log; pass one that it gave you, or none to start")
+            raise ConfigurationError(
+                f"{text!r} is not a cursor of this log; pass a cursor that the log returned, or none to start"
+            )
         return cls(written[1], written[2], int(written[3]))
 
 
@@ -57,14 +60,14 @@ START = Cursor()
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events a reader wants: types, prefixes such as `order.*`, or `*`. Jobs and other addressed messages are
-    no events."""
+    """The events of a reader: types, prefixes such as `order.*`, or `*`. Jobs and other addressed messages are not
+    events."""
 
     patterns: tuple[str, ...] = (ANY,)
 
     def __post_init__(self) -> None:
         if not self.patterns:
-            raise ConfigurationError("no event is named; give types, prefixes such as order.*, or *")
+            raise ConfigurationError("the list of events is empty; pass types, prefixes such as order.*, or *")
         for pattern in self.patterns:
             check_pattern(pattern)
 
@@ -78,7 +81,7 @@ class EventFilter:
 
 
 class LogEntry(NamedTuple):
-    """An event's place in the step that is being read, and about how many bytes it has."""
+    """The position of an event in the current step, and its approximate size in bytes."""
 
     position: int
     id: UUID
@@ -86,7 +89,8 @@ class LogEntry(NamedTuple):
 
 
 class LogAhead(NamedTuple):
-    """The next events of a step: it started at the cursor `step`, and behind them is `end`. `more` when others may wait."""
+    """The next events of a step, which started at the cursor `step`; `end` is the cursor after them. `more`: there may
+    be others."""
 
     entries: list[LogEntry]
     step: Cursor
@@ -95,7 +99,7 @@ class LogAhead(NamedTuple):
 
 
 class LogPage(NamedTuple):
-    """Events in order, and the cursor behind them. Without `more` there were no others when it was read."""
+    """Events in order, and the cursor after them. Without `more` there were no others at the time of the query."""
 
     events: list[Message]
     cursor: Cursor
@@ -126,18 +130,18 @@ def end_of_log() -> Steps[Cursor]:
 
 @operation(reads=True)
 def look_ahead(cursor: Cursor, wanted: EventFilter, limit: int = _AHEAD) -> Steps[LogAhead]:
-    """The events behind a cursor, without their payloads; looks at `limit` messages at most.
+    """The events after a cursor, without payloads; reads at most `limit` messages.
 
-    `LogRewound` when the log is not the one that the cursor was made for.
+    `LogRewound` when the cursor belongs to another log.
     """
     return (yield from _look_ahead(cursor, wanted, limit))
 
 
 @operation(reads=True)
 def read_log(cursor: Cursor, wanted: EventFilter, limit: int = PAGE) -> Steps[LogPage]:
-    """The next events behind a cursor, up to `limit`; fewer, or none, though `more` may wait."""
+    """The next events after a cursor, at most `limit`; the page may be short or empty although `more` is set."""
     if not 1 <= limit <= _MOST:
-        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {_MOST:,} events, page on for more")
+        raise ConfigurationError(f"limit is {limit}; a page has 1 to {_MOST:,} events, read the next page for more")
     entries, step, end, more = yield from _look_ahead(cursor, wanted, max(limit, _LOOK))
     taken = _page(entries, limit)
     events = yield from _events(taken)
@@ -148,17 +152,17 @@ def read_log(cursor: Cursor, wanted: EventFilter, limit: int = PAGE) -> Steps[Lo
 
 @operation(reads=True)
 def behind(cursor: Cursor, wanted: EventFilter, bound: int = 10_000) -> Steps[LogBacklog]:
-    """How much waits behind a cursor, looking at `bound` messages at most."""
-    place = _place(replace(cursor, target=""))
-    ((_, _, _, rewound),) = yield Query("log_end", {"done": place["done"]})
-    ((waiting, oldest, seen, now),) = yield Query("log_behind", {**place, **wanted.values}, limit=bound)
+    """The backlog after a cursor; reads at most `bound` messages."""
+    position = _position(replace(cursor, target=""))
+    ((_, _, _, rewound),) = yield Query("log_end", {"done": position["done"]})
+    ((waiting, oldest, seen, now),) = yield Query("log_behind", {**position, **wanted.values}, limit=bound)
     first = optional_time(oldest)
     age = timedelta(0) if first is None else max(timedelta(0), aware_time(now) - first)
     return LogBacklog(int(waiting), age, int(seen) >= bound, bool(rewound))
 
 
 class LogReader:
-    """Reads the log from a cursor on, page by page. A long backlog is sorted once, not for each page."""
+    """Reads the log page by page from a cursor. A long backlog is sorted once, not for each page."""
 
     def __init__(self, store: Store, wanted: EventFilter, cursor: Cursor = START) -> None:
         self._store, self._wanted = store, wanted
@@ -166,7 +170,7 @@ class LogReader:
         self._next = 0
 
     async def read(self, limit: int = PAGE) -> LogPage:
-        """The next page; after one without `more`, all was read for now. When it raises, the next call is the same."""
+        """The next page; a page without `more` is the last one for now. After an error the next call reads it again."""
         if self._next >= len(self._ahead.entries):
             self._ahead = await self._store.run(look_ahead(self._ahead.end, self._wanted))
             self._next = 0
@@ -188,23 +192,23 @@ def _look_ahead(cursor: Cursor, wanted: EventFilter, limit: int) -> Steps[LogAhe
         if snapshot == cursor.done and cursor.position >= int(last):
             return LogAhead([], cursor, cursor, False)
         step = replace(cursor, target=str(snapshot))
-    rows = yield Query("log_ahead", {**_place(step), **wanted.values}, limit=limit)
+    rows = yield Query("log_ahead", {**_position(step), **wanted.values}, limit=limit)
     entries = [LogEntry(int(position), as_uuid(id), int(size)) for position, id, size, _ in rows if id is not None]
     reached = int(rows[-1][0]) if rows else step.position
     if rows and int(rows[-1][3]) >= limit:
         return LogAhead(entries, step, replace(step, position=reached), True)
-    # Without snapshots the position goes on; with them it starts anew in the next step. One that was begun earlier does
-    # not show what has committed since.
+    # Without snapshots the position continues; with snapshots it restarts in the next step. A step that began earlier
+    # does not show later commits, so there may be more.
     end = Cursor(step.target) if step.target else replace(step, position=reached)
     return LogAhead(entries, step, end, bool(cursor.target))
 
 
-def _place(cursor: Cursor) -> dict[str, object]:
+def _position(cursor: Cursor) -> dict[str, object]:
     return {"done": cursor.done or _BEFORE_ALL, "target": cursor.target or None, "position": cursor.position}
 
 
 def _page(entries: Sequence[LogEntry], limit: int) -> Sequence[LogEntry]:
-    """As many as are wanted and as memory bears, at least one."""
+    """At most `limit` entries and a bounded number of bytes, at least one entry."""
     size = 0
     for at, entry in enumerate(entries[:limit]):
         size += entry.size

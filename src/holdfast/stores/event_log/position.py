@@ -1,4 +1,4 @@
-"""How far readers of the event store have come: one row each, moved by one owner at a time, under its fence."""
+"""Reader positions in the event store: one row per reader, moved by one owner at a time under its fence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 
 
 class Reader(StrEnum):
-    """What kinds of readers remember a position."""
+    """The kinds of readers that store a position."""
 
     RELAY = "relay"
     REBUILD = "rebuild"
 
 
 class PositionLease(NamedTuple):
-    """The right to move a position: until another owner raises the fence."""
+    """The right to move a position, until another owner increments the fence."""
 
     kind: Reader
     name: str
@@ -32,7 +32,7 @@ class PositionLease(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A position as the store knows it, at the database's time `now`. `passed` counts the events that were dealt with."""
+    """A position in the store, read at the database's time `now`. `passed` counts the handled events."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class Position:
 
     @property
     def held(self) -> bool:
-        """Whether an owner's lease holds."""
+        """Whether the lease of an owner has not expired."""
         return self.owner is not None and self.lease_until is not None and self.lease_until > self.now
 
 
@@ -62,9 +62,9 @@ def take_position(
     from_now: bool = False,
     detail: Mapping[str, object] | None = None,
 ) -> Steps[PositionLease | None]:
-    """Makes `owner` the one who moves a position, unless another's lease holds: then none.
+    """Makes `owner` the owner of a position; None while the lease of another owner is valid.
 
-    A position that did not exist starts with the first event, or behind the last one that is committed.
+    A new position starts at the first event, or with `from_now` after the last committed one.
     """
     key = {"kind": kind.value, "name": name}
     if not (yield Query("position", key)):
@@ -77,34 +77,34 @@ def take_position(
 
 @operation(single=True)
 def move_position(held: PositionLease, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
-    """Writes how far an owner has come, and prolongs its lease; false when another has taken over: nothing changed.
+    """Stores the position of an owner and renews its lease; False if another owner took over, and nothing changed.
 
-    Without a cursor the lease alone is prolonged.
+    Without a cursor it only renews the lease.
     """
     return (yield from moved(held, cursor, lease, passed))
 
 
 def moved(held: PositionLease, cursor: Cursor | None, lease: timedelta, passed: int = 0) -> Steps[bool]:
-    """`move_position` as a part of another operation, which commits with it."""
+    """`move_position` as part of another operation."""
     values = {"cursor": None if cursor is None else str(cursor), "lease": lease, "passed": passed}
     return bool((yield Query("move_position", {**_owned(held), **values})))
 
 
 @operation(single=True)
 def release_position(held: PositionLease) -> Steps[None]:
-    """Lets another owner take over at once."""
+    """Ends the lease, so that another owner can take over immediately."""
     yield Query("release_position", _owned(held))
 
 
 @operation(reads=True)
 def positions(kind: Reader) -> Steps[list[Position]]:
-    """Every position of a kind, by name."""
+    """All positions of a kind, by name."""
     return [_position(row) for row in (yield Query("positions", {"kind": kind.value}))]
 
 
 @operation(reads=True)
 def is_paused(consumer: str) -> Steps[bool]:
-    """Whether an operator paused this consumer, or the queue it belongs to."""
+    """Whether an operator paused this consumer or its queue."""
     return bool((yield Query("is_paused", {"name": consumer})))
 
 

@@ -1,8 +1,8 @@
-"""Projectors: how each of them stands, and the steps of a rebuild, each fenced by the position of that rebuild.
+"""Projectors: their state, and the steps of a rebuild, each fenced by the position of the rebuild.
 
-A rebuild holds a projector while it takes over: nobody claims its deliveries then. Every claim looks whether its
-consumer is held, so a claim that began before the hold can only take rows that were there before it; those are locked
-before it is decided that nobody is at work.
+At its end a rebuild holds the projector: no worker claims its deliveries. Each claim checks the hold, so a claim that
+began before the hold can only get rows that existed before it. The rebuild locks those rows before it checks that no
+delivery runs.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,17 @@ from holdfast.stores.messages.publish import insert_absent
 from holdfast.stores.operation import Operation, Query, Row, Steps, operation
 
 UNTIL_ENDED = timedelta(days=36_500)
-"""How long a rebuild in place holds its projector: what is half built must not be worked on, whoever died."""
+"""The hold of a rebuild in place: workers must not use a partial result, even if the rebuild process dies."""
 
-# Ids begin with the millisecond in which they were made, so the oldest event is among the first of them.
+# Ids begin with the millisecond of their creation, so the oldest event is among the first ids.
 _OLDEST = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilding:
-    """How a projector's last rebuild stands. `online` says that it builds beside the live result.
+    """The state of a projector's last rebuild. `online`: it builds a second result while the live one is in use.
 
-    `state` is running, stopped or done; one that is running without being `alive` was killed. `total` is an estimate.
+    `state` is running, stopped or done; a running one that is not `alive` was killed. `total` is an estimate.
     """
 
     state: str
@@ -49,7 +49,7 @@ class Rebuilding:
 
 
 class Projector(NamedTuple):
-    """A projector as the store knows it. `held` says that a rebuild keeps its deliveries from being claimed."""
+    """A projector in the store. `held`: a rebuild prevents claims of its deliveries."""
 
     name: str
     held: bool
@@ -58,7 +58,7 @@ class Projector(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """The newest run of a consumer that was recorded."""
+    """The newest recorded run of a consumer."""
 
     delivery_id: UUID
     attempt: int
@@ -70,7 +70,7 @@ class LastRun:
 
 
 class RebuildStep(NamedTuple):
-    """A step of a rebuild: from one place in the log to the next, under the fence of its owner."""
+    """A step of a rebuild from one log position to the next, under the fence of its owner."""
 
     held: PositionLease
     before: Cursor
@@ -78,19 +78,19 @@ class RebuildStep(NamedTuple):
 
 
 class RebuildResult(NamedTuple):
-    """What the end of a rebuild did to deliveries: how many it made done, and how many dead letters it resolved."""
+    """The number of deliveries that the end of a rebuild marked done, and of dead letters that it resolved."""
 
     done: int
     resolved: int
 
 
 class ProjectorBusy(Exception):
-    """Somebody runs deliveries of the projector, although it is held: a claim that began before."""
+    """A worker still runs deliveries of the held projector, from a claim that began before the hold."""
 
 
 @operation
 def with_projectors(registration: Operation[bool], names: Sequence[str]) -> Steps[bool]:
-    """A registration that makes projectors known, too; those that are known change nothing."""
+    """A registration that also declares projectors; existing ones stay unchanged."""
     changed = yield from registration.start()
     if names:
         for name in sorted(set(names) - {str(row[0]) for row in (yield Query("projectors"))}):
@@ -100,20 +100,20 @@ def with_projectors(registration: Operation[bool], names: Sequence[str]) -> Step
 
 @operation(reads=True)
 def projectors() -> Steps[list[Projector]]:
-    """Every projector that was declared, by name."""
+    """All declared projectors, by name."""
     return [_projector(row) for row in (yield Query("projectors"))]
 
 
 @operation(reads=True)
 def oldest_unfinished(name: str) -> Steps[int | None]:
-    """The place of the oldest event that a projector has still to run, if there is one."""
+    """The position of the oldest event that a projector has not run yet, if any."""
     ((position,),) = yield Query("projector_progress", {"name": name}, limit=_OLDEST)
     return None if position is None else int(position)
 
 
 @operation(reads=True)
 def newest_position() -> Steps[int]:
-    """The place of the newest event; 0 when there is none."""
+    """The position of the newest event; 0 without events."""
     rows = yield Query("newest_position")
     return int(rows[0][0]) if rows else 0
 
@@ -136,13 +136,13 @@ def last_run(consumer: str) -> Steps[LastRun | None]:
 
 @operation
 def begin_rebuild(name: str, owner: str, lease: timedelta, actor: str) -> Steps[PositionLease]:
-    """Makes `owner` the one who rebuilds a projector; `Refused` while another's lease holds."""
+    """Makes `owner` the owner of a projector's rebuild; `Refused` while the lease of another owner is valid."""
     held = yield from take_position(Reader.REBUILD, name, owner, lease).start()
     if held is None:
         found = {one.name: one.rebuild for one in (_projector(row) for row in (yield Query("projectors")))}[name]
         by = actor if found is None else found.by
         raise Refused(
-            "rebuild", f"projector {name}", f"being rebuilt already, asked for by {by}", "let that one end or stop it"
+            "rebuild", f"projector {name}", f"already being rebuilt by {by}", "wait for that rebuild or stop it"
         )
     return held
 
@@ -150,9 +150,9 @@ def begin_rebuild(name: str, owner: str, lease: timedelta, actor: str) -> Steps[
 def started(
     held: PositionLease, *, online: bool, resume: bool, total: int, actor: str, reason: str | None
 ) -> Steps[tuple[Cursor, int]]:
-    """Notes a rebuild under way and where it begins: at the beginning, or where the last one got to.
+    """Records the start of a rebuild, at the beginning of the log or at the position of the last rebuild.
 
-    One that is not online holds its projector from here to its end, whoever dies.
+    A rebuild in place holds its projector from here until it ends, even if its process dies.
     """
     if not resume and not (yield Query("restart_rebuild", {**_fenced(held), "cursor": str(START)})):
         raise RebuildLost(held.name)
@@ -167,8 +167,8 @@ def started(
 
 @operation
 def checkpoint(place: RebuildStep, lease: timedelta, idle_timeout: timedelta) -> Steps[None]:
-    """Moves a rebuild on in the caller's transaction. When it was taken over, or this step was made before, the
-    database raises and undoes that transaction."""
+    """Stores the next position of a rebuild in the caller's transaction. If another owner took over, or this step was
+    stored before, the database raises and rolls back that transaction."""
     yield Query(
         "rebuild_checkpoint",
         {
@@ -183,37 +183,37 @@ def checkpoint(place: RebuildStep, lease: timedelta, idle_timeout: timedelta) ->
 
 @operation(reads=True)
 def reached(held: PositionLease) -> Steps[tuple[Cursor, int]]:
-    """How far a rebuild has come, and how many events it has applied; `RebuildLost` when it was taken over."""
+    """The position of a rebuild and the number of applied events; `RebuildLost` if another owner took over."""
     return (yield from _cursor(held))
 
 
 @operation
 def hold(held: PositionLease, lease: timedelta) -> Steps[None]:
-    """Keeps everybody from claiming the projector's deliveries for so long; what runs goes on."""
+    """Prevents claims of the projector's deliveries for `lease`; current runs continue."""
     if not (yield Query("hold_projector", {**_fenced(held), "hold": lease})):
         raise RebuildLost(held.name)
 
 
 @operation
 def prolong_hold(held: PositionLease, lease: timedelta) -> Steps[bool]:
-    """Prolongs a hold; false when it lapsed."""
+    """Renews a hold; False if it has expired."""
     return bool((yield Query("prolong_hold", {**_fenced(held), "hold": lease})))
 
 
 @operation(single=True)
 def release(held: PositionLease) -> Steps[None]:
-    """Lets the projector's deliveries be claimed again."""
+    """Ends the hold: the projector's deliveries can be claimed again."""
     yield Query("release_projector", _fenced(held))
 
 
 @operation(reads=True)
 def running_of(consumer: str) -> Steps[int]:
-    """How many deliveries of a consumer somebody runs who is alive."""
+    """The number of a consumer's deliveries that live workers run."""
     return int((yield Query("running_of", {"name": consumer}))[0][0])
 
 
 def assert_idle(held: PositionLease) -> Steps[None]:
-    """Makes sure, until the transaction ends, that nobody works for a projector that is held: else `ProjectorBusy`."""
+    """Ensures until the end of the transaction that no worker runs the held projector; otherwise `ProjectorBusy`."""
     if not (yield Query("hold_stands", _fenced(held))):
         raise RebuildLost(held.name)
     yield Query("lock_unfinished", {"name": held.name})
@@ -225,9 +225,10 @@ def assert_idle(held: PositionLease) -> Steps[None]:
 def ended(
     held: PositionLease, cursor: Cursor, applied: int, skipped: Iterable[UUID], actor: str, reason: str | None
 ) -> Steps[RebuildResult]:
-    """Makes done what the rebuild applied, waiting and dead, and ends it; the last step of its transaction.
+    """Marks the pending and dead deliveries of applied events done and ends the rebuild; the last step of its
+    transaction.
 
-    Deliveries of the messages that it skipped stay as they are.
+    Deliveries of skipped messages stay unchanged.
     """
     values = {"skipped": sorted(skipped), "name": held.name, "done": cursor.done, "reached": cursor.position}
     for mark_tx, mark_position in (yield Query("lowest_mark", {"name": held.name})):
@@ -237,7 +238,7 @@ def ended(
         yield insert_absent(rows)
     dead = [as_uuid(row[0]) for row in (yield Query("dead_before_rebuild", values))]
     if dead:
-        # Its failed cycle goes into the history, and the audit says who resolved it: as a replay does.
+        # As in a replay: the failed cycle moves to the history, and the audit records the actor.
         yield from replay(
             dead, actor, f"resolved by a rebuild of {held.name}" + (f": {reason}" if reason else "")
         ).start()
@@ -252,14 +253,14 @@ def ended(
 
 @operation
 def stop_rebuild(held: PositionLease, applied: int, error: str) -> Steps[None]:
-    """Notes why a rebuild ended before its time; another may begin at once."""
+    """Records why a rebuild stopped early; another one may begin immediately."""
     yield Query("stop_rebuild", {**_fenced(held), "applied": applied, "error": error})
     yield _released(held)
 
 
 @operation(reads=True)
 def set_aside(consumer: str, messages: Iterable[UUID]) -> Steps[frozenset[UUID]]:
-    """Those of the messages that an operator, or the handler, has discarded for this consumer."""
+    """The messages that an operator or the handler has discarded for this consumer."""
     ids = {delivery_id(message, consumer): message for message in messages}
     rows = yield Query("discarded_among", {"ids": list(ids)})
     return frozenset(ids[as_uuid(row[0])] for row in rows)

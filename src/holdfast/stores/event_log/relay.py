@@ -1,4 +1,4 @@
-"""What a relay writes: how far the broker has confirmed, and deliveries for what it refused, together."""
+"""Relay writes: the position that the broker has confirmed, with deliveries for the events that it refused."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -25,10 +25,10 @@ def mark_relayed(
     priority: int,
     generation: int,
 ) -> Steps[bool]:
-    """Moves a relay on behind what was confirmed; false when another owner has taken over: nothing changed.
+    """Moves a relay past the confirmed events; False if another owner took over, and nothing changed.
 
-    What the broker refused becomes a delivery of its own, for the consumer that the relay is too: it runs, fails and is
-    replayed as any other, and the log goes on.
+    A refused event becomes a delivery to the relay's consumer, which runs, fails and is replayed like any other. The
+    relay continues.
     """
     if not (yield from moved(held, cursor, lease, passed)):
         return False
@@ -45,15 +45,15 @@ def mark_relayed(
 
 
 def retire_relay(name: str, actor: str, reason: str | None) -> Steps[tuple[str, ...]]:
-    """Forgets a relay and how far it had come, audited; which events it sent, none when there is no such relay."""
+    """Removes a relay and its position, audited; returns its event patterns, empty without such a relay."""
     for relay in (yield from positions(Reader.RELAY).start()):
         if relay.name == name:
             if not (yield Query("forget_position", {"kind": Reader.RELAY.value, "name": name})):
-                remedy = "take it out of the app and stop the workers that have it first"
+                remedy = "remove it from the app and stop its workers first"
                 raise Refused(
                     "retire",
                     f"relay {name}",
-                    f"run by {relay.owner}" if relay.owner else "known to a worker that is alive",
+                    f"run by {relay.owner}" if relay.owner else "registered by a live worker",
                     remedy,
                 )
             yield audited(actor, "retire", "consumer", name, reason, {"cursor": str(relay.cursor), **relay.detail})

@@ -1,4 +1,4 @@
-"""Circuits in SQL: one row each, changed under its lock by the database's clock."""
+"""Circuit breakers in SQL: one row each, changed under its lock with the database's clock."""
 
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -27,26 +27,26 @@ class StoredBreaker:
 
 @operation(reads=True)
 def read_breaker(name: str) -> Steps[tuple[Circuit, datetime]]:
-    """A circuit as it stands, closed when nothing is stored of it, and the database's time."""
+    """The current circuit, closed if it is not stored, and the database's time."""
     return (yield from _read(name))
 
 
 @operation(reads=True)
 def breakers() -> Steps[list[StoredBreaker]]:
-    """Every circuit that something is stored of, by name."""
+    """All stored circuits, by name."""
     rows = yield Query("breakers")
     return [StoredBreaker(name, _circuit(stored), aware_time(now)) for name, now, *stored in rows]
 
 
 @operation
 def change_breaker(name: str, change: Change[T]) -> Steps[tuple[Circuit, T, datetime]]:
-    """Applies a change to a circuit; whoever else wants to change it waits for its turn."""
+    """Applies a change to a circuit; concurrent changes wait for the lock of its row."""
     return (yield from _changed(name, change))
 
 
 @operation
 def trip_breaker(name: str, duration: timedelta, actor: str, reason: str | None) -> Steps[Circuit]:
-    """Opens a circuit for a while, whether or not it was ever used."""
+    """Opens a circuit for `duration`, even if it was never used."""
     circuit, _, _ = yield from _changed(name, trip(duration, _by(actor, "tripped", reason)))
     yield audited(actor, "trip", "breaker", name, reason)
     return circuit
@@ -54,7 +54,7 @@ def trip_breaker(name: str, duration: timedelta, actor: str, reason: str | None)
 
 @operation
 def reset_breaker(name: str, actor: str, reason: str | None) -> Steps[bool]:
-    """Closes a circuit and forgets its failures; false when it was closed and had none."""
+    """Closes a circuit and clears its failures; False if it was closed without failures."""
     if not any(one == name for one, *_ in (yield Query("breakers"))):
         raise NotFound("breaker", name, "only circuits that had a failure are stored; `holdfast breakers list`")
     before, _ = yield from _read(name)
@@ -75,7 +75,7 @@ def _read(name: str) -> Steps[tuple[Circuit, datetime]]:
 def _changed(name: str, change: Change[T]) -> Steps[tuple[Circuit, T, datetime]]:
     yield Query("make_breaker", {"name": name})
     yield Query("lock_breaker", {"name": name})
-    # Read again only now: the clock and the row are those of one who holds the lock.
+    # Read after the lock, so that row and clock are current.
     before, now = yield from _read(name)
     after, outcome = change(before, now)
     if after is not before:

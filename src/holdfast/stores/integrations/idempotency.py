@@ -1,7 +1,7 @@
-"""Idempotency records: which request holds a key, and what was answered.
+"""Idempotency records: the request that reserved a key, and its response.
 
-A reservation is fenced by its owner, a token that is new with every reservation. Whoever lost it can neither store an
-answer nor release the key.
+A reservation is fenced by its owner, a token that is new for each reservation. A request that lost its reservation can
+neither store a response nor release the key.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class KeyStatus(StrEnum):
 
     STARTED = "started"
     COMPLETED = "completed"
-    FAILED = "failed"  # an error answer that was stored on purpose
+    FAILED = "failed"  # an error response that was stored on purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """An answer as it is kept. Without a body it was too large or endless: that it was given is all that is known."""
+    """A stored response. Without a body it was too large or a stream: only the status and headers are known."""
 
     status: int
     headers: Headers = ()
@@ -58,7 +58,7 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """What a key's record says. `lapsed` is a started one whose lease ran out."""
+    """The record of a key. `lapsed`: the request has started and its lease has expired."""
 
     owner: str
     request_hash: str
@@ -69,7 +69,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRecord:
-    """A key's record as operators see it; without the answer's headers and body."""
+    """The record of a key for operators; without the headers and body of the response."""
 
     scope: str
     key: str
@@ -88,7 +88,7 @@ class KeyRecord:
 
 
 class RecordCursor(NamedTuple):
-    """Where a page of records ended."""
+    """The end of a page of records."""
 
     expires_at: datetime
     scope: str
@@ -99,10 +99,10 @@ class RecordCursor(NamedTuple):
 def reserve(
     held: Reservation, lease: timedelta, keep: timedelta, *, any_request: bool = False
 ) -> Steps[StoredRecord | None]:
-    """Reserves a key that is new or expired, or whose owner failed or let its lease run out; the record as it is now.
+    """Reserves a key that is new, expired or failed, or whose lease has expired; returns the current record.
 
-    After a failure the key stays with its request: another one gets it only with `any_request`.
-    It is the caller's if it bears the caller's owner. None says that it changed this very moment: ask again.
+    After a failure only the same request gets the key, any other request only with `any_request`. The reservation
+    succeeded if the record has the caller's owner. None means a concurrent change: try again.
     """
     rows = yield Query("reserve_request", {**_values(held), "lease": lease, "keep": keep, "any_request": any_request})
     return _found(rows[0]) if rows else None
@@ -110,39 +110,39 @@ def reserve(
 
 @operation(reads=True)
 def read_record(scope: str, key: str) -> Steps[StoredRecord | None]:
-    """The record of a key."""
+    """The record of a key, if any."""
     rows = yield Query("read_request", {"scope": scope, "key": key})
     return _found(rows[0]) if rows else None
 
 
 @operation(single=True)
 def store_response(held: Reservation, response: StoredResponse) -> Steps[bool]:
-    """Stores the answer; false when the reservation is lost, and nothing changed."""
-    return bool((yield Query("finish_request", {**_fence(held), **_answer(response)})))
+    """Stores the response; False if the reservation is lost, and nothing changed."""
+    return bool((yield Query("finish_request", {**_fence(held), **_response_values(response)})))
 
 
 @operation
 def complete(held: Reservation, response: StoredResponse, idle_timeout: timedelta) -> Steps[None]:
-    """Stores the answer in the caller's transaction.
+    """Stores the response in the caller's transaction.
 
-    When the reservation is lost the database raises and undoes the whole transaction.
+    If the reservation is lost, the database raises and rolls back the whole transaction.
     """
     idle = {"idle_timeout_ms": round(idle_timeout.total_seconds() * 1000)}
-    yield Query("complete_request", {**_fence(held), **_answer(response), **idle})
+    yield Query("complete_request", {**_fence(held), **_response_values(response), **idle})
 
 
 @operation(single=True)
 def release(held: Reservation, *, any_request: bool = False) -> Steps[bool]:
-    """Lets the same request try again under a key that was not completed, or with `any_request` any other one too.
+    """Releases a key that was not completed, for a retry of the same request, or with `any_request` for any request.
 
-    False when there is nothing left to let go of.
+    False if the caller no longer has the reservation.
     """
     return bool((yield Query("forget_request" if any_request else "release_request", _fence(held))))
 
 
 @operation
 def renew(held: Sequence[Reservation], lease: timedelta) -> Steps[frozenset[str]]:
-    """Prolongs the leases of requests under way; returns the owners that still hold theirs."""
+    """Renews the leases of running requests; returns the owners that still have their reservation."""
     batch = {"held": columns(("scope", "key", "owner"), [(one.scope, one.key, one.owner) for one in held])}
     return frozenset(str(row[0]) for row in (yield Query("renew_requests", {"lease": lease}, batch)))
 
@@ -168,10 +168,10 @@ def records(
 
 @operation
 def release_record(scope: str, key: str, actor: str, reason: str | None, *, force: bool = False) -> Steps[KeyStatus]:
-    """Lets a key be used anew, audited; returns the state it was in.
+    """Removes the record of a key, so that it can be used again, audited; returns its former state.
 
-    A request that holds it can no longer complete. A completed key is `Refused` unless `force`: its effect is done,
-    and the next request would apply it again.
+    A request that holds the key can no longer complete. A completed key is `Refused` unless `force`: its effect was
+    applied, and the next request would apply it again.
     """
     rows = yield Query("read_request", {"scope": scope, "key": key})
     if not rows:
@@ -183,14 +183,14 @@ def release_record(scope: str, key: str, actor: str, reason: str | None, *, forc
         )
     fence = {"scope": scope, "key": key, "owner": found.owner, "status": found.progress.value}
     if not (yield Query("remove_request", fence)):
-        raise Refused("release", f"idempotency key {key!r}", "changing this very moment", "look again")
+        raise Refused("release", f"idempotency key {key!r}", "being changed by a request", "try again")
     yield audited(actor, "release", "idempotency key", f"{scope} {key}", reason, {"status": found.progress.value})
     return found.progress
 
 
 @operation
 def forget_requests() -> Steps[tuple[int, bool]]:
-    """Removes a batch of expired records; how many, and whether there may be more."""
+    """Removes a batch of expired records; returns their number and whether there may be more."""
     yield Query("forget_leases")
     removed = len((yield Query("forget_requests", limit=_BATCH)))
     return removed, removed == _BATCH
@@ -198,7 +198,7 @@ def forget_requests() -> Steps[tuple[int, bool]]:
 
 @operation(reads=True)
 def expired_requests() -> Steps[int]:
-    """How many records `forget_requests` would remove in all."""
+    """The total number of records that `forget_requests` would remove."""
     rows = yield Query("expired_requests")
     return int(rows[0][0])
 
@@ -211,7 +211,7 @@ def _values(held: Reservation) -> dict[str, object]:
     return {**_fence(held), "request_hash": held.request_hash, "method": held.method, "path": held.path}
 
 
-def _answer(response: StoredResponse) -> dict[str, object]:
+def _response_values(response: StoredResponse) -> dict[str, object]:
     return {
         "status": response.progress.value,
         "response_status": response.status,

@@ -1,4 +1,4 @@
-"""Webhook endpoints as the store knows them. Each is a consumer of its own, with subscriptions like any other's."""
+"""Webhook endpoints in the store. Each endpoint is a separate consumer with ordinary subscriptions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ _REASON = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a tenant's events are posted to. Secrets and the values of headers are kept out of its repr.
+    """The destination of a tenant's events. Its repr contains no secrets and no header values.
 
-    `secrets` are those valid now, the newest first. `rate` is requests per second by all workers together,
-    `concurrency` how many of them one worker makes at once.
+    `secrets` are the valid ones, newest first. `rate` is the number of requests per second of all workers together,
+    `concurrency` the number of concurrent requests of one worker.
     """
 
     id: str
@@ -49,12 +49,12 @@ class Endpoint:
 
     @property
     def consumer(self) -> str:
-        """The name of its consumer, and of its circuit."""
+        """The name of its consumer and of its circuit."""
         return consumer_of(self.id)
 
 
 def consumer_of(id: str) -> str:
-    """The consumer that stands for an endpoint."""
+    """The consumer of an endpoint."""
     return f"webhook:{id}"
 
 
@@ -62,14 +62,14 @@ def consumer_of(id: str) -> str:
 def add_endpoint(endpoint: Endpoint, actor: str) -> Steps[None]:
     """Stores an endpoint and subscribes its consumer from now on, in one transaction.
 
-    A transaction that looks at an old snapshot could take the epoch of another registration, and publishers would
-    never learn of this one: it is refused.
+    A transaction with an old snapshot is refused: it could use the epoch of another registration, and publishers would
+    not see this one.
     """
     ((isolation,),) = yield Query("isolation")
     if isolation != "read committed":
         raise ConfigurationError(
             f"a webhook cannot be added in a transaction with isolation {isolation}; use READ COMMITTED, or conn=None "
-            "to commit it on its own"
+            "to commit it separately"
         )
     declaration = Declaration(endpoint.consumer, endpoint.queue, endpoint.priority, endpoint.retry)
     subscriptions = [EventSubscription(pattern, endpoint.consumer, from_start=False) for pattern in endpoint.events]
@@ -95,19 +95,19 @@ def add_endpoint(endpoint: Endpoint, actor: str) -> Steps[None]:
 
 @operation(reads=True)
 def endpoints() -> Steps[list[Endpoint]]:
-    """Every endpoint, oldest first."""
+    """All endpoints, oldest first."""
     return [_endpoint(row) for row in (yield Query("endpoints"))]
 
 
 @operation(reads=True)
 def listed_endpoints() -> Steps[list[Endpoint]]:
-    """Every endpoint, oldest first, without its secrets."""
+    """All endpoints, oldest first, without secrets."""
     return [_endpoint(row) for row in (yield Query("listed_endpoints"))]
 
 
 @operation
 def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
-    """Makes no more deliveries for an endpoint and holds those there are; false when it was disabled before."""
+    """Stops new deliveries to an endpoint and holds existing ones; False if it was already disabled."""
     yield Query("lock_registry")
     if not (rows := (yield Query("disable_endpoint", {"id": id, "reason": sanitise(reason, _REASON)}))):
         yield from _known(id)
@@ -123,14 +123,14 @@ def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
 
 @operation
 def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
-    """Goes on with what was held, and with events from now on; false when it was not disabled."""
+    """Resumes held deliveries and subscribes to events from now on; False if it was not disabled."""
     yield Query("lock_registry")
     if not (rows := (yield Query("enable_endpoint", {"id": id}))):
         yield from _known(id)
         return False
     ((consumer, events),) = rows
     epoch = yield from registry_epoch()
-    # Made anew: one that only came back would catch up on everything that was published while it was disabled.
+    # New subscriptions: reactivated ones would catch up on all events published while the endpoint was disabled.
     yield Query("forget_subscriptions", {"consumer": consumer})
     again = [EventSubscription(pattern, consumer, from_start=False) for pattern in _texts(events)]
     yield save_subscriptions(again, epoch + 1)
@@ -141,7 +141,7 @@ def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
 
 @operation
 def rotate_secret(id: str, secret: str, overlap: timedelta, actor: str, reason: str | None) -> Steps[None]:
-    """Signs with a new secret from now on, and for `overlap` with the one before as well."""
+    """Signs with a new secret from now on, and during `overlap` also with the previous one."""
     if not (yield Query("rotate_secret", {"id": id, "secret": secret, "overlap": overlap})):
         raise _absent(id)
     yield audited(actor, "rotate-secret", "webhook", id, reason, {"overlap_seconds": overlap.total_seconds()})
@@ -149,14 +149,14 @@ def rotate_secret(id: str, secret: str, overlap: timedelta, actor: str, reason: 
 
 @operation(reads=True)
 def living_workers() -> Steps[int]:
-    """How many workers share the endpoints' rate limits."""
+    """The number of live workers, which share the rate limits."""
     ((count,),) = yield Query("living_workers")
     return int(count)
 
 
 @operation(single=True)
 def serve_consumers(worker: str, consumers: Sequence[str]) -> Steps[None]:
-    """Says anew which consumers a worker serves."""
+    """Updates the consumers that a worker serves."""
     yield Query("serve_consumers", {"worker": worker, "consumers": list(consumers)})
 
 
@@ -166,7 +166,7 @@ def _known(id: str) -> Steps[None]:
 
 
 def _absent(id: str) -> NotFound:
-    return NotFound("webhook endpoint", id, "`holdfast webhooks list` shows those there are")
+    return NotFound("webhook endpoint", id, "`holdfast webhooks list` shows the existing endpoints")
 
 
 def _endpoint(row: Row) -> Endpoint:

@@ -1,4 +1,4 @@
-"""Giving a consumer events from before its time: those that it has no delivery of, batch by batch along their ids."""
+"""Backfill: creates a consumer's missing deliveries of earlier events, in batches by message id."""
 
 from datetime import datetime
 from uuid import UUID
@@ -13,13 +13,13 @@ FIRST = UUID(int=0)
 
 
 def first_id(at: datetime) -> UUID:
-    """The lowest id that a message made at this time can have: ids begin with their time."""
+    """The lowest id of a message created at this time: ids begin with their time."""
     return uuid7(max(0, int(at.timestamp() * 1000)), 0)
 
 
 @operation(reads=True)
 def pruned_to(consumer: str) -> Steps[UUID | None]:
-    """The newest message that a consumer does not get again, because its delivery was done and pruned."""
+    """The newest message whose delivery to this consumer was done and pruned; the consumer does not get it again."""
     found: UUID | None = None
     for row in (yield Query("pruned_to", {"name": consumer})):
         found = None if row[0] is None else as_uuid(row[0])
@@ -28,20 +28,20 @@ def pruned_to(consumer: str) -> Steps[UUID | None]:
 
 @operation
 def backfill(consumer: str, cursor: UUID, ceiling: UUID) -> Steps[tuple[int, UUID | None]]:
-    """Makes the missing deliveries of the next batch of messages; how many, and the cursor to go on from, if any."""
+    """Creates the missing deliveries of the next batch; returns their number and the next cursor, None at the end."""
     rows = yield Query("message_window", {"cursor": cursor}, limit=_BATCH)
     end = min(ceiling, as_uuid(rows[0][0])) if rows else ceiling
     found = yield Query("unserved", {"name": consumer, "cursor": cursor, "ceiling": end})
     added = 0
     if found:
-        # Sorted, so that two who do this at once wait for each other and do not deadlock.
+        # Sorted, so that two concurrent backfills do not deadlock.
         deliveries = sorted((absent(consumer, row) for row in found), key=lambda row: str(row[0]))
         added = len((yield insert_absent(deliveries)))
     return added, end if end < ceiling else None
 
 
 def absent(consumer: str, row: Row) -> tuple[object, ...]:
-    """The delivery of a message to a consumer who did not get one."""
+    """The missing delivery of a message to a consumer."""
     id, generation, queue, priority, since = row
     message = as_uuid(id)
     return delivery_id(message, consumer), message, consumer, queue, priority, max(generation, since)

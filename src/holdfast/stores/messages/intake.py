@@ -1,4 +1,4 @@
-"""Taking in what came from a broker: each record is stored once, whoever hands it over and however often."""
+"""Broker intake: each record is stored once, even if several consumers read it or the broker redelivers it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ _BATCH = 1000
 
 
 class KnownRecord(NamedTuple):
-    """What the store knows of a record: whether its consumer has had it, and the message it is, if it is stored."""
+    """Whether the consumer already has this record, and the id of its message, if it is stored."""
 
     taken: bool
     message_id: UUID | None
 
 
 class IntakeReadiness(NamedTuple):
-    """Whether a consumer is to be left alone just now, and how much of its work waits, counted up to a limit."""
+    """Whether a consumer is paused or blocked, and the number of its waiting deliveries, counted up to a limit."""
 
     held: bool
     backlog: int
@@ -33,7 +33,7 @@ class IntakeReadiness(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeReport:
-    """How the intake of a consumer's source stands: how far it is behind, and what is in its way."""
+    """The state of the intake from a consumer's source: its backlog and its current problem."""
 
     consumer: str
     source: str
@@ -46,9 +46,9 @@ class IntakeReport:
 
 @operation
 def take_in(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Published]]:
-    """Every addressed message is stored, or was there under its key, and its consumers have a delivery of it.
+    """Stores each addressed message unless its key exists, and creates the deliveries of its consumers.
 
-    What another consumer of the same stream took in before is not stored again. `KeyConflict` as when publishing.
+    A record that another consumer of the same stream has stored is not stored again. `KeyConflict` as in `publish`.
     """
     stored = yield from publish(messages, fanout).start()
     yield from _add_deliveries(messages, stored)
@@ -57,9 +57,10 @@ def take_in(messages: Sequence[NewMessage], fanout: Fanout) -> Steps[list[Publis
 
 @operation
 def take_in_settled(message: NewMessage, settlement: Settlement, worker: str, fanout: Fanout) -> Steps[UUID | None]:
-    """Stores a message with a delivery that ran before it was stored, its outcome and its run record.
+    """Stores a message with a delivery that has already run, its outcome and its run record.
 
-    Returns the id of the message, which may have been there; none when its consumer had it already, and nothing changes.
+    Returns the id of the message, which may be an existing one; None if the consumer already has it, and then nothing
+    changes.
     """
     (stored,) = yield from publish([message], fanout).start()
     if not stored.created and not (yield from _add_deliveries([message], [stored])):
@@ -73,7 +74,7 @@ def take_in_settled(message: NewMessage, settlement: Settlement, worker: str, fa
 
 @operation
 def take_in_completing(claim: Claim, idle_timeout: timedelta, message: NewMessage, fanout: Fanout) -> Steps[Published]:
-    """Stores what a raw record turned out to be, in the transaction that marks the raw one delivered."""
+    """Stores the decoded message of a raw record in the transaction that marks the raw record delivered."""
     yield from complete(claim, idle_timeout).start()
     stored = yield from publish([message], fanout).start()
     yield from _add_deliveries([message], stored)
@@ -82,7 +83,8 @@ def take_in_completing(claim: Claim, idle_timeout: timedelta, message: NewMessag
 
 @operation
 def record_handled(consumer: str, source: str, keys: Sequence[str], by_delivery: UUID) -> Steps[None]:
-    """Records keys as handled in the caller's transaction. The database raises and undoes that when one was before."""
+    """Records keys as handled in the caller's transaction. For a key that was handled before, the database raises and
+    rolls back that transaction."""
     for key in sorted(set(keys)):
         values = {"consumer": consumer, "source": source, "key": key, "delivery_id": by_delivery}
         yield Query("record_handled", values)
@@ -90,19 +92,18 @@ def record_handled(consumer: str, source: str, keys: Sequence[str], by_delivery:
 
 @operation
 def forget_handled(consumers: Sequence[str], older_than: timedelta) -> Steps[bool]:
-    """Removes a batch of what these consumers handled so long ago; says whether there may be more."""
+    """Removes a batch of keys that these consumers handled before `older_than`; True if there may be more."""
     values = {"consumers": list(consumers), "older_than": older_than}
     return len((yield Query("forget_handled", values, limit=_BATCH))) == _BATCH
 
 
 @operation(reads=True)
 def look_up(consumer: str, message: NewMessage) -> Steps[KnownRecord]:
-    """Whether the consumer has handled this key in a transaction of its own, or has a delivery of it.
+    """Whether the consumer has handled this key directly or has a delivery of it.
 
-    `KeyConflict` when a message of other content is stored under the key.
+    `KeyConflict` when a message with different content is stored under the key.
     """
-    asked = {"source": message.source, "key": message.key}
-    handled = yield Query("was_handled", {"consumer": consumer, **asked})
+    handled = yield Query("was_handled", {"consumer": consumer, "source": message.source, "key": message.key})
     stored = yield from find_first([message])
     if not stored:
         return KnownRecord(bool(handled), None)
@@ -113,7 +114,7 @@ def look_up(consumer: str, message: NewMessage) -> Steps[KnownRecord]:
 
 @operation(reads=True)
 def readiness(consumer: str, queue: str, limit: int) -> Steps[IntakeReadiness]:
-    """Whether the consumer or its queue is paused or blocked, and how many of its deliveries wait, up to `limit`."""
+    """Whether the consumer or its queue is paused or blocked, and its waiting deliveries, counted up to `limit`."""
     ((held, backlog),) = yield Query("readiness", {"consumer": consumer, "queue": queue}, limit=limit)
     return IntakeReadiness(bool(held), int(backlog))
 
@@ -122,7 +123,7 @@ def readiness(consumer: str, queue: str, limit: int) -> Steps[IntakeReadiness]:
 def report_intake(
     consumer: str, source: str, *, direct: bool, waiting: int | None, unacknowledged: int | None, problem: str | None
 ) -> Steps[None]:
-    """Records how an intake stands now, for people."""
+    """Records the state of an intake, for operators."""
     yield Query(
         "report_intake",
         {
@@ -138,7 +139,7 @@ def report_intake(
 
 @operation(reads=True)
 def intakes() -> Steps[list[IntakeReport]]:
-    """How every intake stood when it was last reported, by consumer."""
+    """The last reported state of each intake, by consumer."""
     return [
         IntakeReport(
             consumer=str(consumer),
@@ -155,12 +156,12 @@ def intakes() -> Steps[list[IntakeReport]]:
 
 @operation
 def forget_intake(consumer: str) -> Steps[tuple[str, ...]]:
-    """Forgets how the intakes of a consumer stood; returns their sources. A worker that still reads reports it anew."""
+    """Removes the reports of a consumer's intakes; returns their sources. A worker that still reads reports again."""
     return tuple(str(source) for (source,) in (yield Query("forget_intake", {"consumer": consumer})))
 
 
 def _add_deliveries(messages: Sequence[NewMessage], stored: Sequence[Published]) -> Steps[list[UUID]]:
-    """Gives those that were there before a delivery for their address, where it is absent; returns the added ones."""
+    """Adds the missing deliveries of messages that were stored before; returns the added deliveries."""
     absent = [
         (delivery_id(known.id, to.consumer), known.id, to.consumer, to.queue, to.priority, message.generation)
         for message, known in zip(messages, stored, strict=True)

@@ -1,7 +1,7 @@
-"""Pruning: removing what is done and old, in small transactions, by a cursor over the key.
+"""Pruning: removes old rows that are done, in small transactions, with a cursor over the ids.
 
-A batch is bounded by the rows it looks at, not by those it removes: a million old rows that must stay cost many
-small transactions and never a long one.
+A batch is bounded by the rows that it reads, not by the rows that it removes: a million old rows that must stay cost
+many small transactions, never a long one.
 """
 
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ _BATCH = 1000
 
 
 def ceiling(now: datetime, older_than: timedelta) -> UUID:
-    """The lowest id that anything made after `now - older_than` can have: ids begin with their time."""
+    """The lowest id of a row created after `now - older_than`: ids begin with their time."""
     return uuid7(max(0, int((now - older_than).timestamp() * 1000)), 0)
 
 
@@ -24,10 +24,10 @@ def ceiling(now: datetime, older_than: timedelta) -> UUID:
 def prune_deliveries(
     cursor: UUID, ceiling: UUID, older_than: timedelta, *, discarded: bool = False
 ) -> Steps[tuple[int, UUID | None]]:
-    """Removes delivered rows with their runs from the next batch; how many, and the cursor to go on from, if any.
+    """Removes the delivered rows of the next batch with their runs; returns their number and the next cursor, if any.
 
-    Failed rows are never touched; with `discarded`, the discarded ones are what is removed. A consumer does not get
-    again what was pruned: its catch-up starts above it.
+    Failed rows stay; with `discarded` it removes the discarded ones instead. A consumer does not get pruned messages
+    again: its catch-up starts above them.
     """
     end = yield from _end("delivery_window", cursor, ceiling)
     slots = (("which", ("set_aside" if discarded else "done",)),)
@@ -38,7 +38,7 @@ def prune_deliveries(
 
 @operation
 def prune_messages(cursor: UUID, ceiling: UUID, older_than: timedelta) -> Steps[tuple[int, UUID | None]]:
-    """Removes messages that no delivery and no subscription needs any more from the next batch, likewise."""
+    """Removes the messages of the next batch that no delivery and no subscription needs; returns the same values."""
     end = yield from _end("message_window", cursor, ceiling)
     removed = yield Query("prune_messages", {"cursor": cursor, "ceiling": end, "older_than": older_than})
     return len(removed), end if end < ceiling else None
@@ -46,13 +46,13 @@ def prune_messages(cursor: UUID, ceiling: UUID, older_than: timedelta) -> Steps[
 
 @operation(reads=True)
 def prunable(ceiling: UUID, older_than: timedelta, *, discarded: bool = False) -> Steps[int]:
-    """How many rows `prune_deliveries` would remove in all."""
+    """The total number of rows that `prune_deliveries` would remove."""
     slots = (("which", ("set_aside" if discarded else "done",)),)
     rows = yield Query("prunable", {"ceiling": ceiling, "older_than": older_than}, slots=slots)
     return int(rows[0][0])
 
 
 def _end(window: str, cursor: UUID, ceiling: UUID) -> Steps[UUID]:
-    """Where the batch that begins at the cursor ends; that key belongs to the next one."""
+    """The end of the batch that begins at the cursor; the end belongs to the next batch."""
     rows = yield Query(window, {"cursor": cursor}, limit=_BATCH)
     return min(ceiling, as_uuid(rows[0][0])) if rows else ceiling

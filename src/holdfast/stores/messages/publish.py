@@ -1,4 +1,4 @@
-"""Publishing: a message and its deliveries, written together, in whoever's transaction it is."""
+"""Publishing: a message and its deliveries, written in one transaction."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 
-# Large batches with conflict handling plan badly; plain ones do not.
+# PostgreSQL plans large batches with conflict handling badly.
 _CHUNK = 1000
 _KEYED_CHUNK = 100
 STREAMED = 100
 _TYPES = 10_000
 
-# An addressed message knows every subscription there will ever be: none of them is to catch up on it.
+# An addressed message gets the highest epoch, so that no subscription catches up on it.
 _EVERY_EPOCH = 2**63 - 1
 
 _MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
@@ -44,11 +44,11 @@ _FANNED_OUT = _DELIVERY[:6]
 _ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
 
 LOCK_REGISTRY = Query("lock_registry")
-"""On SQLite the first write of a transaction, or what stands for it: where it learns that it may not write."""
+"""On SQLite the first write of a transaction, which fails if the transaction cannot write."""
 
 
 class Subscriber(NamedTuple):
-    """Where a subscription sends an event."""
+    """A consumer that gets events of a subscription."""
 
     consumer: str
     queue: str
@@ -59,14 +59,14 @@ class Subscriber(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subscriptions:
-    """Who gets which events, as of one epoch. A list with an epoch holds every subscription up to it."""
+    """The subscribers by pattern, complete up to one epoch."""
 
     epoch: int
     targets: Mapping[str, tuple[Subscriber, ...]]
     _known: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def targets_of(self, type: str) -> tuple[Subscriber, ...]:
-        """Everyone who gets events of this type, once each however many patterns match."""
+        """The subscribers of this type, each once even if several patterns match."""
         known = self._known.get(type)
         if known is None:
             found: dict[str, Subscriber] = {}
@@ -79,37 +79,37 @@ class Subscriptions:
         return known
 
     def names(self, consumers: Set[str]) -> bool:
-        """Whether one of these consumers gets anything."""
+        """Whether one of these consumers has a subscription."""
         return any(target.consumer in consumers for found in self.targets.values() for target in found)
 
 
 @dataclass(slots=True)
 class Fanout:
-    """A producer's copy of the subscriptions; replaced whole when a publish finds that it is old.
+    """A producer's copy of the subscriptions; replaced when a publish finds that it is outdated.
 
-    `uncommitted` are consumers that this process subscribed in a caller's transaction, which may still roll back: a list
-    that names one of them is used where it was read, and is not remembered.
+    `uncommitted` are consumers that this process subscribed in a caller's transaction, which may still roll back.
+    Subscriptions that include one of them are used once and not cached.
     """
 
     current: Subscriptions | None = field(default=None)
     uncommitted: set[str] = field(default_factory=set)
 
     def remember(self, found: Subscriptions) -> Subscriptions:
-        """Keeps a list for the publishes that follow, if it is sure to last."""
+        """Caches subscriptions for later publishes, unless they may still roll back."""
         if not self.uncommitted or not found.names(self.uncommitted):
             self.current = found
         return found
 
 
 class Published(NamedTuple):
-    """A message that is in the store, and whether this call put it there."""
+    """A stored message, and whether this call created it."""
 
     id: UUID
     created: bool
 
 
 class LazyMessages(NamedTuple):
-    """Events without a key, that happen now, which are made while they are streamed in: the server need not wait."""
+    """Events without a key that are due now. They are created while they are streamed, so the server does not wait."""
 
     make: Callable[[], Iterator[NewMessage]]
 
@@ -120,11 +120,10 @@ _Override = tuple[int | None, str | None]
 
 @operation
 def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[list[Published]]:
-    """Every message is stored with its deliveries, or was already there under its key; in the order given.
+    """Stores each message with its deliveries unless its key exists; returns the results in the given order.
 
-    One key with other content raises `KeyConflict`. Keys are taken in sorted order, so that two publishers of the
-    same keys wait for each other and do not deadlock. `own` says that the connection is the store's: only there many
-    messages can be streamed in.
+    A key with different content raises `KeyConflict`. Keys are inserted in sorted order, so that two publishers of the
+    same keys do not deadlock. `own` means the store's connection: only there many messages can be streamed.
     """
     stored: dict[UUID, Published] = {}
     subscriptions = fanout.current
@@ -150,7 +149,7 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
         newest = max(newest, rows[0][0])
         stored.update((m.id, Published(m.id, True)) for m in chunk)
     for chunk in _chunks(keyed, _KEYED_CHUNK):
-        # Again for those whose first one was pruned between the two looks.
+        # Repeat for keys whose first message was pruned between the two queries.
         while missing := [m for m in chunk if m.id not in stored]:
             rows = yield _insert("publish_keyed", _KEYED, missing, subscriptions)
             created = {as_uuid(row[0]) for row in rows}
@@ -165,9 +164,10 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
 
 
 def publish_single(messages: Messages, fanout: Fanout) -> Operation[list[Published] | None] | None:
-    """`publish` for one message that goes to one consumer, as one statement, which needs no transaction around it.
+    """`publish` for one message to one consumer: a single statement, which needs no explicit transaction.
 
-    None when these are not that. Its answer is none when the list of subscriptions was old; then nothing was stored.
+    None if the messages do not qualify. The operation returns None if the subscriptions were outdated; then nothing
+    was stored.
     """
     if isinstance(messages, LazyMessages) or fanout.current is None:
         return None
@@ -177,15 +177,15 @@ def publish_single(messages: Messages, fanout: Fanout) -> Operation[list[Publish
 
 @operation
 def take_write_lock() -> Steps[None]:
-    """SQLite: takes the write lock in the caller's transaction before anything is read there.
+    """SQLite: takes the write lock in the caller's transaction before its first read.
 
-    A transaction that reads first is refused at its first write if another connection wrote meanwhile or is writing.
+    A transaction that reads first fails at its first write if another connection has written since or is writing.
     """
     yield LOCK_REGISTRY
 
 
 def read_subscriptions(rows: Rows) -> Subscriptions:
-    """The rows of `subscriptions` as a list to fan out from."""
+    """Converts the rows of `subscriptions`."""
     targets: dict[str, list[Subscriber]] = {}
     epoch = 0
     for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
@@ -199,10 +199,10 @@ def read_subscriptions(rows: Rows) -> Subscriptions:
 def _reconcile_fanout(
     created: Sequence[NewMessage], subscriptions: Subscriptions, newest: int, fanout: Fanout
 ) -> Steps[None]:
-    """Mends what was written from a list that had become old.
+    """Corrects deliveries that were written from outdated subscriptions.
 
-    Nobody has seen it yet: it is mended in the same transaction, or else work for a queue that is served no more, or a
-    consumer that has retired, would wait for ever.
+    It runs in the same transaction, before another transaction can see them. Otherwise deliveries for a retired
+    consumer or a queue without workers would wait forever.
     """
     if newest == subscriptions.epoch:
         return
@@ -215,13 +215,13 @@ def _reconcile_fanout(
 
 
 def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object, _Override] | None = None) -> Query:
-    """Adds deliveries where they are absent: rows of `_FANNED_OUT`, and what messages override of their consumers'."""
+    """Adds missing deliveries: rows of `_FANNED_OUT`, and the retry settings that messages override."""
     batch = [(*row, *(overrides or {}).get(row[1], (None, None))) for row in rows]
     return Query("insert_deliveries", batches={"deliveries": columns(_ABSENT, batch)})
 
 
 def _single(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
-    """What stores one message without a key and its only delivery; none when there is more, or less, to store."""
+    """The query that stores one message without a key and its only delivery; None for any other case."""
     if len(messages) != 1 or messages[0].key is not None or _unique(messages[0]):
         return None
     deliveries = _delivery_rows(messages, subscriptions)
@@ -245,7 +245,7 @@ def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], sub
 
 
 def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:
-    """Stores messages and their deliveries as streams; returns the newest epoch. `made` are the messages, once read."""
+    """Streams messages and their deliveries; returns the newest epoch. `made` are the messages after the first stream."""
     epoch = subscriptions.epoch
     rows = (
         (m.id, m.type, m.source, m.payload, _headers(m), m.generation, _EVERY_EPOCH if m.addressed else epoch)
@@ -265,7 +265,7 @@ def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[N
 
 
 def _row(m: NewMessage, epoch: int) -> tuple[object, ...]:
-    """A message as the columns of `_KEYED`."""
+    """The values of a message for the columns `_KEYED`."""
     known = _EVERY_EPOCH if m.addressed else epoch
     return m.id, m.type, m.source, m.payload, _headers(m), m.generation, m.occurred_at, known, m.key, m.key_scope
 
@@ -275,7 +275,7 @@ def _headers(message: NewMessage) -> str:
 
 
 def _now(message: NewMessage) -> bool:
-    """Whether it happens now and is due now, with its consumer's own retry policy."""
+    """Whether it occurs now, is due now and uses the retry policy of its consumer."""
     return (message.occurred_at, message.retry) == (None, None) and all(
         (a.max_attempts, a.delay, a.run_at, a.retry) == (None, None, None, None) for a in message.addressed
     )
@@ -299,14 +299,14 @@ def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
 
 
 def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) -> Iterator[tuple[object, ...]]:
-    """Addressed messages go to their address alone; events go to whoever subscribed, and is their tenant's."""
+    """The deliveries of events: each subscriber without a tenant or with the tenant of the event gets one."""
     for m in messages:
         if m.addressed:
             continue
         for to in subscriptions.targets_of(m.type):
             if to.tenant is not None and to.tenant != m.headers.get(TENANT_HEADER):
                 continue
-            # A consumer that came with a later deploy must not get work that only earlier workers would run.
+            # Only workers from the consumer's first deploy on can run its deliveries.
             generation = max(m.generation, to.generation)
             yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
 
@@ -320,19 +320,19 @@ def _delivery_rows(messages: Sequence[NewMessage], subscriptions: Subscriptions)
 
 
 def _override(message: NewMessage) -> _Override:
-    """How many runs and which retry policy the deliveries of an event have; none where the consumer's own apply."""
+    """The attempts and the retry policy that an event overrides; None where those of the consumer apply."""
     return (None, None) if message.retry is None else (message.retry.attempts, _policy(message.retry))
 
 
 def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
-    """Which messages hold the keys of these already, by the id of each; `KeyConflict` for one of other content."""
+    """The stored messages with the same keys, by the id of the new message; `KeyConflict` for different content."""
     keys = [(m.source, m.key, m.key_scope) for m in messages]
     rows = yield Query("find_keyed", batches={"keys": columns(("source", "key", "key_scope"), keys)})
     return dict(_first_ones(messages, rows))
 
 
 def _first_ones(messages: Sequence[NewMessage], rows: Rows) -> Iterator[tuple[UUID, Published]]:
-    # The same job's key from any source, before one that only shares the source.
+    # A key of the same job from any source wins over a key that only has the same source.
     first = {
         (source, key, scope): (as_uuid(id), type, text)
         for source, key, scope, _, id, type, text in sorted(rows, key=lambda row: bool(row[3]))
@@ -350,8 +350,8 @@ def _publish_unique(message: NewMessage) -> Steps[Published]:
     (address,) = message.addressed
     if message.key is not None:
         raise ConfigurationError(
-            f"message {message.id} for {address.consumer} has both key= and unique=; a key dedupes for ever, unique "
-            "while it is unfinished: give one of them"
+            f"message {message.id} for {address.consumer} has both key= and unique=; a key deduplicates permanently, "
+            "unique only while the job is unfinished: pass one of them"
         )
     while True:
         rows = yield Query(
@@ -381,7 +381,7 @@ def _publish_unique(message: NewMessage) -> Steps[Published]:
         held = yield Query("find_unique", {"consumer": address.consumer, "unique_key": address.unique})
         if held:
             return Published(as_uuid(held[0][0]), False)
-        # The one that held it finished in between: try again.
+        # The job with this unique key finished between the two queries: try again.
 
 
 def _unique(message: NewMessage) -> bool:

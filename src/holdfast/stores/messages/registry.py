@@ -1,4 +1,4 @@
-"""The registry: which consumers there are, what they subscribe to, and catching up so that they miss nothing."""
+"""The registry of consumers and subscriptions, and the catch-up that gives new subscriptions missed messages."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _DEFAULT = RetryPolicy.exponential()
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What a consumer says of itself. Its policy is stored, so that any worker can decide for it."""
+    """The settings of a consumer. Its policy is stored, so that any worker can decide for it."""
 
     name: str
     queue: str = DEFAULT_QUEUE
@@ -41,7 +41,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class EventSubscription:
-    """A consumer's wish for all events that match a pattern, from the first one stored or from now on."""
+    """A consumer gets all events that match a pattern, from the first stored event or from now on."""
 
     pattern: str
     consumer: str
@@ -53,7 +53,7 @@ class EventSubscription:
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """A consumer as the store knows it."""
+    """A consumer in the store."""
 
     name: str
     queue: str
@@ -77,10 +77,10 @@ def register(
     generation: int,
     secret: Collection[Redaction] = (),
 ) -> Steps[bool]:
-    """Declares consumers, their subscriptions and what is secret; true when a consumer or subscription changed.
+    """Declares consumers, their subscriptions and secret fields; True if a consumer or subscription changed.
 
-    Running it again changes nothing. Publishers that are in flight do not know a new subscription; `catch_up` gives it
-    what they wrote.
+    Idempotent. Publishers with an open transaction do not know a new subscription; `catch_up` adds deliveries of the
+    messages that they wrote.
     """
     if secret:
         yield from declare(secret).start()
@@ -92,7 +92,7 @@ def register(
     changed, added = _differences(declarations, subscriptions, known, active) or ([], [])
     epoch = yield from registry_epoch()
     if changed:
-        # In one statement, however many there are: thousands of round trips made the start of a worker slow.
+        # In one statement: thousands of round trips made the start of a worker slow.
         yield Query("save_consumers", {"generation": generation}, {"consumers": columns(_DECLARED, map(_row, changed))})
     if renewed := [declaration.name for declaration in changed if declaration.name in known]:
         yield Query("renew_epochs", {"consumers": renewed, "epoch": epoch + 1})
@@ -102,14 +102,14 @@ def register(
 
 
 def save_subscriptions(subscriptions: Sequence[EventSubscription], epoch: int) -> Query:
-    """Activates subscriptions under the registry's lock."""
+    """Activates subscriptions. The caller holds the lock of the registry."""
     rows = ((one.pattern, one.consumer, one.from_start) for one in subscriptions)
     return Query("save_subscriptions", {"epoch": epoch}, {"subscriptions": columns(_SUBSCRIBED, rows)})
 
 
 @operation
 def retire(pattern: str, consumer: str) -> Steps[None]:
-    """Ends a subscription: no new deliveries, the ones that exist are still run."""
+    """Ends a subscription: it gets no new deliveries; existing ones still run."""
     yield Query("lock_registry")
     epoch = yield from registry_epoch()
     if not (yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})):
@@ -118,27 +118,28 @@ def retire(pattern: str, consumer: str) -> Steps[None]:
 
 @operation(reads=True)
 def consumers() -> Steps[list[Consumer]]:
-    """Every consumer that ever registered."""
+    """All consumers that have ever registered."""
     return [_consumer(row) for row in (yield Query("consumers"))]
 
 
 @operation
 def catch_up() -> Steps[tuple[int, bool]]:
-    """Gives subscriptions a batch of messages whose publishers did not know them; says how many, and if more wait.
+    """Adds deliveries for a batch of messages whose publishers did not know a subscription; returns their number and
+    whether more messages wait.
 
-    Safe to run in several processes at once: deliveries are inserted where absent, and a mark moves only from
-    where it was read.
+    Safe to run in several processes at once: existing deliveries are not inserted again, and a mark only moves if it
+    is unchanged since it was read.
     """
     added, more = 0, False
     for mark_tx, mark_position, epoch, horizon in (yield Query("catch_up_marks")):
         group = {"mark_tx": mark_tx, "mark_position": mark_position, "epoch": epoch}
         late = yield Query("catch_up_scan", {**group, "horizon": horizon}, limit=_BATCH)
-        # Sorted, so that two processes that catch up at once wait for each other and do not deadlock.
+        # Sorted, so that two processes that catch up at the same time do not deadlock.
         deliveries = sorted((_late_delivery(row) for row in late if row[4] is not None), key=lambda row: str(row[0]))
         if deliveries:
             added += len((yield insert_absent(deliveries)))
         scanned = {(row[0], row[1]) for row in late}
-        # A full batch may hide more below the horizon; a short one means that all of it was seen.
+        # After a full batch there may be more below the horizon; a short one was complete.
         new_tx, new_position = (late[-1][0], late[-1][1]) if len(scanned) >= _BATCH else (horizon, 0)
         more = more or len(scanned) >= _BATCH
         yield Query("catch_up_advance", {**group, "new_tx": new_tx, "new_position": new_position})
@@ -146,7 +147,7 @@ def catch_up() -> Steps[tuple[int, bool]]:
 
 
 def registry_epoch() -> Steps[int]:
-    """The newest epoch; a change under the registry's lock takes the one after it."""
+    """The newest epoch; a change under the lock of the registry gets the next one."""
     ((epoch,),) = yield Query("newest_epoch")
     return int(epoch)
 

@@ -1,4 +1,4 @@
-"""Schedules as the store knows them: what fires when, and how far it has."""
+"""Schedules in the store, with their last occurrence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from holdfast.stores.operation import Query, Steps, operation
 
 @dataclass(frozen=True, slots=True)
 class StoredSchedule:
-    """A schedule with how far it has fired, read at the database's time `now`."""
+    """A schedule and its last occurrence, read at the database's time `now`."""
 
     name: str
     expression: str
@@ -27,14 +27,14 @@ class StoredSchedule:
 
 @operation
 def save_schedules(declared: Sequence[tuple[str, str, str, str]]) -> Steps[None]:
-    """Declares schedules as (name, expression, tz, missed); a new one starts counting from now."""
+    """Declares schedules as (name, expression, tz, missed); a new one starts now."""
     for name, expression, tz, missed in declared:
         yield Query("save_schedule", {"name": name, "expression": expression, "tz": tz, "missed": missed})
 
 
 @operation(reads=True)
 def schedules() -> Steps[list[StoredSchedule]]:
-    """Every schedule, by name."""
+    """All schedules, by name."""
     rows = yield Query("schedules")
     return [
         StoredSchedule(name, expression, tz, missed, aware_time(last), optional_time(paused), aware_time(now))
@@ -44,9 +44,9 @@ def schedules() -> Steps[list[StoredSchedule]]:
 
 @operation
 def fire(schedule: StoredSchedule, messages: Sequence[NewMessage], occurrence: datetime, fanout: Fanout) -> Steps[int]:
-    """Publishes occurrences and notes how far it got; returns how many were new, none if another scheduler was first.
+    """Publishes occurrences and advances the schedule; returns the number of new ones, 0 if another scheduler was first.
 
-    Each message's key is its occurrence: a scheduler that was paused and wakes up late fires nothing twice.
+    The key of each message is its occurrence, so a scheduler that was suspended does not fire an occurrence twice.
     """
     values = {"name": schedule.name, "last_at": schedule.last_at, "occurrence": occurrence}
     if not (yield Query("advance_schedule", values)):
@@ -57,7 +57,7 @@ def fire(schedule: StoredSchedule, messages: Sequence[NewMessage], occurrence: d
 
 @operation
 def pause_schedule(name: str, actor: str, reason: str | None) -> Steps[None]:
-    """Fires nothing until it is resumed."""
+    """Pauses a schedule until it is resumed."""
     if not (yield Query("pause_schedule", {"name": name})):
         raise NotFound("schedule", name)
     yield audited(actor, "pause", "schedule", name, reason)
@@ -65,7 +65,7 @@ def pause_schedule(name: str, actor: str, reason: str | None) -> Steps[None]:
 
 @operation
 def resume_schedule(name: str, actor: str, reason: str | None) -> Steps[bool]:
-    """Fires again; false when it was not paused."""
+    """Resumes a schedule; False if it was not paused."""
     if not (yield Query("resume_schedule", {"name": name})):
         return False
     yield audited(actor, "resume", "schedule", name, reason)

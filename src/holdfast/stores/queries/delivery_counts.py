@@ -1,8 +1,8 @@
-"""Counts from indexes alone: exact up to a budget of half a million index entries, a lower bound beyond it.
+"""Counts from indexes only: exact up to a budget of half a million index entries, a lower bound beyond it.
 
-Which queues, consumers and failures exist is found by loose index scans, whose cost grows with their number. Each one is
-then counted to the end as long as the budget of the whole call lasts; PostgreSQL and SQLite read about ten entries in a
-microsecond. A count that the budget ended is `or_more`.
+Loose index scans find the queues, consumers and failures; their cost grows with the number of those. Each one is then
+counted completely while the budget of the call lasts; PostgreSQL and SQLite read about ten entries per microsecond. A
+count that the budget ended is `or_more`.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from holdfast.stores.operation import Query, Row, Steps, columns, operation
 from holdfast.stores.queries.query import Count, FailureGroup, page_size
 
 BUDGET = 500_000
-"""How many index entries one call counts; what fits is exact."""
+"""The number of index entries that one call counts; counts within it are exact."""
 
 _FEW = 100
 _ROUNDS = 2
@@ -51,7 +51,7 @@ def minutes_until(now: datetime) -> list[datetime]:
 
 @operation(reads=True)
 def dead_letter_counts() -> Steps[DeadLetterCounts | None]:
-    """Counts each dead letter once for several readers; none beyond `BUDGET` failed deliveries or 50 groups."""
+    """Counts each dead letter once for several readers; None above `BUDGET` failed deliveries or 50 groups."""
     ((now,),) = yield Query("clock")
     kinds = yield from _failure_kinds()
     if len(kinds) > _MAX_KINDS_BY_MINUTE or (yield Query("failures_beyond", limit=BUDGET)):
@@ -60,7 +60,7 @@ def dead_letter_counts() -> Steps[DeadLetterCounts | None]:
     edges = {"lows": [_FIRST, *minutes], "highs": [*minutes, _LAST]}
     groups: dict[Kind, tuple[BoundedCount, Row]] = {}
     died: Counter[datetime] = Counter()
-    rows = (yield _asked("failure_minutes", "kinds", _KIND, dict(enumerate(kinds)), edges)) if kinds else ()
+    rows = (yield _batch_query("failure_minutes", "kinds", _KIND, dict(enumerate(kinds)), edges)) if kinds else ()
     for n, low, size, first in rows:
         before, (earliest,) = groups.get(kinds[n], (NONE, (None,)))
         firsts = [at for at in (earliest, first) if at is not None]
@@ -71,10 +71,10 @@ def dead_letter_counts() -> Steps[DeadLetterCounts | None]:
 
 @operation(reads=True)
 def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Steps[list[Count]]:
-    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
+    """The waiting, running and failed deliveries per queue and consumer; reads partial indexes, never delivered rows.
 
-    `exact` ignores the budget and counts to the end, in a time that grows with what is not done. `dead` has the sizes of
-    consumers whose dead letters are in one queue; only the others are counted.
+    `exact` ignores the budget and counts completely; the time grows with the unfinished deliveries. `dead` has the
+    sizes of consumers whose dead letters are in one queue; only the others are counted.
     """
     most = _ALL if exact else _IN_FLIGHT
     heads = yield Query("load_heads", limit=most)
@@ -94,13 +94,13 @@ def counts(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Step
 def _known_sizes(
     lanes: Sequence[tuple[str, str, str]], dead: DeadLetterCounts
 ) -> dict[tuple[str, str, str], BoundedCount]:
-    """Sizes of the lanes of dead letters whose consumer has no other one."""
+    """Sizes of the dead letter lanes whose consumer has only one."""
     failed = [lane for lane in lanes if lane[0] == "failed"]
     queues = Counter(consumer for _, _, consumer in failed)
     sizes = {}
     for lane in failed:
         size = total(size for (_, consumer), (size, _) in dead.groups.items() if consumer == lane[2])
-        # Zero: the first one died after they were counted.
+        # Zero: the first dead letter was added after the count.
         if queues[lane[2]] == 1 and size:
             sizes[lane] = size
     return sizes
@@ -113,10 +113,10 @@ def failure_groups(
     kinds: Sequence[Kind] | None = None,
     dead: DeadLetterCounts | None = None,
 ) -> Steps[list[FailureGroup]]:
-    """Dead letters gathered by what went wrong, largest group first; of these consumers, or of all.
+    """Dead letters grouped by failure, largest group first; of these consumers, or of all.
 
-    Of more than 500 groups, the first by fingerprint are looked at and those of the newest failures. `kinds` names the
-    groups to count instead; `dead` has their sizes.
+    With more than 500 groups, it reads the first ones by fingerprint and those of the newest failures. `kinds` names
+    the groups to count instead; `dead` has their sizes.
     """
     limit = page_size(limit)
     if dead is not None:
@@ -134,7 +134,7 @@ def failure_groups(
 
 @operation(reads=True)
 def uncounted_groups() -> Steps[list[FailureGroup]]:
-    """`failure_groups`, all of them, without their sizes and their beginnings: a few look-ups for each."""
+    """All failure groups without their sizes and first failures: a few lookups per group."""
     return (yield from _examples(dict.fromkeys((yield from _failure_kinds()), (NONE, (None,)))))
 
 
@@ -147,15 +147,15 @@ def _failure_kinds() -> Steps[list[Kind]]:
 
 
 def _examples(sizes: Mapping[Kind, tuple[BoundedCount, Row]]) -> Steps[list[FailureGroup]]:
-    """The groups of these sizes, each with its newest dead letter."""
-    rows = yield _asked("failure_examples", "kinds", _KIND, dict(enumerate(sizes)), {})
+    """The groups with these sizes, each with its newest dead letter."""
+    rows = yield _batch_query("failure_examples", "kinds", _KIND, dict(enumerate(sizes)), {})
     examples = {row[0]: row for row in rows}
     return [_group(kind, sizes[kind], examples[n]) for n, kind in enumerate(sizes) if n in examples]
 
 
 @operation(reads=True)
 def group_size(consumer: str, group: str) -> Steps[BoundedCount]:
-    """How many dead letters of a consumer failed alike."""
+    """The number of a consumer's dead letters in a failure group."""
     ((size, _),) = yield from _sizes("failure_sizes", "kinds", _KIND, [(group, consumer)], _FEW)
     return size
 
@@ -167,9 +167,9 @@ _KIND = ("n", "fingerprint", "consumer")
 def _sizes(
     name: str, batch: str, names: Sequence[str], items: Sequence[Sequence[object]], bound: int
 ) -> Steps[list[tuple[BoundedCount, Row]]]:
-    """How many of each there are, with what else the statement returns.
+    """The size of each item, with the other columns of the statement.
 
-    Small ones are counted first. The large ones share the budget; what those that fit leave over goes to the rest.
+    Small items are counted first. The large ones share the remaining budget.
     """
     every = dict(enumerate(items))
     found: dict[int, tuple[BoundedCount, Row]] = {}
@@ -177,7 +177,7 @@ def _sizes(
     for _ in range(1 + _ROUNDS):
         if not unfinished:
             break
-        rows = yield _asked(name, batch, names, unfinished, {"bound": bound})
+        rows = yield _batch_query(name, batch, names, unfinished, {"bound": bound})
         found |= {n: (BoundedCount(size, size >= bound), rest) for n, size, *rest in rows}
         unfinished = {n: every[n] for n in unfinished if found[n][0].or_more}
         left = BUDGET - sum(size for size, _ in found.values() if not size.or_more)
@@ -188,7 +188,7 @@ def _sizes(
     return [found[n] for n in every]
 
 
-def _asked(
+def _batch_query(
     name: str, batch: str, names: Sequence[str], items: Mapping[int, Sequence[object]], values: Mapping[str, object]
 ) -> Query:
     rows = [(n, *item) for n, item in items.items()]
@@ -204,7 +204,7 @@ def _group(kind: Kind, counted: tuple[BoundedCount, Row], example: Row) -> Failu
     size, (first,) = counted
     _, id, error_type, error, completed = example
     fingerprint, consumer = kind
-    # Which deploys ran them, their runs say.
+    # The generations come from the runs of the group.
     return FailureGroup(
         fingerprint,
         consumer,

@@ -1,4 +1,4 @@
-"""Failing runs: which deploy a failure group began with, and the traceback of its newest dead letter."""
+"""Failing runs: the deploy in which a failure group began, and the traceback of its newest dead letter."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,9 +10,9 @@ _KIND = ("n", "fingerprint", "consumer", "example")
 
 
 class FailingRuns(NamedTuple):
-    """The generations of the workers that made the first and the last failing run of a group, and the last trace.
+    """The worker generations of the first and the last failing run of a group, and the last traceback.
 
-    A generation is none for runs that were recorded before generations were, or that ended with their lease.
+    A generation is None for old records without one, and for runs whose lease expired.
     """
 
     first_generation: int | None
@@ -22,8 +22,8 @@ class FailingRuns(NamedTuple):
 
 @operation(reads=True)
 def failing_runs(groups: Sequence[tuple[str | None, str, UUID]]) -> Steps[list[FailingRuns]]:
-    """The failing runs of each (fingerprint, consumer, newest dead letter): of the one that died first, and of the
-    newest. Two look-ups for each group, however large it is."""
+    """The first and the newest failing run of each (fingerprint, consumer, newest dead letter). Two lookups per group of
+    any size."""
     if not groups:
         return []
     rows = yield Query(

@@ -1,4 +1,4 @@
-"""What a doctor looks at: lanes nobody runs, leases nobody took over, settings that cost durability, old snapshots."""
+"""Health checks: lanes without workers, expired leases, settings without durability, old transactions."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from holdfast.stores.operation import Query, Steps, operation
 
 
 class LaneCount(NamedTuple):
-    """How much waits in the lanes of one queue, consumer and generation."""
+    """The pending deliveries of one queue, consumer and generation."""
 
     queue: str
     consumer: str
@@ -20,14 +20,14 @@ class LaneCount(NamedTuple):
 
 
 class Overdue(NamedTuple):
-    """What is in flight although nobody holds it any more."""
+    """In-flight deliveries that no live worker holds."""
 
     size: int
     since: timedelta | None
 
 
 class SubscriptionLag(NamedTuple):
-    """How many messages a subscription has yet to be given, counted up to a bound."""
+    """The number of messages that a subscription still has to catch up on, counted up to a bound."""
 
     pattern: str
     consumer: str
@@ -35,7 +35,7 @@ class SubscriptionLag(NamedTuple):
 
 
 class OldTransaction(NamedTuple):
-    """Something that keeps dead rows from being removed. `age` is unknown for a replication slot."""
+    """A transaction or replication slot that prevents the removal of dead rows. A slot has no `age`."""
 
     kind: str
     name: str
@@ -45,7 +45,7 @@ class OldTransaction(NamedTuple):
 
 
 class TableHealth(NamedTuple):
-    """How many rows of a table live and how many are dead and not yet removed."""
+    """The number of live rows of a table, and of dead rows that are not removed yet."""
 
     table: str
     live: int
@@ -55,7 +55,7 @@ class TableHealth(NamedTuple):
 
 @operation(reads=True)
 def lane_counts() -> Steps[list[LaneCount]]:
-    """What waits, by queue, consumer and generation."""
+    """The pending deliveries by queue, consumer and generation."""
     return [
         LaneCount(queue, consumer, generation, int(size), aware_time(oldest))
         for queue, consumer, generation, size, oldest in (yield Query("lane_counts"))
@@ -64,7 +64,7 @@ def lane_counts() -> Steps[list[LaneCount]]:
 
 @operation(reads=True)
 def overdue(grace: timedelta) -> Steps[Overdue]:
-    """What is in flight past its lease, its worker's lease and a grace."""
+    """In-flight deliveries whose lease and worker lease expired more than `grace` ago."""
     ((count, oldest, now),) = yield Query("overdue", {"grace": grace})
     return Overdue(int(count), None if oldest is None else aware_time(now) - aware_time(oldest))
 
@@ -78,25 +78,25 @@ def at_history_bound(limit: int = 100) -> Steps[list[tuple[UUID, str]]]:
 
 @operation(reads=True)
 def subscription_lag(bound: int = 10_000) -> Steps[list[SubscriptionLag]]:
-    """How far each subscription is behind, looking at `bound` messages at most."""
+    """The lag of each subscription; reads at most `bound` messages."""
     return [SubscriptionLag(*row) for row in (yield Query("subscription_lag", limit=bound))]
 
 
 @operation(reads=True)
 def server_settings() -> Steps[dict[str, str]]:
-    """The settings durability depends on, by the database's own names for them."""
+    """The settings that affect durability, by their names in the database."""
     return {str(name): str(value) for name, value in (yield Query("server_settings"))}
 
 
 @operation(reads=True)
 def old_transactions(older_than: timedelta) -> Steps[list[OldTransaction]]:
-    """Transactions open for longer than that, oldest first."""
+    """Transactions that have been open for longer than `older_than`, oldest first."""
     return [OldTransaction(*row) for row in (yield Query("old_transactions", {"older_than": older_than}))]
 
 
 @operation(reads=True)
 def table_health() -> Steps[list[TableHealth]]:
-    """Live and dead rows, where the database counts them."""
+    """Live and dead rows per table, if the database counts them."""
     return [
         TableHealth(table, live, dead, optional_time(vacuumed))
         for table, live, dead, vacuumed in (yield Query("table_health"))

@@ -1,10 +1,10 @@
-"""Pages in a time that does not depend on how much there is.
+"""Pages of deliveries and messages, in a time that does not depend on the size of the tables.
 
-A list goes by id, newest first. What an index in that order serves is read at once. For anything else no index is
-kept, because each would cost every write: a page scans a bounded number of deliveries, returns what matches, and
-says where to continue. So a page may hold less than was asked for, even nothing, and not be the last. Only among dead
-letters, which are counted elsewhere, an empty page is the last: the scan continues until something matches. A type is
-not a column of theirs and not counted: narrowed by type, their scan is bounded, too.
+Lists are ordered by id, newest first. If an index serves the filter in that order, a page is one index scan. Other
+filters have no index, because each index would slow down every write: a page scans a bounded number of deliveries,
+returns the matches and says where to continue. So a page may be short or empty without being the last one. For dead
+letters an empty page is the last one: the scan continues until it finds a match. With a filter by type their scan is
+bounded as well, because the type is not a column of a delivery.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _STRETCHES = 2
 _UNFINISHED_READ = 20_000
 _UNFINISHED = {Status.PENDING, Status.IN_FLIGHT}
 _SKEW = timedelta(days=1)
-_LOOKED_UP = {
+_SUBQUERIES = {
     "where_type": "where_type_looked_up",
     "where_type_below": "where_type_below_looked_up",
     "where_consumers": "where_consumers_looked_up",
@@ -43,7 +43,7 @@ _LOOKED_UP = {
 
 
 class Slice(NamedTuple, Generic[T]):
-    """A page. `next` is where the following one begins, as `before`; none when there is nothing below."""
+    """A page. `next` is the `before` of the next page; None on the last page."""
 
     items: list[T]
     next: UUID | None
@@ -51,7 +51,7 @@ class Slice(NamedTuple, Generic[T]):
 
 @operation(reads=True)
 def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[DeliverySummary]]:
-    """A page of deliveries, newest first; it looks back over a bounded stretch at most."""
+    """A page of deliveries, newest first; scans a bounded number of rows."""
     limit, before = page_size(limit), _begin(wanted, before)
     if wanted.statuses and set(wanted.statuses) <= _UNFINISHED and wanted.ids is None:
         few = yield from _unfinished(wanted)
@@ -64,7 +64,7 @@ def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -
     stretches = 0
     counted = base != Filter() and wanted.type is None
     while stretches < _STRETCHES or (not found and counted):
-        # Larger and larger: what is that far back is not found sooner in small steps.
+        # Growing ranges: small steps do not find distant matches sooner.
         size = STRETCH * 2 ** max(0, min(stretches - 1, 4))
         stretches += 1
         lowest = yield from _far("far_delivery", *conditions(base), "where_before", before, size)
@@ -86,7 +86,7 @@ def message_page(
     limit: int = 50,
     before: UUID | None = None,
 ) -> Steps[Slice[Message]]:
-    """A page of messages, newest first; it looks back over a bounded stretch at most. A key is looked up."""
+    """A page of messages, newest first; scans a bounded number of rows. A key uses its index."""
     limit = page_size(limit)
     values: dict[str, object] = {}
     where: list[str] = []
@@ -112,7 +112,7 @@ def message_page(
 
 
 def _unfinished(wanted: Filter) -> Steps[list[UUID]]:
-    """The unfinished deliveries of the consumers and queue that are asked for, up to a bound, in no order."""
+    """The unfinished deliveries of the consumers and queue of the filter, up to a bound, unordered."""
     narrow, values = conditions(Filter(consumers=wanted.consumers, queue=wanted.queue))
     values["statuses"] = [status.value for status in wanted.statuses]
     rows = yield Query("unfinished_deliveries", values, slots=(("narrow", narrow),), limit=_UNFINISHED_READ + 1)
@@ -120,7 +120,7 @@ def _unfinished(wanted: Filter) -> Steps[list[UUID]]:
 
 
 def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
-    """A page of those with one of these ids."""
+    """A page of the deliveries with these ids."""
     left = sorted((id for id in ids if before is None or id < before), reverse=True)
     found: list[DeliverySummary] = []
     for at in range(0, len(left), MAX_PAGE):
@@ -132,7 +132,8 @@ def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> 
 
 
 def _begin(wanted: Filter, before: UUID | None) -> UUID | None:
-    """Ids begin with their time, as the clock of who made them had it: what ended before `until` was made before."""
+    """The upper bound of a page: ids begin with their creation time, and a delivery that ended before `until` was
+    created before it. A day of tolerance covers differences between clocks."""
     if wanted.until is None:
         return before
     try:
@@ -143,7 +144,7 @@ def _begin(wanted: Filter, before: UUID | None) -> UUID | None:
 
 
 def _by_id(wanted: Filter) -> Filter:
-    """What of a filter is served by an index in the order of ids."""
+    """The part of a filter that an index in the order of ids serves."""
     if wanted.ids is not None or wanted.message_id is not None:
         return wanted
     if wanted.dead and wanted.group is not None:
@@ -167,7 +168,7 @@ def _far(
     before: UUID | None,
     size: int = STRETCH,
 ) -> Steps[UUID | None]:
-    """The last id of the stretch that begins below `before`; none when the stretch holds all there is."""
+    """The last id of the range that begins below `before`; None if the range contains all remaining rows."""
     if before is not None:
         where, values = (*where, below), {**values, "before": before}
     rows = yield Query(name, values, slots=(("where", where),), limit=size - 1)
@@ -177,8 +178,8 @@ def _far(
 def _deliveries(wanted: Filter, limit: int, before: UUID | None, lowest: UUID | None) -> Steps[list[DeliverySummary]]:
     where, values = conditions(wanted)
     if wanted.ids is None:
-        # Delivery by delivery: a planner that knows how rare something is would look for it among all there is.
-        where = tuple(_LOOKED_UP.get(name, name) for name in where)
+        # Subqueries per delivery: otherwise the planner may scan the whole table for a rare value.
+        where = tuple(_SUBQUERIES.get(name, name) for name in where)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
     if lowest is not None:

@@ -1,4 +1,4 @@
-"""Reading: deliveries, messages and runs, by filter and page."""
+"""Queries for deliveries, messages and runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,13 +48,12 @@ _TIMES = tuple(name for name in _DELIVERY if name.endswith("_at") or name == "le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """The one query value for list, replay and discard. Everything given must hold.
+    """A filter for deliveries, used by list, replay and discard. All given conditions apply.
 
-    `type` is a type, or a prefix such as `order.*`. `error_type` is the name of an exception, with or without its module.
-    `group` is an error fingerprint. `since` and `until` look at
-    when a delivery ended, or else when it was made.
-    `dead` asks for dead letters: failed and not discarded. `replayed` asks for what was a dead letter and was replayed,
-    however it stands now.
+    `type` is a type, or a prefix such as `order.*`. `error_type` is the name of an exception, with or without
+    its module. `group` is an error fingerprint. `since` and `until` compare the time when
+    a delivery ended, or its creation time if it has not ended. `dead`: dead letters, which are failed and not
+    discarded. `replayed`: deliveries that were replayed as dead letters, in any current state.
     """
 
     ids: tuple[UUID, ...] | None = None
@@ -74,7 +73,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class DeliverySummary:
-    """A delivery with what its message is."""
+    """A delivery with the type, source and key of its message."""
 
     delivery: Delivery
     type: str
@@ -84,7 +83,7 @@ class DeliverySummary:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The append-only record of one attempt. `detail` is what its handler brought to light beside the outcome."""
+    """The append-only record of one attempt. `detail` is what its handler reported in addition to the outcome."""
 
     attempt: int
     fence: int
@@ -97,15 +96,15 @@ class Run:
     completed_at: datetime
     detail: Mapping[str, object] | None = None
     generation: int | None = None
-    """The generation of the worker that ran it; none when a lease expired, or before it was recorded."""
+    """The generation of the worker; None for an expired lease and for old records."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Dead letters of one consumer that failed alike.
+    """Dead letters of one consumer with the same fingerprint.
 
-    The generations are those of the workers that made the first and the newest failing run, none when unknown. `frame`
-    is where it broke in the application's own code, as `file:line in function`.
+    The generations are those of the workers of the first and the newest failing run, None if unknown. `frame` is the
+    failing line of application code, as `file:line in function`.
     """
 
     fingerprint: str | None
@@ -123,7 +122,7 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many deliveries of a queue and consumer are in a state, since when, at the database's time `now`."""
+    """The deliveries of a queue and consumer in one state, and the oldest of them, at the database's time `now`."""
 
     queue: str
     consumer: str
@@ -135,7 +134,7 @@ class Count:
 
 @operation(reads=True)
 def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[list[DeliverySummary]]:
-    """A page of deliveries, newest first; pass the last id as `before` for the next."""
+    """A page of deliveries, newest first; pass the last id as `before` for the next page."""
     where, values = conditions(wanted)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
@@ -182,7 +181,7 @@ def runs(delivery_id: UUID) -> Steps[list[Run]]:
 
 @operation(reads=True)
 def next_due_in(consumers: Sequence[str], queues: Sequence[str] | None = None) -> Steps[timedelta | None]:
-    """How long until something of these consumers may be claimed or taken over; none when nothing is left."""
+    """The time until a delivery of these consumers can be claimed or rescued; None without unfinished deliveries."""
     values = {"consumers": list(consumers), "queues": None if queues is None else list(queues)}
     ((next_at, now),) = yield Query("next_due_in", values)
     return None if next_at is None else aware_time(next_at) - aware_time(now)
@@ -190,7 +189,7 @@ def next_due_in(consumers: Sequence[str], queues: Sequence[str] | None = None) -
 
 @operation(reads=True)
 def clock() -> Steps[datetime]:
-    """The database's own time."""
+    """The time of the database."""
     rows = yield Query("clock")
     return aware_time(rows[0][0])
 
@@ -215,12 +214,12 @@ def read_run(row: Row) -> Run:
 def page_size(limit: int) -> int:
     """The limit, if a page may be that long."""
     if not 1 <= limit <= MAX_PAGE:
-        raise ConfigurationError(f"limit is {limit}; a page holds 1 to {MAX_PAGE} items, page on for more")
+        raise ConfigurationError(f"limit is {limit}; a page has 1 to {MAX_PAGE} items, read the next page for more")
     return limit
 
 
 def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The fragments and values that make a statement's `{where}` slot hold exactly what was asked for."""
+    """The fragments and values for the `{where}` slot of a statement."""
     where: list[str] = []
     values: dict[str, object] = {}
 
@@ -231,7 +230,7 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
     if wanted.ids is not None:
         add("where_ids", ids=list(wanted.ids))
     if wanted.dead:
-        # A literal status, here and below, so that a partial index serves.
+        # The status is a literal, here and below, so that the planner can use a partial index.
         add("where_failed")
         add("where_not_discarded")
     if wanted.replayed:
@@ -243,12 +242,12 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
     if wanted.discarded is not None:
         add("where_discarded" if wanted.discarded else "where_not_discarded")
     if wanted.dead and len(wanted.consumers) == 1:
-        # Equal to one: so that an index by consumer serves in the order of ids.
+        # Equality, so that the index by consumer returns rows in the order of ids.
         add("where_consumer", consumer=wanted.consumers[0])
     elif wanted.consumers:
         add("where_consumers", consumers=list(wanted.consumers))
     if wanted.error_type is not None:
-        # A built-in error is stored without its module, any other with it.
+        # A built-in error is stored without its module.
         add("where_error_type", error_type=wanted.error_type.removeprefix("builtins."))
     for name in ("queue", "group", "since", "until"):
         if (value := getattr(wanted, name)) is not None:
@@ -298,7 +297,7 @@ def read_message(row: Row) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionRecord:
-    """A subscription as the store knows it; a retired one gets nothing new."""
+    """A subscription in the store; a retired one gets no new deliveries."""
 
     pattern: str
     consumer: str
@@ -307,14 +306,14 @@ class SubscriptionRecord:
 
 @operation(reads=True)
 def paused_queues() -> Steps[dict[str, datetime]]:
-    """The queues that are paused, and since when."""
+    """The paused queues and the time of their pause."""
     rows = yield Query("queues")
     return {str(name): at for name, paused in rows if (at := optional_time(paused)) is not None}
 
 
 @operation(reads=True)
 def subscriptions() -> Steps[list[SubscriptionRecord]]:
-    """Every subscription ever made, by consumer and pattern."""
+    """All subscriptions, also retired ones, by consumer and pattern."""
     rows = yield Query("subscriptions")
     found = [SubscriptionRecord(str(row[0]), str(row[1]), bool(row[6])) for row in rows]
     return sorted(found, key=lambda one: (one.consumer, one.pattern))
@@ -322,14 +321,14 @@ def subscriptions() -> Steps[list[SubscriptionRecord]]:
 
 @operation(reads=True)
 def messages_with(ids: Sequence[UUID]) -> Steps[dict[UUID, Message]]:
-    """The messages with these ids; what is absent was pruned or never was."""
+    """The messages with these ids; unknown and pruned ones are omitted."""
     found = [read_message(row) for row in (yield Query("find_messages", {"ids": list(ids)}))]
     return {message.id: message for message in found}
 
 
 @operation(reads=True)
 def prunable_messages(ceiling: UUID, older_than: timedelta, *, discarded: bool = False) -> Steps[int]:
-    """How many messages a pruning would remove after it removed the deliveries."""
+    """The number of messages that pruning would remove after the deliveries."""
     slots = (("unless", ("unless_set_aside",) if discarded else ()),)
     rows = yield Query("prunable_messages", {"ceiling": ceiling, "older_than": older_than}, slots=slots)
     return int(rows[0][0])
@@ -337,6 +336,6 @@ def prunable_messages(ceiling: UUID, older_than: timedelta, *, discarded: bool =
 
 @operation(reads=True)
 def first_trace(delivery_id: UUID) -> Steps[str | None]:
-    """The traceparent of the first recorded run of a delivery; none when it left none."""
+    """The traceparent of the first recorded run of a delivery, if any."""
     rows = yield Query("first_trace", {"delivery_id": delivery_id})
     return None if not rows or rows[0][0] is None else str(rows[0][0])

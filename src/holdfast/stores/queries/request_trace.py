@@ -1,4 +1,4 @@
-"""Trails: what one request left behind, found by its id alone and read in a fixed number of queries per page."""
+"""Everything that one request caused, found by its id in a fixed number of queries per page."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -16,14 +16,14 @@ _LAST = 2**63 - 1
 
 @operation(reads=True)
 def request_messages(request_id: str, limit: int, after: UUID = FIRST) -> Steps[list[Message]]:
-    """The messages that carry this request id, oldest first, after a message's id."""
+    """The messages with this request id, oldest first, after the message `after`."""
     rows = yield Query("request_messages", {"request_id": request_id, "after": after}, limit=limit)
     return [read_message(row) for row in rows]
 
 
 @operation(reads=True)
 def request_audit(request_id: str, limit: int) -> Steps[list[AuditEntry]]:
-    """What operators did in this request, newest first."""
+    """The operator actions in this request, newest first."""
     values = {"request_id": request_id, "before": _LAST}
     rows = yield Query("audit", values, slots=(("where", ("where_audit_request",)),), limit=limit)
     return [read_entry(row) for row in rows]
@@ -31,7 +31,7 @@ def request_audit(request_id: str, limit: int) -> Steps[list[AuditEntry]]:
 
 @operation(reads=True)
 def trail_deliveries(messages: Sequence[UUID], most: int) -> Steps[dict[UUID, list[DeliverySummary]]]:
-    """The deliveries of these messages, by consumer; of each message at most so many."""
+    """The deliveries of these messages, by consumer; at most `most` per message."""
     ranges = [delivery_range(id) for id in messages]
     batch: Columns = {
         "message_id": list(messages),
@@ -47,7 +47,7 @@ def trail_deliveries(messages: Sequence[UUID], most: int) -> Steps[dict[UUID, li
 
 @operation(reads=True)
 def trail_runs(deliveries: Sequence[UUID], most: int) -> Steps[dict[UUID, list[Run]]]:
-    """The last recorded attempts of these deliveries, in order; of each delivery at most so many."""
+    """The last recorded attempts of these deliveries, in order; at most `most` per delivery."""
     found: dict[UUID, list[Run]] = {}
     batch: Columns = {"delivery_id": list(deliveries)}
     for id, *row in (yield Query("trail_runs", {"most": most}, {"deliveries": batch})):
@@ -57,7 +57,7 @@ def trail_runs(deliveries: Sequence[UUID], most: int) -> Steps[dict[UUID, list[R
 
 @operation(reads=True)
 def trail_audit(deliveries: Sequence[UUID], most: int) -> Steps[dict[UUID, list[AuditEntry]]]:
-    """What operators did to these deliveries, newest first; of each delivery at most so many."""
+    """The operator actions on these deliveries, newest first; at most `most` per delivery."""
     found: dict[UUID, list[AuditEntry]] = {}
     batch: Columns = {"delivery_id": list(deliveries)}
     for row in (yield Query("trail_audit", {"most": most}, {"deliveries": batch})):

@@ -1,4 +1,4 @@
-"""Searching deliveries by text that no index serves, a bounded stretch at a time."""
+"""Text search in deliveries without an index, over a bounded range per call."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ _DIGITS = 32
 
 
 class Scanned(NamedTuple):
-    """What one stretch gave: the deliveries that match, newest first, and where to continue, none at the end."""
+    """The matches of one range, newest first, and where to continue; None at the end."""
 
     ids: list[UUID]
     next: UUID | None
@@ -20,8 +20,8 @@ class Scanned(NamedTuple):
 
 @operation(reads=True)
 def search_stretch(text: str, limit: int, before: UUID | None, *, dead: bool) -> Steps[Scanned]:
-    """Scans the next deliveries below `before` for `text` in their ids, consumer, type, key, error, headers and payload,
-    whatever the case: the dead letters, or those that are not."""
+    """Searches the next deliveries below `before` for `text` in ids, consumer, type, key, error, headers and payload,
+    ignoring case: among dead letters, or among all others."""
     base = ("where_failed", "where_not_discarded") if dead else ()
     below = {} if before is None else {"before": before}
     started = () if before is None else ("where_before",)
@@ -33,13 +33,13 @@ def search_stretch(text: str, limit: int, before: UUID | None, *, dead: bool) ->
         where, values = (*where, "where_from"), {**values, "lowest": lowest}
     rows = yield Query("search_deliveries", values, slots=(("where", where),), limit=limit)
     ids = [as_uuid(row[0]) for row in rows]
-    # A full stretch is continued behind its last match, not behind its end.
+    # With `limit` matches the search continues after the last match, not after the range.
     return Scanned(ids, ids[-1] if len(ids) == limit else lowest)
 
 
 @operation(reads=True)
 def deliveries_by_prefix(prefix: str, limit: int) -> Steps[list[UUID]]:
-    """The newest deliveries whose id begins with these hexadecimal digits; they begin as their message's does."""
+    """The newest deliveries whose id begins with these hexadecimal digits; message ids begin with the same digits."""
     low, high = UUID(prefix.ljust(_DIGITS, "0")), UUID(prefix.ljust(_DIGITS, "f"))
     rows = yield Query("deliveries_by_range", {"low": low, "high": high}, limit=limit)
     return [as_uuid(row[0]) for row in rows]

@@ -1,4 +1,4 @@
-"""Trends: how much was accepted in a time and what became of it, and when dead letters died."""
+"""Throughput: accepted deliveries per time slot and their outcomes, and dead letters per minute."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from holdfast.stores.operation import Query, Steps, operation
 
 @dataclass(frozen=True, slots=True)
 class ThroughputSample:
-    """The deliveries of the first messages of a slot of time, of which `waiting` are not done; `whole` when the slot
-    has no more messages.
+    """The deliveries of the first messages of a time slot; `waiting` are not done, `whole`: the slot has no more
+    messages.
 
-    `first` is the position of the slot's first message, or of the next one after it; `last` that of the newest of all.
+    `first` is the position of the slot's first message, or of the next one after it; `last` is the newest position.
     """
 
     first: int | None
@@ -26,7 +26,7 @@ class ThroughputSample:
 
 @dataclass(frozen=True, slots=True)
 class ThroughputCount:
-    """How many deliveries were made in a slot of time, none if that was not counted, and how many of them failed."""
+    """The deliveries created in a time slot, None if not counted, and how many of them failed."""
 
     made: int | None
     failed: int
@@ -34,7 +34,7 @@ class ThroughputCount:
 
 @operation(reads=True)
 def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[ThroughputSample]]:
-    """A sample of each slot between one id and the next: the deliveries of its first `messages` messages."""
+    """A sample for each slot between two ids: the deliveries of its first `messages` messages."""
     rows = yield Query("accepted_samples", _slots(edges), limit=messages)
     found = []
     for _, first, figures, whole, last in rows:
@@ -45,30 +45,30 @@ def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[Through
 
 @operation(reads=True)
 def position_gaps(edges: Sequence[UUID], messages: int) -> Steps[list[int]]:
-    """How many positions the first `messages` messages of each slot span; slots with fewer are left out.
+    """The span of positions of the first `messages` messages of each slot; slots with fewer messages are omitted.
 
-    Positions have gaps where a transaction was rolled back or a key was published before.
+    A rolled-back transaction or a duplicate key leaves a gap in the positions.
     """
     return [int(span) for _, span in (yield Query("position_gaps", _slots(edges), limit=messages))]
 
 
 @operation(reads=True)
 def accepted_counts(edges: Sequence[UUID], *, exact: bool) -> Steps[list[ThroughputCount]]:
-    """What was made in each slot between one id and the next, all of it if `exact`, and what failed of it."""
+    """The deliveries created and failed in each slot between two ids; created ones are counted only if `exact`."""
     rows = yield Query("accepted_counts", {**_slots(edges), "exact": exact})
     return [ThroughputCount(made, failed) for _, made, failed in rows]
 
 
 @operation(reads=True)
 def died(minutes: Sequence[datetime]) -> Steps[dict[datetime, int]]:
-    """How many of the dead letters died in each of these minutes; the time it takes grows with them."""
+    """The number of dead letters per minute, for these minutes; the time grows with the dead letters."""
     rows = yield Query("died", {"minutes": list(minutes)})
     return {aware_time(minute): int(count) for minute, count in rows if count}
 
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """Deliveries of a consumer that failed with one kind of error and wait for their next run."""
+    """Deliveries of a consumer that failed with one type of error and wait for a retry."""
 
     consumer: str
     error_type: str
@@ -80,7 +80,7 @@ class Retrying:
 
 @operation(reads=True)
 def retrying(lanes: Sequence[tuple[str, str]], looked_at: int) -> Steps[list[Retrying]]:
-    """What fails and is retried in these queues and consumers; of each at most `looked_at` deliveries are read."""
+    """The failing deliveries that wait for a retry in these queues and consumers; reads at most `looked_at` of each."""
     found = []
     for queue, consumer in lanes:
         rows = yield Query("retrying", {"queue": queue, "consumer": consumer}, limit=looked_at)
