@@ -96,7 +96,11 @@ def export(app: "Holdfast", provider: Any = None) -> bool:
             if seconds is not None:
                 sizes[name].record(seconds, labels)
 
+    def called(service: str, operation: str, seconds: float) -> None:
+        sizes["holdfast_call_seconds"].record(seconds, {"service": service, "operation": operation})
+
     app.meter.observe(settled)
+    app.meter.observe_calls(called)
     return True
 
 

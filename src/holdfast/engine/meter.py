@@ -54,23 +54,39 @@ class _Series:
         self.run, self.held = _Sizes(), _Sizes()
 
 
+class _Calls:
+    """What is counted of one operation of another service."""
+
+    __slots__ = ("duration", "outcomes")
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter(success=0)
+        self.duration = _Sizes()
+
+
 class Meter:
     """Counts what a worker does. Counts only rise while the process lives; what was not durable is not counted."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], _Series] = {}
+        self._calls: dict[tuple[str, str], _Calls] = {}
         # By the claim itself: hashing a UUID for each delivery costs more than all else here.
         self._begun: dict[int, float] = {}
         self._published = 0
         self._alerts = 0
         self._lock = threading.Lock()
         self._observers: list[Observer] = []
+        self._call_observers: list[Callable[[str, str, float], None]] = []
         self.exported = False
         """Whether OpenTelemetry reads these counts."""
 
     def observe(self, observer: Observer) -> None:
         """Tells `observer` of every settled run, too."""
         self._observers.append(observer)
+
+    def observe_calls(self, observer: Callable[[str, str, float], None]) -> None:
+        """Calls `observer` with service, operation and seconds after each attempt of a call. It must not raise."""
+        self._call_observers.append(observer)
 
     def claimed(self, claims: Sequence[Claimed]) -> None:
         """These were claimed just now."""
@@ -108,6 +124,18 @@ class Meter:
         with self._lock:
             self._published += count
 
+    def called(self, service: str, operation: str, outcome: str, seconds: float) -> None:
+        """An attempt of a call to another service ended. Safe from any thread."""
+        with self._lock:
+            key = (service, operation)
+            if key not in self._calls and len(self._calls) >= _MOST_SERIES:
+                key = (OTHERS, OTHERS)
+            calls = self._calls.setdefault(key, _Calls())
+            calls.outcomes[outcome] += 1
+            calls.duration.add(seconds)
+        for observer in self._call_observers:
+            observer(*key, seconds)
+
     def alerted(self) -> None:
         """Somebody was called about a group of failures."""
         self._alerts += 1
@@ -123,6 +151,11 @@ class Meter:
                 for labels, value in read(one)
             ]
 
+        with self._lock:
+            calls = [
+                ({"service": service, "operation": operation}, one.outcomes.copy(), one.duration.read())
+                for (service, operation), one in sorted(self._calls.items())
+            ]
         return [
             Family(
                 "holdfast_claims_total",
@@ -165,6 +198,22 @@ class Meter:
                 MetricKind.COUNTER,
                 "Times somebody was alerted to a group of dead letters.",
                 [Sample({}, self._alerts)],
+            ),
+            Family(
+                "holdfast_calls_total",
+                MetricKind.COUNTER,
+                "Attempts of calls to other services, by outcome.",
+                [
+                    Sample({**labels, "outcome": outcome}, count)
+                    for labels, outcomes, _ in calls
+                    for outcome, count in sorted(outcomes.items())
+                ],
+            ),
+            Family(
+                "holdfast_call_seconds",
+                MetricKind.HISTOGRAM,
+                "Durations of attempts of calls to other services.",
+                [Sample(labels, duration) for labels, _, duration in calls],
             ),
         ]
 

@@ -85,7 +85,8 @@ class ServiceClient:
     there is none. The idempotency key is the same in all attempts; a method that changes data is retried only with a key.
     `returns` is any type that pydantic can parse. With `conflict_ok` a 409 means that the resource already exists: a
     success, and None if a type was given. All other responses raise `ServiceRefused`. `operation` names a call in the
-    logs, by default its method and path; a name without ids groups calls.
+    logs, by default its method and path; a name without ids groups calls. With `meter=hf.meter` attempts are counted in
+    the app's metrics, by service and operation.
 
     `timeout` limits a whole attempt and closes its connection. `verify` takes an SSLContext for a private CA or a client
     certificate; `transport` is one of httpx2's, for tests. `budget` (on by default) limits the share of retries.

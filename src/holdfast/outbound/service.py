@@ -78,6 +78,12 @@ class Response:
         return adapter.validate_json(self.body) if self.body else adapter.validate_python(None)
 
 
+class CallMeter(Protocol):
+    """Counts attempts of calls; `hf.meter` is one."""
+
+    def called(self, service: str, operation: str, outcome: str, seconds: float) -> None: ...
+
+
 class CallOptions(TypedDict, total=False):
     """The keyword options of one call; see `ServiceClient`."""
 
@@ -111,6 +117,7 @@ class ServiceOptions(TypedDict, total=False):
     max_response: int
     verify: SSLContext | bool
     transport: Any
+    meter: CallMeter | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +133,7 @@ class Call:
     conflict_ok: bool
     timeout: float
     operation: str
+    metered_as: str
     fields: Mapping[str, object]
 
 
@@ -160,6 +168,7 @@ class Service:
         max_response: int = MAX_RESPONSE,
         verify: SSLContext | bool = True,
         transport: Any = None,
+        meter: CallMeter | None = None,
     ) -> None:
         try:
             import httpx2
@@ -180,7 +189,7 @@ class Service:
         )
         self.timeout = to_timedelta(timeout, name="timeout").total_seconds()
         self.connect_timeout = to_timedelta(connect_timeout, name="connect_timeout").total_seconds()
-        self.policy, self.breaker, self.max_response = policy, breaker, max_response
+        self.policy, self.breaker, self.max_response, self.meter = policy, breaker, max_response, meter
         self.budget = (RetryBudget() if budget else None) if isinstance(budget, bool) else budget
         self.http: dict[str, Any] = {
             "base_url": base_url,
@@ -222,8 +231,8 @@ class Service:
             headers[self.key_header] = check_key(key)
         timeout, deadline = options.get("timeout"), options.get("deadline")
         shown = path.partition("?")[0]
-        operation = options.get("operation")
-        operation = f"{method} {shown}" if operation is None else _checked("operation", operation)
+        named = options.get("operation")
+        operation = f"{method} {shown}" if named is None else _checked("operation", named)
         fields = log_fields(ids) | {"service": self.name, "http_method": method, "path": shown}
         call = Call(
             method=method,
@@ -235,6 +244,7 @@ class Service:
             conflict_ok=conflict_ok,
             timeout=self.timeout if timeout is None else to_timedelta(timeout, name="timeout").total_seconds(),
             operation=operation,
+            metered_as=named or method,
             fields=fields,
         )
         repeatable = method in _SAFE or key is not None
@@ -252,6 +262,10 @@ class Service:
 
     def attempt(self, transport: Transport, call: Call, attempt: Attempt) -> Steps:
         """Makes one attempt. Returns the response, or raises the failure."""
+        steps = self._attempt(transport, call, attempt)
+        return steps if self.meter is None else _metered(self.meter, self.name, call, steps)
+
+    def _attempt(self, transport: Transport, call: Call, attempt: Attempt) -> Steps:
         headers = dict(call.headers)
         token = yield transport.token(_exchange_seconds(call.timeout, attempt, None))
         if token is not None:
@@ -354,6 +368,33 @@ def parsed(answer: Response, returns: Any) -> Any:
     if returns is None:
         return answer
     return None if answer.status == CONFLICT else answer.parse(returns)
+
+
+def _metered(meter: CallMeter, service: str, call: Call, steps: Steps) -> Steps:
+    """Counts an attempt with its duration when it ends."""
+    began, outcome = time.monotonic(), "success"
+    try:
+        return (yield from steps)
+    except BaseException as error:
+        outcome = _outcome(error)
+        raise
+    finally:
+        # Without the path, which may contain ids: each value is a time series.
+        meter.called(service, call.metered_as, outcome, time.monotonic() - began)
+
+
+def _outcome(error: BaseException) -> str:
+    # A failure that opens the circuit is the cause of the error.
+    error = (error.__cause__ or error) if isinstance(error, CircuitOpen) else error
+    match error:
+        case CircuitOpen():
+            return "circuit_open"
+        case ServiceRefused():
+            return "server_error" if error.status >= 500 else "client_error"
+        case Exception():
+            return "no_response"
+        case _:
+            return "cancelled"
 
 
 def _exchange_seconds(timeout: float, attempt: Attempt, permit: Permit | None) -> float:
