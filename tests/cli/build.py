@@ -59,7 +59,9 @@ async def furnish(store: Store) -> None:
     await store.run(discard([oldest[-1].delivery.id], "ada", "test order"))
     await put(store, job("mail", {"to": "ada@example.com"}, queue="mail", delay=timedelta(hours=1)))
     # It outlives the slowest test.
-    await store.run(start_worker(WORKER, 41, ["default"], ["billing", "mail", "nightly"], timedelta(hours=1)))
+    await store.run(
+        start_worker(WORKER, 41, ["default", "mail", "payments"], ["billing", "mail", "nightly"], timedelta(hours=1))
+    )
 
 
 async def found(store: Store, wanted: Filter) -> list[UUID]:

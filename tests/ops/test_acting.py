@@ -136,7 +136,7 @@ async def test_an_event_published_by_hand_reaches_its_consumers_and_the_audit(st
 async def test_a_job_enqueued_by_hand_goes_where_its_registration_says(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"mail": []}, queue="slow", priority=3)
     await register_consumers(store, {"billing": ["order.*"]})
-    await start(store, "w", ["mail"], generation=5)
+    await start(store, "w", ["mail"], generation=5, queues=["slow"])
     published = await ops.enqueue("mail", {"to": "ada"}, actor="ada", delay=HOUR)
     row = (await ops.job(published.id)).listed.delivery
     assert (row.consumer, row.queue, row.priority, row.generation) == ("mail", "slow", 3, 5)

@@ -139,9 +139,11 @@ async def catch_up_fully(store: Store) -> int:
             return added
 
 
-async def start(store: Store, worker: str, consumers: Sequence[str], generation: int = 0) -> None:
+async def start(
+    store: Store, worker: str, consumers: Sequence[str], generation: int = 0, queues: Sequence[str] = ("default",)
+) -> None:
     """Announces a living worker."""
-    await store.run(start_worker(worker, generation, ["default"], consumers, LEASE))
+    await store.run(start_worker(worker, generation, queues, consumers, LEASE))
 
 
 async def claim_all(

@@ -145,6 +145,12 @@ REPLAYING = [
         sqlite("replay", "w.alive_until > {now}"),
         sqlite("replay", "consumer in (select value from json_each(w.consumers))"),
     ),
+    *kills(
+        test_replay.test_by_default_a_worker_of_another_queue_does_not_count,
+        postgres("function live_generation", "(w.queues = '{}' or queue_name is null or queue_name = any (w.queues))"),
+        sqlite("replay", "(w.queues = '[]' or queue in (select value from json_each(w.queues)))"),
+        sqlite("live_generation", "(w.queues = '[]' or :queue in (select value from json_each(w.queues)))"),
+    ),
 ]
 
 OPERATING = [

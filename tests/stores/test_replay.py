@@ -117,16 +117,26 @@ async def test_by_default_it_is_the_highest_one_alive_for_the_consumer(store: St
     await start(store, "w9", ["mail"], generation=9)
     sql(store, "update {hf}worker set alive_until = started_at where id = 'w9'")
     dead = await dead_letter(store)
-    assert await store.run(live_generation("mail")) == 6
+    assert await store.run(live_generation("mail", "default")) == 6
     (replayed,) = await store.run(replay([dead.id], "ada", None))
     assert replayed.generation == 6
+
+
+async def test_by_default_a_worker_of_another_queue_does_not_count(store: Store) -> None:
+    await start(store, "w4", ["mail"], generation=4, queues=["default"])
+    await start(store, "w9", ["mail"], generation=9, queues=["bulk"])
+    dead = await dead_letter(store)
+    assert await store.run(live_generation("mail", "default")) == 4
+    assert await store.run(live_generation("mail", "bulk")) == 9
+    (replayed,) = await store.run(replay([dead.id], "ada", None))
+    assert replayed.generation == 4, "the worker of generation 9 never claims this queue"
 
 
 async def test_with_nobody_alive_the_generation_stays(store: Store) -> None:
     await put(store, job(generation=3))
     (claimed,) = await claim_all(store, generation=3)
     await finish(store, claimed, DeadLetter())
-    assert await store.run(live_generation("mail")) is None
+    assert await store.run(live_generation("mail", "default")) is None
     (replayed,) = await store.run(replay([claimed.id], "ada", None))
     assert replayed.generation == 3
 
@@ -234,4 +244,4 @@ async def test_a_replayed_delivery_keeps_what_its_message_says(store: Store) -> 
 async def test_a_lease_of_a_dead_worker_does_not_count_as_alive(store: Store) -> None:
     await start(store, "w4", ["mail"], generation=4)
     age(store, LEASE, "worker")
-    assert await store.run(live_generation("mail")) is None
+    assert await store.run(live_generation("mail", "default")) is None

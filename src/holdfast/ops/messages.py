@@ -107,10 +107,11 @@ def enqueue(
         names = ", ".join(sorted(known.keys() - patterns.keys())[:20]) or "none yet"
         raise NotFound("job", job, f"registered are {names}; force stores it for a worker that comes later")
     row = known.get(job)
-    live = yield from do(live_generation(job))
+    queue = queue or (row.queue if row else "default")
+    live = yield from do(live_generation(job, queue))
     address = Address(
         consumer=job,
-        queue=queue or (row.queue if row else "default"),
+        queue=queue,
         priority=priority if priority is not None else (row.priority if row else 1),
         delay=delay,
         unique=unique,

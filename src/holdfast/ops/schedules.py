@@ -63,7 +63,8 @@ def run_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[Pu
     """Enqueues one run now, beside the occurrences that are due: those still fire. Audited."""
     found = yield from _known(name)
     row = next((one for one in (yield from do(consumers())) if one.name == name), None)
-    live = yield from do(live_generation(name))
+    address = Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)
+    live = yield from do(live_generation(name, address.queue))
     call = new_message(
         id=uuid7(int(found.now.timestamp() * 1000), secrets.randbits(74)),
         type=f"job.{name}",
@@ -71,7 +72,7 @@ def run_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[Pu
         payload={},
         headers={"scheduled_for": found.now.isoformat()},
         generation=live if live is not None else (row.generation if row else 0),
-        addressed=[Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)],
+        addressed=[address],
     )
     published = yield from do(publish_audited(call, actor, "run", reason))
     yield from ask(lambda store: store.hint_sync())

@@ -39,7 +39,7 @@ class Blocked(NamedTuple):
 
 
 class AuditedPlan(NamedTuple):
-    """The progress of a plan. A plan that was executed without being stored has no state and no total.
+    """The progress of a plan. One that was removed has no state and no total.
 
     `results` counts the results of the replayed deliveries.
     """
@@ -86,8 +86,8 @@ def replay(
     The others were not dead letters, or another job has their unique key.
 
     The failed cycle moves to the history, attempts and errors are cleared, and the fence is incremented; message id and
-    key stay. Without a generation each delivery gets the highest live generation of its consumer. `rerun` includes
-    delivered ones and lets them run within the deduplication window. The audit records the `plan`.
+    key stay. Without a generation each delivery gets the highest live generation that serves its consumer and queue.
+    `rerun` includes delivered ones and lets them run within the deduplication window. The audit records the `plan`.
     """
     rows = yield Query("replay", {**_who(ids, actor, reason, plan), "generation": generation, "rerun": rerun})
     replayed = [Replayed(as_uuid(row[0]), *row[1:]) for row in rows]
@@ -97,9 +97,9 @@ def replay(
 
 
 @operation(reads=True)
-def live_generation(consumer: str) -> Steps[int | None]:
-    """The generation that a replay would set for this consumer; None without a worker for it."""
-    ((generation,),) = yield Query("live_generation", {"consumer": consumer})
+def live_generation(consumer: str, queue: str) -> Steps[int | None]:
+    """The generation that a replay gives this consumer's deliveries in this queue; none if no live worker serves it."""
+    ((generation,),) = yield Query("live_generation", {"consumer": consumer, "queue": queue})
     return None if generation is None else int(generation)
 
 

@@ -24,6 +24,10 @@ class WorkerRecord:
     alive: bool
     in_flight: int
 
+    def serves(self, consumer: str, queue: str) -> bool:
+        """Whether it claims the deliveries of this consumer in this queue. A worker without queues serves all of them."""
+        return consumer in self.consumers and (not self.queues or queue in self.queues)
+
 
 @operation(single=True)
 def start_worker(

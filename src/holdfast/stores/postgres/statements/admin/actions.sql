@@ -6,8 +6,8 @@ from (select set_config('holdfast.request_id', coalesce(:request_id::text, ''), 
 cross join lateral {hf}replay(:ids::uuid[], :generation::bigint, :actor::text, :reason::text, :rerun::boolean) r
 
 -- name: live_generation
--- The generation a replay would give this consumer's deliveries.
-select {hf}live_generation(:consumer::text)
+-- The generation that a replay would give this consumer's deliveries in this queue.
+select {hf}live_generation(:consumer::text, :queue::text)
 
 -- name: discard
 -- Sets dead letters aside for good, audited; they stay queryable.
@@ -113,7 +113,7 @@ and (a.kind <> 'plan' or not exists (
   where n.kind = 'plan' and n.target = a.target and n.plan_id is null and n.id > a.id {same}))
 
 -- name: audited_plans
--- How far these plans are; of one that was not stored, what its batches did.
+-- The progress of these plans; of one that was removed, what its batches did.
 select p.id::text, p.action, p.state, p.total, p.done, p.results from {hf}plan p where p.id = any (:ids::uuid[])
 union all
 select b.target, min(b.action), null, null, sum(jsonb_array_length(b.detail -> 'deliveries'))::bigint, null

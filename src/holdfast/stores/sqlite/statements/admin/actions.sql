@@ -24,7 +24,8 @@ update {hf}delivery
 set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1,
     generation = coalesce(:generation, (
       select max(w.generation) from {hf}worker w
-      where w.alive_until > {now} and consumer in (select value from json_each(w.consumers))), generation),
+      where w.alive_until > {now} and consumer in (select value from json_each(w.consumers))
+        and (w.queues = '[]' or queue in (select value from json_each(w.queues)))), generation),
     last_error = null, error_type = null, fingerprint = null, first_failed_at = null,
     completed_at = null, claimed_at = null, suspect = 0, holds = 0, expiries = 0,
     failure_history = (
@@ -38,9 +39,10 @@ where id = :id
 returning id, consumer, generation, fence
 
 -- name: live_generation
--- The generation a replay would give this consumer's deliveries.
+-- The generation that a replay would give this consumer's deliveries in this queue.
 select max(w.generation) from {hf}worker w
 where w.alive_until > {now} and :consumer in (select value from json_each(w.consumers))
+  and (w.queues = '[]' or :queue in (select value from json_each(w.queues)))
 
 -- name: discard
 -- Sets dead letters aside for good, audited; they stay queryable.
@@ -143,7 +145,7 @@ and (a.kind <> 'plan' or not exists (
   where n.kind = 'plan' and n.target = a.target and n.plan_id is null and n.id > a.id {same}))
 
 -- name: audited_plans
--- How far these plans are; of one that was not stored, what its batches did.
+-- The progress of these plans; of one that was removed, what its batches did.
 select p.id, p.action, p.state, p.total, p.done, p.results from {hf}plan p
 where p.id in (select value from json_each(:ids))
 union all
