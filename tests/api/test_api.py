@@ -73,7 +73,7 @@ async def test_counts_end_at_a_bound_unless_they_shall_be_exact(
 async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     reader = client("admin")
-    plan = await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+    plan = await ops.plan_replay(Filter(), actor="ada")
     delivery = await get(reader, f"/deliveries/{ids['failed']}")
     for endpoint in ENDPOINTS:
         if endpoint.method != "GET":
@@ -290,7 +290,7 @@ async def test_without_tokens_only_this_machine_is_answered(ops: Operations) -> 
 @ANY_STORE
 async def test_served_alone_it_carries_started_plans_on(store: Store, ops: Operations) -> None:
     await dead_letters(store, 3)
-    plan = await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+    plan = await ops.plan_replay(Filter(), actor="ada")
     await ops.start_plan(plan.id, actor="ada")
     app = api(ops)
     async with app.router.lifespan_context(app), asyncio.timeout(60):
@@ -346,7 +346,7 @@ async def test_a_store_that_is_away_is_503_with_a_code() -> None:
 @pytest.mark.parametrize("read_only", [True, False])
 async def test_a_read_only_api_executes_no_plan(store: Store, ops: Operations, read_only: bool) -> None:
     ids = await dead_letters(store, 2)
-    plan = await ops.save_plan(await ops.plan_replay(Filter(ids=tuple(ids))), actor="ada", reason="fixed")
+    plan = await ops.plan_replay(Filter(ids=tuple(ids)), actor="ada", reason="fixed")
     await ops.start_plan(plan.id, actor="ada", reason="fixed")
     app = api(ops, read_only=read_only)
     until = time.monotonic() + (1.3 if read_only else 20)  # an API that acts begins within a second

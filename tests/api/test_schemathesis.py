@@ -44,7 +44,7 @@ def loaded(store: Store) -> tuple[Any, dict[str, str]]:
     async def fill() -> str:
         await one_in_each_state(store)
         await dead_letters(store, 3, consumer="export")
-        await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+        await ops.plan_replay(Filter(), actor="ada")
         await ops.trip_breaker("payments", actor="ada")
         made = await ops.create_token("fuzz", scope="admin", actor="root")
         await store.close()

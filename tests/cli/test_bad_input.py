@@ -72,7 +72,6 @@ GOOD: dict[str, tuple[str, ...]] = {
     "audit list": (),
     "plans list": (),
     "plans show": (ABSENT,),
-    "plans save": ("plan.json",),
     "plans start": (ABSENT,),
     "plans pause": (ABSENT,),
     "plans resume": (ABSENT,),

@@ -55,6 +55,6 @@ def test_a_plan_tells_how_many_were_delivered_and_how_many_died_again(either: Sh
     assert "0 delivered, 0 dead again, 5 not ended yet" in either.run("plans", "show", id).stdout
     either.end(dead=2)
     shown = either.run("plans", "show", id, "--wait")
-    assert shown.exit_code == 1, "two died again"
+    assert shown.exit_code == 1, "two are dead again"
     assert "3 delivered, 2 dead again" in shown.stdout
     assert "next: holdfast dlq show" in shown.stderr

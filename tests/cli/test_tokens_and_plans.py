@@ -28,14 +28,13 @@ def test_a_token_is_made_listed_and_revoked_and_its_secret_shown_once(shop: Shop
     assert whole["secret"].startswith(whole["token"]["prefix"])
 
 
-def test_a_plan_is_saved_from_its_file_started_and_shown(shop: Shop, tmp_path: Path) -> None:
+def test_a_dry_run_stores_a_plan_that_is_started_and_shown(shop: Shop, tmp_path: Path) -> None:
     assert "no stored plans" in shop.run("plans", "list").stderr
     file = tmp_path / "plan.json"
-    assert shop.run("replay", "--status", "failed", "--limit", "100", "--dry-run", "--plan", file).exit_code == 0
-    held = len(json.loads(file.read_text())["items"])
-    saved = shop.run("plans", "save", file, "--reason", "looked at it", "--actor", "ada")
+    dry_run = ("replay", "--status", "failed", "--limit", "100", "--dry-run", "--plan", file, "--actor", "ada")
+    saved = shop.run(*dry_run)
     assert saved.exit_code == 0
-    id = json.loads(file.read_text())["id"]
+    held, id = len(json.loads(file.read_text())["items"]), json.loads(file.read_text())["id"]
     assert f"next: holdfast plans start {id}" in saved.stderr
     refused = shop.run("plans", "pause", id)
     assert (refused.exit_code, "ready" in refused.stderr) == (4, True)

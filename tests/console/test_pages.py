@@ -192,8 +192,7 @@ async def test_script_in_every_field_stays_text(client_as: ClientAs, store: Stor
     await store.run(
         reserve(Reservation(EVIL, EVIL, "h", "o", "POST", f"/{EVIL}"), timedelta(hours=1), timedelta(days=1))
     )
-    plan = await ops.plan_replay(Filter(dead=True))
-    await ops.save_plan(plan, actor=EVIL, reason=EVIL)
+    plan = await ops.plan_replay(Filter(dead=True), actor=EVIL, reason=EVIL)
     await ops.start_plan(plan.id, actor=EVIL, reason=EVIL)
     paths = [f"{path}" for path in LISTS]
     paths += [f"/deliveries/{claimed.id}", f"/messages/{evil.id}", f"/plans/{plan.id}", f"/requests?id={quote(EVIL)}"]

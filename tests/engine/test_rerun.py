@@ -35,7 +35,7 @@ async def test_a_rerun_inside_the_window_runs_the_handler_again(
     await drain(hf)
     assert ran == [1]
     plan = await hf.ops.plan_replay(Filter(statuses=(Status.DELIVERED,)), rerun=True)
-    assert plan.deduplicated == (1 if kept == "store" else 0)
+    assert plan.preview.deduplicated == (1 if kept == "store" else 0)
     await plan.execute(actor="ada", reason="lost mail")
     await drain(hf)
     assert ran == [1, 1]

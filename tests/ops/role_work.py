@@ -86,7 +86,7 @@ async def produce(dsn: str) -> None:
 async def prepare_plan(dsn: str) -> None:
     """Leaves a plan that runs and an endpoint, for a worker to find."""
     ops = Operations(PostgresStore(dsn))
-    plan = await ops.save_plan(await ops.plan_replay(Filter(), limit=5), actor="ada", reason="fixed")
+    plan = await ops.plan_replay(Filter(), limit=5, actor="ada", reason="fixed")
     await ops.start_plan(plan.id, actor="ada", reason="fixed")
     await ops.add_webhook(HOOK, events=["order.refunded"], actor="ada", options=LOOPBACK)
     await ops.store.close()
@@ -116,7 +116,7 @@ async def operate(dsn: str) -> None:
     dead = [one.delivery.id for one in (await ops.delivery_page(Filter(dead=True), limit=10)).items]
     await ops.replay(dead[:1], actor="ada", reason="fixed")
     await ops.discard(dead[1:2], actor="ada", reason="no use")
-    plan = await ops.save_plan(await ops.plan_replay(Filter(dead=True), limit=5), actor="ada", reason="fixed")
+    plan = await ops.plan_replay(Filter(dead=True), limit=5, actor="ada", reason="fixed")
     await ops.start_plan(plan.id, actor="ada", reason="fixed")
     await ops.pause_plan(plan.id, actor="ada", reason="wait")
     await ops.resume_plan(plan.id, actor="ada", reason="go")
@@ -164,5 +164,4 @@ async def read(dsn: str) -> None:
         await ops.delivery(one.delivery.id)
     for message in (await ops.message_page(limit=3)).items:
         await ops.message(message.id)
-    await ops.plan_replay(Filter(dead=True), limit=5)
     await ops.store.close()

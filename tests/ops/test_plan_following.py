@@ -1,4 +1,4 @@
-"""Following a replay: how many of its deliveries were delivered, and how many died again."""
+"""Following a replay: how many of its deliveries were delivered, and how many are dead again."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from tests.stores.build import claim_all, failure, finish, sql
 async def replayed(store: Store, ops: Operations, count: int) -> StoredPlan:
     """A replay of so many dead letters, executed to its end."""
     await dead_letters(store, count)
-    plan = await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+    plan = await ops.plan_replay(Filter(), actor="ada")
     await ops.start_plan(plan.id, actor="ada")
     await ops.advance_plans(runner="r")
     return await ops.plan(plan.id)
@@ -37,7 +37,7 @@ async def test_a_plan_counts_what_was_delivered_and_what_died_again(store: Store
     assert halfway.settled_at is None
     assert [one.id for one in await ops.plan_items(plan.id, dead=True)] == [claimed[9].id]
 
-    await ops.replay([claimed[9].id], actor="bob")
+    again = await ops.replay([claimed[9].id], actor="bob")
     await finish(store, claimed[10], Deliver())
     await ops.cancel([claimed[11].id], actor="bob")
     await ops.follow_plans()
@@ -46,6 +46,12 @@ async def test_a_plan_counts_what_was_delivered_and_what_died_again(store: Store
         "what another plan does is its own"
     )
     assert (after.unsettled, after.settled_at is not None) == (0, True)
+    assert await store.run(plan_results.unsettled_plans()) == [], "of the replay of one delivery nothing has ended"
+    (waiting,) = await claim_all(store, generation=1000)
+    await finish(store, waiting, Deliver())
+    assert await store.run(plan_results.unsettled_plans()) == [again.plan]
+    await ops.follow_plans()
+    assert (await ops.plan(again.plan)).results == {ReplayResult.DELIVERED: 1}
     assert await store.run(plan_results.unsettled_plans()) == []
 
 
@@ -77,7 +83,7 @@ async def test_a_backlog_is_looked_at_in_turns_and_all_of_it_in_the_end(
 
 async def test_a_plan_that_still_runs_is_not_settled(store: Store, ops: Operations) -> None:
     await dead_letters(store, 150)
-    plan = await ops.save_plan(await ops.plan_replay(Filter()), actor="ada")
+    plan = await ops.plan_replay(Filter(), actor="ada")
     await ops.start_plan(plan.id, actor="ada")
     await ops.advance_plan(plan.id, runner="r", lease=timedelta(0))
     for one in await claim_all(store, generation=1000):

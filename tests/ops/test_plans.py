@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -12,11 +13,10 @@ from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.delivery import Claim, Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Address
-from holdfast.ops.plan_file import plan_to_json
-from holdfast.ops.plans import Progress, Report
+from holdfast.ops.plans import Plan, Report
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.admin.bulk_actions import SkipReason
+from holdfast.stores.admin.plan import SkipReason, StoredPlan
 from holdfast.stores.deliveries.settle import ClaimState, claim_states
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -49,21 +49,33 @@ async def replays(store: Store) -> dict[UUID, int]:
     return found
 
 
+async def ids_of(plan: Plan) -> tuple[UUID, ...]:
+    """The deliveries that a plan acts on, in its order."""
+    return tuple(one.id for one in await Operations(plan.store).plan_items(plan.id, limit=1000) if one.why is None)
+
+
+async def exported(plan: Plan) -> Any:
+    """A plan as it is written to a file and read again."""
+    return orjson.loads(orjson.dumps(await Operations(plan.store).export_plan(plan.id)))
+
+
 async def test_a_preview_shows_what_it_holds_and_changes_nothing(store: Store, ops: Operations) -> None:
     ids = await dead_letters(store, 3)
     await dead_letters(store, 1, consumer="export")
     await start(store, "w-41", ["mail"], generation=41)
     before = await all_deliveries(store)
     plan = await ops.plan_replay(Filter(), limit=3)
-    assert plan.ids == tuple(ids), "the oldest first"
-    assert plan.more
-    assert plan.consumers == {"mail": 3}
-    assert [(item.generation, item.to_generation) for item in plan.items] == [(0, 41)] * 3
-    assert plan.unserved == ()
+    assert await ids_of(plan) == tuple(ids), "the oldest first"
+    assert (plan.items, plan.preview.remaining) == (3, 1)
+    assert plan.preview.consumers == {"mail": 3}
+    items = await ops.plan_items(plan.id)
+    assert [(item.status, item.generation, item.to_generation) for item in items] == [(Status.FAILED, 0, 41)] * 3
+    assert plan.preview.changes == {"mail": [[0, 41]]}
+    assert plan.preview.unserved == []
     everything = await ops.plan_replay(Filter(), limit=10)
-    assert everything.consumers == {"mail": 3, "export": 1}
-    assert everything.unserved == ("export",)
-    assert not everything.more
+    assert everything.preview.consumers == {"mail": 3, "export": 1}
+    assert everything.preview.unserved == ["export"]
+    assert everything.preview.remaining == 0
     assert await all_deliveries(store) == before
 
 
@@ -84,8 +96,8 @@ async def test_what_cannot_be_replayed_is_named_with_its_reason(store: Store, op
     ids = await one_in_each_state(store)
     absent = fresh_id()
     plan = await ops.plan_replay(Filter(ids=(*ids.values(), absent)))
-    assert plan.ids == (ids["failed"],)
-    assert {one.id: one.why for one in plan.skipped} == {
+    assert await ids_of(plan) == (ids["failed"],)
+    assert {one.id: one.why for one in await ops.plan_items(plan.id, skipped=True)} == {
         ids["delivered"]: SkipReason.DELIVERED,
         ids["discarded"]: SkipReason.DISCARDED,
         ids["in_flight"]: SkipReason.IN_FLIGHT,
@@ -101,7 +113,7 @@ async def test_what_cannot_be_replayed_is_named_with_its_reason(store: Store, op
 async def test_done_work_is_run_again_only_when_somebody_says_so(store: Store, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     plain = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)))
-    assert (plain.ids, [one.why for one in plain.skipped]) == ((), [SkipReason.DELIVERED])
+    assert (plain.items, plain.skipped) == (0, {SkipReason.DELIVERED: 1})
     plan = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)), rerun=True)
     report = await plan.execute(actor="ada")
     assert report.done == (ids["delivered"],)
@@ -125,7 +137,7 @@ async def test_two_operators_at_once_replay_each_delivery_once(
     other = place()
     theirs = Operations(other)
     plans = await asyncio.gather(ops.plan_replay(Filter(), limit=200), theirs.plan_replay(Filter(), limit=200))
-    assert plans[0].ids == plans[1].ids
+    assert await ids_of(plans[0]) == await ids_of(plans[1])
     ada, bob = await asyncio.gather(plans[0].execute(actor="ada"), plans[1].execute(actor="bob"))
     assert sorted([*ada.done, *bob.done]) == sorted(ids)
     for mine, others in ((ada, "bob"), (bob, "ada")):
@@ -136,31 +148,40 @@ async def test_two_operators_at_once_replay_each_delivery_once(
     await other.close()
 
 
-async def test_a_plan_that_was_cut_off_goes_on_where_it_stopped(store: Store, ops: Operations) -> None:
+async def test_an_interrupted_plan_continues_where_it_stopped(store: Store, ops: Operations) -> None:
     ids = await dead_letters(store, 250)
     plan = await ops.plan_replay(Filter(), limit=1000)
 
-    def cut_off(step: Progress) -> None:
+    def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        await plan.execute(actor="ada", progress=cut_off)
+        await plan.execute(actor="ada", progress=interrupt)
     done = await replays(store)
     assert len(done) == 100
     # What it replayed has failed again: that is another failure, and not this plan's to act on.
     await fail_pending(store)
-    kept = orjson.loads(orjson.dumps(plan_to_json(plan)))
-    seen: list[Progress] = []
+    kept = await exported(plan)
+    seen: list[StoredPlan] = []
     again = await (await ops.load_plan(kept)).execute(actor="bob", progress=seen.append)
     assert (len(again.done), again.earlier, again.skipped) == (150, 100, ())
     assert await replays(store) == dict.fromkeys(ids, 1)
-    assert seen[-1] == Progress(done=250, skipped=0, total=250)
-    trail = await store.run(audit(limit=10, target=("plan", str(plan.id))))
-    assert [entry.actor for entry in trail] == ["bob", "bob", "ada"]
-    assert sorted(id for e in trail for id in e.detail["deliveries"]) == sorted(map(str, ids))  # type: ignore[index]
+    assert (seen[-1].done, seen[-1].skipped, seen[-1].total) == (250, {}, 250)
+    entries = (await store.run(audit(limit=10, target=("plan", str(plan.id)))))[::-1]
+    assert [(entry.actor, entry.action) for entry in entries] == [
+        ("ada", "start"),
+        ("ada", "replay"),
+        ("ada", "pause"),
+        ("bob", "resume"),
+        ("ada", "replay"),
+        ("ada", "replay"),
+        ("ada", "finish"),
+    ]
+    batches = [entry.detail["deliveries"] for entry in entries if entry.action == "replay"]  # type: ignore[index]
+    assert sorted(id for batch in batches for id in batch) == sorted(map(str, ids))
 
 
-async def test_a_delivery_that_failed_anew_since_the_preview_is_left_alone(store: Store, ops: Operations) -> None:
+async def test_a_delivery_that_failed_again_since_the_preview_is_left_alone(store: Store, ops: Operations) -> None:
     (id,) = await dead_letters(store, 1)
     plan = await ops.plan_replay(Filter())
     await ops.replay([id], actor="bob")
@@ -207,7 +228,7 @@ async def test_cancelling_stops_what_waits_and_what_runs(store: Store, ops: Oper
     await put(store, job("mail"), job("mail"))
     (running,) = await claim_all(store, limit=1)
     plan = await ops.plan_cancel(Filter(consumers=("mail",)))
-    assert len(plan.items) == 2
+    assert plan.items == 2
     (since,) = await claim_all(store, limit=1)
     report = await plan.execute(actor="ada", reason="stop")
     assert set(report.done) == {running.id, since.id}, "one that was claimed since is cancelled, too"
@@ -249,18 +270,29 @@ async def test_nothing_happens_without_an_actor_or_within_wrong_bounds(store: St
     with pytest.raises(ValueError, match="pattern"):
         await ops.plan_replay(Filter(type="a..b"))
     assert (await delivery(store, ids[0])).status is Status.FAILED
-    assert await store.run(audit()) == []
+    assert await store.run(audit()) == [], "an unnamed preview changes nothing"
 
 
-async def test_a_plan_survives_json_and_a_broken_one_is_refused(store: Store, ops: Operations) -> None:
+async def test_a_plan_survives_json_and_a_changed_one_is_refused(store: Store, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     await put(store, message(addressed=[Address(consumer="mail")]))
     wanted = Filter(ids=tuple(ids.values()), statuses=tuple(Status), consumers=("mail",), since=await ops.now())
     for plan in (await ops.plan_replay(wanted), await ops.plan_discard(Filter(ids=tuple(ids.values())))):
-        assert await ops.load_plan(orjson.loads(orjson.dumps(plan_to_json(plan)))) == plan
-    good = plan_to_json(plan)
-    broken: object
-    for broken in (None, [], {}, {**good, "version": 2}, {**good, "action": "destroy"}, {**good, "items": [{}]}):
+        assert await ops.load_plan(await exported(plan)) == plan
+    good = await exported(plan)
+    fewer = {**good, "items": good["items"][1:]}
+    other = {**good, "items": [{**good["items"][0], "id": str(ids["delivered"])}]}
+    broken: Any
+    for broken in (
+        None,
+        [],
+        {},
+        {**good, "version": 1},
+        {**good, "action": "destroy"},
+        {**good, "id": "x"},
+        fewer,
+        other,
+    ):
         with pytest.raises(ConfigurationError, match="plan"):
             await ops.load_plan(broken)
 
@@ -276,10 +308,10 @@ def test_the_blocking_side_has_the_same_names(place: Callable[[], Store]) -> Non
     store.close_sync()
 
 
-async def test_a_batch_waits_for_whoever_holds_a_delivery_and_looks_again(
+async def test_a_batch_waits_for_a_locked_delivery_and_reads_it_again(
     postgres18: PostgresServer, database: Callable[[PostgresServer], str]
 ) -> None:
-    """Another operator's replay has not committed yet, and by then the delivery has failed anew."""
+    """Another operator's replay has not committed yet, and by then the delivery has failed again."""
     dsn = database(postgres18)
     store = PostgresStore(dsn)
     (id,) = await dead_letters(store, 1)

@@ -136,7 +136,8 @@ async def test_types_are_filtered_exactly_or_by_prefix(store: Store, ops: Operat
         assert {one.type for one in await ops.deliveries(Filter(type=type))} == expected
         assert {one.type for one in await ops.messages(type=type)} == expected
         wanted = Filter(type=type, statuses=(Status.PENDING,))
-        assert {item.type for item in (await ops.plan_cancel(wanted)).items} == expected
+        plan = await ops.plan_cancel(wanted)
+        assert set(plan.preview.types) == expected
     with pytest.raises(InvalidName):
         await ops.deliveries(Filter(type="order%"))
 

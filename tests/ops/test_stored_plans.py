@@ -1,4 +1,4 @@
-"""Stored plans: saved once, started once, carried on by whoever lives; each delivery is acted on once."""
+"""Stored plans: saved once, started once, executed by any process; each delivery is acted on once."""
 
 import asyncio
 import sys
@@ -20,8 +20,7 @@ from holdfast.engine.options import WorkerOptions
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.admin.bulk_actions import SkipReason
-from holdfast.stores.admin.plan import PlanState, StoredPlan, forget_plan
+from holdfast.stores.admin.plan import PlanState, SkipReason, StoredPlan, forget_plan
 from holdfast.stores.integrations.breaker import trip_breaker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -45,11 +44,10 @@ RUNNER = "tests.ops.programs.runner"
 
 
 async def saved(ops: Operations, limit: int = 1000) -> StoredPlan:
-    plan = await ops.plan_replay(Filter(), limit=limit)
-    return await ops.save_plan(plan, actor="ada", reason="looked at it")
+    return await ops.plan_replay(Filter(), limit=limit, actor="ada", reason="looked at it")
 
 
-async def to_the_end(ops: Operations, id: UUID, runner: str) -> list[StoredPlan]:
+async def run_to_end(ops: Operations, id: UUID, runner: str) -> list[StoredPlan]:
     steps = []
     while (await ops.plan(id)).state is PlanState.RUNNING:
         if (plan := await ops.advance_plan(id, runner=runner)) is None:
@@ -74,20 +72,19 @@ def address_of(store: Store) -> str:
     return str(store.path)
 
 
-async def test_a_plan_is_saved_started_and_carried_out_with_an_exact_report(store: Store, ops: Operations) -> None:
+async def test_a_plan_is_created_started_and_executed_with_an_exact_report(store: Store, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     more = await dead_letters(store, 120, consumer="export")
     named = Filter(ids=(*ids.values(), *more, absent := fresh_id()))
-    preview = await ops.plan_replay(named, limit=1000)
-    first = await ops.save_plan(preview, actor="ada", reason="look")
-    assert first == await ops.save_plan(preview, actor="bob"), "saving it again changes nothing"
+    first = await ops.plan_replay(named, limit=1000, actor="ada", reason="look")
+    assert await ops.plan(first.id) == first
     assert (first.state, first.total, first.done, first.left) == (PlanState.READY, 126, 0, 121)
-    assert await ops.advance_plan(first.id, runner="r") is None, "nobody has started it"
+    assert await ops.advance_plan(first.id, runner="r") is None, "it is not started"
 
     running = await ops.start_plan(first.id, actor="bob", reason="fixed in 42", generation=42)
     assert (running.state, running.started_by, running.generation) == (PlanState.RUNNING, "bob", 42)
     await ops.discard([more[0]], actor="eve")
-    steps = await to_the_end(ops, first.id, "r")
+    steps = await run_to_end(ops, first.id, "r")
     assert [step.done for step in steps] == [99, 120]
     done = await ops.plan(first.id)
     expected = {
@@ -123,7 +120,9 @@ async def test_a_plan_is_saved_started_and_carried_out_with_an_exact_report(stor
     assert set(await audited(store, "delivery", str(more[1]))) == {("bob", "replay")}
 
 
-async def test_two_who_start_at_once_start_it_once_and_the_other_is_told_who(store: Store, ops: Operations) -> None:
+async def test_of_two_concurrent_starts_one_is_refused_with_the_name_of_the_first(
+    store: Store, ops: Operations
+) -> None:
     await dead_letters(store, 3)
     plan = await saved(ops)
     outcomes = await asyncio.gather(
@@ -145,7 +144,7 @@ async def test_two_plans_of_two_operators_and_many_runners_rerun_each_delivery_o
     for plan, name in zip(plans, ("ada", "bob"), strict=True):
         await ops.start_plan(plan.id, actor=name)
     runners = [Operations(place()) for _ in range(3)]
-    await asyncio.gather(*(to_the_end(one, plan.id, f"r{n}") for n, one in enumerate(runners) for plan in plans))
+    await asyncio.gather(*(run_to_end(one, plan.id, f"r{n}") for n, one in enumerate(runners) for plan in plans))
     ended = [await ops.plan(plan.id) for plan in plans]
     assert sum(plan.done for plan in ended) == 350
     assert [plan.done + plan.skipped.get(SkipReason.PENDING, 0) for plan in ended] == [350, 350]
@@ -158,11 +157,11 @@ async def test_two_plans_of_two_operators_and_many_runners_rerun_each_delivery_o
         await one.store.close()
 
 
-async def test_a_plan_whose_runner_is_killed_is_carried_on_and_nothing_is_done_twice(
+async def test_a_plan_whose_runner_is_killed_is_continued_and_nothing_is_done_twice(
     store: Store, ops: Operations
 ) -> None:
     ids = [id for name in ("mail", "export", "billing") for id in await dead_letters(store, 500, consumer=name)]
-    plan = await ops.save_plan(await ops.plan_replay(Filter(), limit=2000), actor="ada")
+    plan = await ops.plan_replay(Filter(), limit=2000, actor="ada")
     await ops.start_plan(plan.id, actor="ada", reason="fixed")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -181,7 +180,7 @@ async def test_a_plan_whose_runner_is_killed_is_carried_on_and_nothing_is_done_t
     cut = await ops.plan(plan.id)
     assert cut.state is PlanState.RUNNING
     assert 200 <= cut.done < 1500
-    await asyncio.gather(*(to_the_end(ops, plan.id, name) for name in ("heir", "rival")))
+    await asyncio.gather(*(run_to_end(ops, plan.id, name) for name in ("heir", "rival")))
     ended = await ops.plan(plan.id)
     assert (ended.state, ended.done, ended.skipped) == (PlanState.DONE, 1500, {})
     assert Counter(one.target for one in await _replays(store)) == Counter(map(str, ids))
@@ -233,17 +232,16 @@ async def test_a_paused_plan_does_nothing_until_it_is_resumed_and_an_abandoned_o
 
 async def test_what_is_in_flight_is_cancelled_alone_and_last(store: Store, ops: Operations) -> None:
     ids = await one_in_each_state(store)
-    plan = await ops.plan_cancel(Filter(), limit=10)
-    stored = await ops.save_plan(plan, actor="ada")
+    stored = await ops.plan_cancel(Filter(), limit=10, actor="ada")
     await ops.start_plan(stored.id, actor="ada")
-    steps = await to_the_end(ops, stored.id, "r")
+    steps = await run_to_end(ops, stored.id, "r")
     assert [step.done for step in steps] == [1, 2]
     assert [one.id for one in await ops.plan_items(stored.id)] == [ids["retrying"], ids["in_flight"]]
 
 
-async def test_the_worker_duty_carries_every_running_plan_to_its_end(store: Store, ops: Operations) -> None:
+async def test_the_plan_runner_executes_every_running_plan(store: Store, ops: Operations) -> None:
     await dead_letters(store, 5)
-    empty = await ops.save_plan(await ops.plan_discard(Filter(consumers=("nobody",))), actor="ada")
+    empty = await ops.plan_discard(Filter(consumers=("nobody",)), actor="ada")
     full = await saved(ops)
     for plan in (empty, full):
         await ops.start_plan(plan.id, actor="ada")
@@ -256,7 +254,7 @@ async def test_the_worker_duty_carries_every_running_plan_to_its_end(store: Stor
     assert [one.id for one in await ops.plans(before=full.id)] == [empty.id]
 
 
-async def test_a_worker_carries_on_what_somebody_started(tmp_path: Path) -> None:
+async def test_a_worker_executes_a_started_plan(tmp_path: Path) -> None:
     hf = Holdfast(f"sqlite:///{tmp_path / 'shop.db'}")
     broken, billed, all_billed = True, set[int](), asyncio.Event()
 
@@ -272,7 +270,7 @@ async def test_a_worker_carries_on_what_somebody_started(tmp_path: Path) -> None
         await bill.enqueue(n)
     await hf.work(WorkerOptions(until_idle=True))
     broken = False
-    stored = await hf.ops.save_plan(await hf.ops.plan_replay(Filter()), actor="ada")
+    stored = await hf.ops.plan_replay(Filter(), actor="ada")
     await hf.ops.start_plan(stored.id, actor="ada")
     stop = asyncio.Event()
     working = asyncio.create_task(hf.work(stop=stop))
@@ -285,7 +283,7 @@ async def test_a_worker_carries_on_what_somebody_started(tmp_path: Path) -> None
     await hf.close()
 
 
-async def test_a_preview_says_what_stands_in_the_way(store: Store, ops: Operations) -> None:
+async def test_a_preview_lists_the_obstacles(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"mail": [], "export": []})
     await start(store, "w-7", ["mail"], generation=7)
     to = [Address(consumer="mail", retry=RetryPolicy.none()), Address(consumer="export")]
@@ -299,21 +297,19 @@ async def test_a_preview_says_what_stands_in_the_way(store: Store, ops: Operatio
     )
     await store.run(trip_breaker("payments", timedelta(minutes=5), "ada", None))
     plan = await ops.plan_replay(Filter())
-    assert plan.consumers == {"export": 2, "mail": 2}
-    assert plan.types == {"order.paid": 2, "order.placed": 2}
-    assert list(plan.groups.values()) == [4]
-    assert plan.generations == {0: 2, 7: 2}
-    assert plan.unserved == ("export",)
-    assert plan.handled == 1
-    assert [(one.name, one.consumer) for one in plan.circuits] == [("payments", None)]
-    stored = await ops.save_plan(plan, actor="ada")
-    for name in ("consumers", "types", "groups"):
-        assert stored.preview[name] == getattr(plan, name)
-    assert (stored.preview["handled"], stored.preview["unserved"]) == (1, ["export"])
-    assert stored.preview["circuits"][0]["name"] == "payments"
+    preview = plan.preview
+    assert preview.consumers == {"export": 2, "mail": 2}
+    assert preview.types == {"order.paid": 2, "order.placed": 2}
+    assert list(preview.groups.values()) == [4]
+    assert preview.generations == {"0": 2, "7": 2}
+    assert preview.unserved == ["export"]
+    assert preview.handled == 1
+    assert [(one.name, one.consumer) for one in preview.circuits] == [("payments", None)]
+    assert preview.circuits[0].until is not None
+    assert (await ops.plan(plan.id)).preview == preview
 
 
-async def test_old_plans_are_forgotten_and_those_under_way_are_not(store: Store, ops: Operations) -> None:
+async def test_old_plans_are_removed_and_running_ones_are_not(store: Store, ops: Operations) -> None:
     await dead_letters(store, 2)
     kept = await saved(ops)
     await ops.start_plan(kept.id, actor="ada")

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from holdfast.ops.stored_plans import advance_plans, follow_plans
+from holdfast.ops.plans import advance_plans, follow_plans
 from holdfast.ops.work import perform
 from holdfast.stores.protocol import Store
 

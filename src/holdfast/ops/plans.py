@@ -1,187 +1,74 @@
-"""Plans: bulk replays, discards and cancellations that act on what was previewed, not on what came since."""
+"""Plans: bulk replays, discards and cancellations that act on the previewed deliveries and on no others.
 
-import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import NamedTuple, TypeVar
+Every plan is stored when it is created. `Plan.execute`, the CLI, the API, the console and the workers execute the same
+one, batch by batch; whichever process continues it, no delivery is acted on twice.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from uuid import UUID
 
-from holdfast.core.bounded_count import NONE, BoundedCount
-from holdfast.core.circuit import CircuitState
-from holdfast.core.delivery import Status
-from holdfast.core.errors import ConfigurationError, NotFound
-from holdfast.core.events.pattern import check_pattern
-from holdfast.core.identity import uuid7
+import orjson
+
+from holdfast.core.errors import ConfigurationError, Refused
 from holdfast.core.message import check_generation
+from holdfast.ops.redaction import shown_plan
 from holdfast.ops.work import Work, ask, do, perform, perform_sync
-from holdfast.stores.admin.bulk_actions import (
-    Action,
-    ActionTarget,
-    Candidate,
-    SkipReason,
-    acceptable,
-    act,
-    count_remaining,
-    done_by,
-    find_candidates,
-)
-from holdfast.stores.admin.plan import handled_already
-from holdfast.stores.deliveries.dedupe import seen_deliveries
-from holdfast.stores.deliveries.worker import WorkerRecord, workers
-from holdfast.stores.integrations.breaker import breakers
-from holdfast.stores.integrations.webhook import listed_endpoints
-from holdfast.stores.operation import Operation
+from holdfast.stores.admin import bulk_actions, plan_creation, plan_results
+from holdfast.stores.admin import plan as stored
+from holdfast.stores.admin.bulk_actions import LEASE
+from holdfast.stores.admin.plan import Action, PlanItem, PlanState, StoredPlan
+from holdfast.stores.admin.plan_creation import MAX_PLAN, PlanRequest
 from holdfast.stores.protocol import Store
-from holdfast.stores.queries.query import Filter, clock
+from holdfast.stores.queries.query import MAX_PAGE, Filter
 
-V = TypeVar("V", str, int)
+FILE_VERSION = 2
+_EXPORTED = ("id", "consumer", "type", "status", "generation", "to_generation")
+_EXPORTED_SKIPPED = ("id", "consumer", "why")
+_POLL_SECONDS = 0.2
+_IDLE_BATCHES = 4
 
-MAX_PLAN = 100_000
-_BATCH = 100
-_PAGE = 1000
-
-REASONS = {
-    SkipReason.NOT_FOUND: "not in this store, perhaps pruned",
-    SkipReason.PENDING: "pending: it waits to be run",
-    SkipReason.IN_FLIGHT: "in flight: a worker runs it now",
-    SkipReason.DELIVERED: "done",
-    SkipReason.FAILED: "failed, not under way",
-    SkipReason.DISCARDED: "discarded or cancelled",
-    SkipReason.CHANGED: "changed: it has failed anew since it was looked at",
-    SkipReason.KEY_HELD: "held back: another unfinished job holds its unique key",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """One delivery of a plan, as it stood when it was previewed. `to_generation` is what a replay gives it."""
-
-    id: UUID
-    consumer: str
-    type: str
-    status: Status
-    generation: int
-    fence: int
-    to_generation: int | None = None
-    group: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenCircuit:
-    """A circuit that lets no call pass now. Without a consumer it is one that any handler may use."""
-
-    name: str
-    until: datetime | None
-    consumer: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """A delivery a plan leaves alone, and why. `by` names who replayed it last, if anybody did."""
-
-    id: UUID
-    consumer: str | None
-    why: SkipReason
-    by: str | None = None
-
-    @property
-    def reason(self) -> str:
-        """For people: how it is."""
-        return REASONS[self.why] + (f" ({self.by} replayed it)" if self.by else "")
-
-
-class Progress(NamedTuple):
-    """How far a plan has come."""
-
-    done: int
-    skipped: int
-    total: int
+Progress = Callable[[StoredPlan], None] | None
+"""Called with the plan after each batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a plan did. `earlier` were done by a run of this plan that was cut off before."""
+    """What one execution of a plan did. Earlier executions acted on `earlier` deliveries."""
 
     plan: UUID
     action: Action
     done: tuple[UUID, ...]
     earlier: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[PlanItem, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A frozen bulk action. What it holds was read once; executing it acts on nothing else.
+class Plan(StoredPlan):
+    """A stored plan that can be executed here. Its deliveries were selected once; executing it acts on no others."""
 
-    It may be executed again after it was cut off: what it did is audited under its `id`, so nothing is done
-    twice and the report is exact.
-    """
-
-    id: UUID
-    action: Action
-    made_at: datetime
-    filter: Filter
-    limit: int
-    rerun: bool = False
-    remaining: BoundedCount = NONE
-    """How many more deliveries matched than the limit let in."""
-    items: tuple[Planned, ...]
-    skipped: tuple[Skipped, ...] = ()
-    unserved: tuple[str, ...] = ()
-    """Consumers among the items that no living worker serves: their deliveries would wait."""
-    handled: int = 0
-    """How many of the items their consumer's inbox would skip: it has handled that key before."""
-    deduplicated: int = 0
-    """How many of the items a deduplication window in the store would skip; a rerun runs them all the same."""
-    circuits: tuple[OpenCircuit, ...] = ()
-    """Circuits that are open now: those of the items' consumers first, then those that any handler may use."""
     store: Store = field(repr=False, compare=False)
 
-    @property
-    def more(self) -> bool:
-        """Whether the limit left deliveries out."""
-        return self.remaining > 0
-
-    @property
-    def ids(self) -> tuple[UUID, ...]:
-        return tuple(item.id for item in self.items)
-
-    @property
-    def consumers(self) -> dict[str, int]:
-        """How many deliveries of each consumer it holds, most first."""
-        return _tally(item.consumer for item in self.items)
-
-    @property
-    def types(self) -> dict[str, int]:
-        """How many deliveries of each message type it holds, most first."""
-        return _tally(item.type for item in self.items)
-
-    @property
-    def groups(self) -> dict[str, int]:
-        """How many deliveries of each failure group it holds, most first."""
-        return _tally(item.group for item in self.items if item.group is not None)
-
-    @property
-    def generations(self) -> dict[int, int]:
-        """How many deliveries a replay gives each generation, most first."""
-        return _tally(item.to_generation for item in self.items if item.to_generation is not None)
-
     async def execute(
-        self,
-        *,
-        actor: str,
-        reason: str | None = None,
-        generation: int | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        self, *, actor: str, reason: str | None = None, generation: int | None = None, progress: Progress = None
     ) -> Report:
-        """Acts on every delivery that still is as it was previewed, in batches that each commit; reports the rest.
+        """Acts on every delivery that is still as it was previewed, in batches that each commit; reports the others.
 
-        `generation` overrides what the preview shows. `progress` is called after each batch; if it raises, the plan
-        stops there and can be executed again.
+        Starts or resumes the plan. `generation` overrides the generations of the preview. If this call is interrupted,
+        it pauses the plan; execute it again to continue. If the process is killed, a worker continues the plan.
         """
-        return await perform(self.store, carry_out(self, actor, reason, generation, progress))
+        before = await perform(self.store, _begin(self.id, actor, reason, generation))
+        try:
+            await perform(self.store, run_plan(self.id, progress=progress))
+        except BaseException:
+            await perform(self.store, _interrupt(self.id, actor))
+            raise
+        return await perform(self.store, _report(before))
 
     @property
     def sync(self) -> "SyncPlan":
@@ -189,222 +76,272 @@ class Plan:
 
 
 class SyncPlan:
-    """The blocking twin of a plan's methods."""
+    """The blocking form of a plan's methods."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
 
     def execute(
-        self,
-        *,
-        actor: str,
-        reason: str | None = None,
-        generation: int | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        self, *, actor: str, reason: str | None = None, generation: int | None = None, progress: Progress = None
     ) -> Report:
         """`Plan.execute`, blocking."""
-        return perform_sync(self._plan.store, carry_out(self._plan, actor, reason, generation, progress))
+        store, id = self._plan.store, self._plan.id
+        before = perform_sync(store, _begin(id, actor, reason, generation))
+        try:
+            perform_sync(store, run_plan(id, progress=progress))
+        except BaseException:
+            perform_sync(store, _interrupt(id, actor))
+            raise
+        return perform_sync(store, _report(before))
 
 
-def plan_replay(wanted: Filter, *, limit: int = MAX_PLAN, rerun: bool = False) -> Work[Plan]:
-    """What a replay of these dead letters would do, oldest first; nothing changes until it is executed.
+def create_plan(
+    action: Action,
+    wanted: Filter,
+    *,
+    limit: int = MAX_PLAN,
+    rerun: bool = False,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> Work[Plan]:
+    """Creates a plan of the oldest deliveries that match. No delivery changes until it is executed."""
+    request = PlanRequest(action=action, filter=wanted, limit=limit, rerun=rerun)
+    return (yield from _executable((yield from do(plan_creation.create_plan(request, actor, reason)))))
 
-    It holds all that match unless `limit` is lower; `remaining` counts the others. `NotFound` for a failure group that
-    holds no dead letter.
 
-    Without a status the filter means dead letters; named ids and messages mean whatever they name. `rerun` lets done
-    work be run again.
+def plan_replay(
+    wanted: Filter, *, limit: int = MAX_PLAN, rerun: bool = False, actor: str | None = None, reason: str | None = None
+) -> Work[Plan]:
+    """Creates a plan that replays these dead letters, oldest first. No delivery changes until it is executed.
+
+    It holds all that match unless `limit` is lower; `preview.remaining` counts the others. `NotFound` for a failure
+    group without dead letters.
+
+    A filter without a status selects dead letters; ids and messages select deliveries in any state. `rerun` also runs
+    deliveries that are already delivered. With an `actor` the audit records the creation.
     """
-    return (yield from _plan(Action.REPLAY, wanted, limit, rerun))
+    return create_plan(Action.REPLAY, wanted, limit=limit, rerun=rerun, actor=actor, reason=reason)
 
 
-def plan_discard(wanted: Filter, *, limit: int = MAX_PLAN) -> Work[Plan]:
-    """What discarding these dead letters would do; nothing changes until it is executed."""
-    return (yield from _plan(Action.DISCARD, wanted, limit))
+def plan_discard(
+    wanted: Filter, *, limit: int = MAX_PLAN, actor: str | None = None, reason: str | None = None
+) -> Work[Plan]:
+    """Creates a plan that discards these dead letters. No delivery changes until it is executed."""
+    return create_plan(Action.DISCARD, wanted, limit=limit, actor=actor, reason=reason)
 
 
-def plan_cancel(wanted: Filter, *, limit: int = MAX_PLAN) -> Work[Plan]:
-    """What cancelling these pending and running deliveries would do; nothing changes until it is executed."""
-    return (yield from _plan(Action.CANCEL, wanted, limit))
+def plan_cancel(
+    wanted: Filter, *, limit: int = MAX_PLAN, actor: str | None = None, reason: str | None = None
+) -> Work[Plan]:
+    """Creates a plan that cancels these pending and running deliveries. No delivery changes until it is executed."""
+    return create_plan(Action.CANCEL, wanted, limit=limit, actor=actor, reason=reason)
 
 
 def replay(
     ids: Sequence[UUID], *, actor: str, reason: str | None = None, generation: int | None = None, rerun: bool = False
 ) -> Work[Report]:
-    """Replays these dead letters now; reports those that could not be, each with its reason."""
-    plan = yield from _plan(Action.REPLAY, Filter(ids=tuple(ids)), MAX_PLAN, rerun)
-    return (yield from carry_out(plan, actor, reason, generation))
+    """Replays these dead letters; reports those that it skipped, each with its reason. Up to 100 are one transaction."""
+    request = PlanRequest(action=Action.REPLAY, filter=Filter(ids=tuple(ids)), rerun=rerun)
+    return (yield from _execute_now(request, actor, reason, generation))
 
 
 def discard(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> Work[Report]:
-    """Sets these dead letters aside for good, with who and why; they stay queryable."""
-    plan = yield from _plan(Action.DISCARD, Filter(ids=tuple(ids)), MAX_PLAN)
-    return (yield from carry_out(plan, actor, reason))
+    """Discards these dead letters permanently; they can still be listed. Up to 100 are one transaction."""
+    return (yield from _execute_now(PlanRequest(action=Action.DISCARD, filter=Filter(ids=tuple(ids))), actor, reason))
 
 
 def cancel(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> Work[Report]:
-    """Cancels these deliveries if they are pending or in flight; a run under way cannot finish any more."""
-    plan = yield from _plan(Action.CANCEL, Filter(ids=tuple(ids)), MAX_PLAN)
-    return (yield from carry_out(plan, actor, reason))
+    """Cancels these deliveries if they are pending or in flight; a running handler can no longer complete its delivery."""
+    return (yield from _execute_now(PlanRequest(action=Action.CANCEL, filter=Filter(ids=tuple(ids))), actor, reason))
 
 
-def carry_out(
-    plan: Plan,
-    actor: str,
-    reason: str | None = None,
-    generation: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Work[Report]:
-    """Executes a plan from where it was cut off, or from the start."""
+def plans(*, limit: int = 50, before: UUID | None = None, state: PlanState | None = None) -> Work[list[StoredPlan]]:
+    """A page of plans, newest first; pass the last id as `before` for the next."""
+    return [shown_plan(one) for one in (yield from do(stored.plans(limit, before, state)))]
+
+
+def plan(id: UUID) -> Work[Plan]:
+    """A plan: what it would do, its progress, and what it skipped."""
+    return (yield from _executable((yield from do(stored.plan(id)))))
+
+
+def plan_items(
+    id: UUID, *, limit: int = 50, after: int = 0, skipped: bool = False, dead: bool = False
+) -> Work[list[PlanItem]]:
+    """A page of a plan's deliveries with their results: all, the skipped, or those that are dead again; pass the last
+    `n` as `after`."""
+    yield from do(stored.plan(id))
+    return (yield from do(stored.plan_items(id, limit, after, skipped=skipped, dead=dead)))
+
+
+def start_plan(id: UUID, *, actor: str, reason: str | None = None, generation: int | None = None) -> Work[StoredPlan]:
+    """Starts a plan; any worker, console or `run_plan` executes it. `generation` overrides the preview."""
     if generation is not None:
         check_generation(generation)
-    earlier = yield from do(done_by(plan.id))
-    done: list[UUID] = []
-    skipped = list(plan.skipped)
-    consumers = {item.id: item.consumer for item in plan.items}
-    before = len(consumers.keys() & earlier)
-    for batch in _batches([item for item in plan.items if item.id not in earlier]):
-        wanted = [ActionTarget(i.id, i.fence, i.to_generation if generation is None else generation) for i in batch]
-        acted = yield from do(act(plan.action, plan.id, wanted, actor, reason, rerun=plan.rerun))
-        done += acted.done
-        skipped += [Skipped(id=id, consumer=consumers[id], why=why, by=by) for id, why, by in acted.left]
+    return shown_plan((yield from do(stored.start_plan(id, actor, reason, generation))))
+
+
+def pause_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
+    """Stops a running plan after the current batch."""
+    return shown_plan((yield from do(stored.pause_plan(id, actor, reason))))
+
+
+def resume_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
+    """Continues a paused plan at its position."""
+    return shown_plan((yield from do(stored.resume_plan(id, actor, reason))))
+
+
+def abandon_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
+    """Ends a plan at its position; the deliveries that it changed stay changed."""
+    return shown_plan((yield from do(stored.abandon_plan(id, actor, reason))))
+
+
+def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> Work[StoredPlan | None]:
+    """Acts on one batch of a running plan; none if it does not run, or another runner has it.
+
+    Any process may call it at any time: a batch is one transaction, and no delivery is acted on twice.
+    """
+    plan = yield from do(bulk_actions.advance_plan(id, runner, lease))
+    if plan is not None:
+        yield from _wake_workers(plan)
+    return None if plan is None else shown_plan(plan)
+
+
+def run_plan(id: UUID, *, progress: Progress = None) -> Work[StoredPlan]:
+    """Executes a running plan until it ends or is paused; waits while another process executes it."""
+    runner = _runner()
+    plan = shown_plan((yield from do(stored.plan(id))))
+    while plan.state is PlanState.RUNNING:
+        advanced = yield from advance_plan(id, runner=runner)
+        if advanced is None:
+            yield from ask(lambda _: time.sleep(_POLL_SECONDS))
+            advanced = shown_plan((yield from do(stored.plan(id))))
+        plan = advanced
         if progress is not None:
-            progress(Progress(len(done) + before, len(skipped), len(plan.items)))
-    if done and plan.action is Action.REPLAY:
-        yield from ask(lambda store: store.hint_sync())
-    return Report(plan=plan.id, action=plan.action, done=tuple(done), earlier=before, skipped=tuple(skipped))
+            progress(plan)
+    return plan
 
 
-def _plan(action: Action, wanted: Filter, limit: int, rerun: bool = False) -> Work[Plan]:
-    if not 1 <= limit <= MAX_PLAN:
-        raise ConfigurationError(f"limit is {limit}; a plan holds 1 to {MAX_PLAN:,} deliveries")
-    if wanted.type is not None:
-        check_pattern(wanted.type)
-    asked = _asked(action, wanted)
-    chosen: list[Candidate] = []
-    while len(chosen) <= limit:
-        page = yield from do(
-            find_candidates(asked, min(_PAGE, limit + 1 - len(chosen)), chosen[-1].id if chosen else None)
-        )
-        chosen += page
-        if len(page) < _PAGE:
-            break
-    more, chosen = len(chosen) > limit, chosen[:limit]
-    if not chosen and asked.dead and asked.group is not None:
-        yield from _check_group(asked.group)
-    remaining = (yield from do(count_remaining(asked, chosen[-1].id, MAX_PLAN))) if more else NONE
-    live = _live_generations((yield from do(workers())))
-    items = tuple(_planned(action, one, live) for one in chosen if _refusal(action, one, rerun) is None)
-    skipped = [
-        Skipped(id=one.id, consumer=one.consumer, why=why)
-        for one in chosen
-        if (why := _refusal(action, one, rerun)) is not None
-    ]
-    if asked.ids is not None and not more:
-        absent = dict.fromkeys(asked.ids).keys() - {one.id for one in chosen}
-        skipped += [Skipped(id=id, consumer=None, why=SkipReason.NOT_FOUND) for id in asked.ids if id in absent]
-    replays = items if action is Action.REPLAY else ()
-    handled = yield from _counted(handled_already, replays)
-    deduplicated = yield from _counted(seen_deliveries, replays)
-    circuits = (yield from _circuits({item.consumer for item in items})) if action is Action.REPLAY else ()
-    now = yield from do(clock())
-    store = yield from ask(lambda store: store)
-    return Plan(
-        id=uuid7(int(now.timestamp() * 1000), secrets.randbits(74)),
-        action=action,
-        made_at=now,
-        filter=asked,
-        limit=limit,
-        rerun=rerun,
-        remaining=remaining,
-        items=items,
-        skipped=tuple(dict.fromkeys(skipped)),
-        unserved=tuple(sorted({item.consumer for item in items} - live.keys())),
-        handled=handled,
-        deduplicated=deduplicated,
-        circuits=circuits,
-        store=store,
-    )
+def advance_plans(*, runner: str) -> Work[int]:
+    """Executes every running plan that no other runner has, until it ends or is paused; returns the number of batches."""
+    batches = 0
+    for id in (yield from do(stored.running_plans(runner))):
+        while (plan := (yield from advance_plan(id, runner=runner))) is not None:
+            batches += 1
+            if plan.state is not PlanState.RUNNING:
+                break
+    return batches
 
 
-def _check_group(group: str) -> Work[None]:
-    if not (yield from do(find_candidates(Filter(dead=True, group=group), 1))):
-        hint = "its dead letters may have been replayed or discarded; `holdfast dlq groups` lists the groups there are"
-        raise NotFound("failure group", group, hint)
+def follow_plans() -> Work[int]:
+    """Counts how the replayed deliveries of plans ended; returns how many results it found.
 
-
-def _counted(find: Callable[[Sequence[UUID]], Operation[frozenset[UUID]]], items: Sequence[Planned]) -> Work[int]:
+    Workers and consoles call it every second. It stops after a few batches with hardly any results and continues there
+    the next time, so that it does not read a long backlog again and again.
+    """
     found = 0
-    for at in range(0, len(items), _PAGE):
-        found += len((yield from do(find([item.id for item in items[at : at + _PAGE]]))))
+    for id in (yield from do(plan_results.unsettled_plans())):
+        idle = 0
+        while idle < _IDLE_BATCHES:
+            batch = yield from do(plan_results.follow_plan(id))
+            found += batch.ended
+            if batch.last:
+                break
+            idle += 2 * batch.ended < batch.read
     return found
 
 
-def _circuits(consumers: Set[str]) -> Work[tuple[OpenCircuit, ...]]:
-    """A webhook endpoint's circuit has its consumer's name; of the others nobody can say who will use them."""
-    endpoints = {one.consumer for one in (yield from do(listed_endpoints()))}
-    found = [
-        OpenCircuit(
-            name=one.name,
-            until=one.circuit.open_until,
-            consumer=one.name if one.name in consumers & endpoints else None,
+def export_plan(id: UUID) -> Work[dict[str, object]]:
+    """A plan as it was created, with all its deliveries, as JSON values. `load_plan` reads it."""
+    plan = yield from do(stored.plan(id))
+    items = yield from _items(plan)
+    exported = {
+        "version": FILE_VERSION,
+        **{name: getattr(plan, name) for name in ("id", "action", "made_at", "rerun", "preview")},
+        "items": [{name: getattr(one, name) for name in _EXPORTED} for one in items[: plan.items]],
+        "skipped": [{name: getattr(one, name) for name in _EXPORTED_SKIPPED} for one in items[plan.items :]],
+    }
+    values: dict[str, object] = orjson.loads(orjson.dumps(exported))
+    return values
+
+
+def load_plan(exported: object) -> Work[Plan]:
+    """The stored plan that was exported; refused if the export was changed."""
+    if not isinstance(exported, Mapping) or exported.get("version") != FILE_VERSION:
+        raise ConfigurationError(f"this is no plan of version {FILE_VERSION}; make one with --dry-run --plan FILE")
+    try:
+        id = UUID(str(exported.get("id")))
+    except ValueError:
+        raise ConfigurationError("this plan has no valid id; make it again") from None
+    if (yield from export_plan(id)) != exported:
+        raise ConfigurationError(f"plan {id} was changed since it was exported; make it again")
+    return (yield from plan(id))
+
+
+def _executable(plan: StoredPlan) -> Work[Plan]:
+    store = yield from ask(lambda store: store)
+    shown = shown_plan(plan)
+    return Plan(**{spec.name: getattr(shown, spec.name) for spec in fields(StoredPlan)}, store=store)
+
+
+def _execute_now(request: PlanRequest, actor: str, reason: str | None, generation: int | None = None) -> Work[Report]:
+    if generation is not None:
+        check_generation(generation)
+    plan = yield from do(plan_creation.execute_now(request, actor, reason, generation, _runner()))
+    yield from _wake_workers(plan)
+    if plan.state is PlanState.RUNNING:
+        yield from run_plan(plan.id)
+    items = yield from _items(plan)
+    return _report_of(plan, 0, items)
+
+
+def _begin(id: UUID, actor: str, reason: str | None, generation: int | None) -> Work[StoredPlan]:
+    """Starts or resumes a plan; returns it as it was before."""
+    before = yield from do(stored.plan(id))
+    if before.state in (PlanState.READY, PlanState.ABANDONED):
+        yield from start_plan(id, actor=actor, reason=reason, generation=generation)
+    elif generation not in (None, before.generation):
+        raise Refused(
+            "execute", f"plan {id}", "already started", "without a generation it continues with the one it has"
         )
-        for one in (yield from do(breakers()))
-        if one.circuit.state(one.now) is CircuitState.OPEN and one.name not in endpoints - consumers
-    ]
-    return tuple(sorted(found, key=lambda one: (one.consumer is None, one.name)))
+    elif before.state is PlanState.PAUSED:
+        yield from resume_plan(id, actor=actor, reason=reason)
+    return before
 
 
-def _asked(action: Action, wanted: Filter) -> Filter:
-    """The filter with what goes without saying: a replay without a status means dead letters, and so on."""
-    if wanted.ids is not None or wanted.message_id is not None:
-        return wanted
-    if action is Action.CANCEL:
-        return wanted if wanted.statuses else replace(wanted, statuses=acceptable(action))
-    if not wanted.statuses:
-        return replace(wanted, dead=True)
-    if wanted.statuses == (Status.FAILED,) and wanted.discarded is None:
-        return replace(wanted, statuses=(), dead=True)
-    return wanted
+def _interrupt(id: UUID, actor: str) -> Work[None]:
+    with suppress(Refused):  # it ended, or is paused
+        yield from pause_plan(id, actor=actor, reason="interrupted")
 
 
-def _refusal(action: Action, one: Candidate, rerun: bool) -> SkipReason | None:
-    if one.discarded:
-        return SkipReason.DISCARDED
-    return None if one.status in acceptable(action, rerun=rerun) else SkipReason(one.status.value)
+def _report(before: StoredPlan) -> Work[Report]:
+    items = yield from _items(before, before.position)
+    return _report_of(before, before.done, items)
 
 
-def _planned(action: Action, one: Candidate, live: Mapping[str, int]) -> Planned:
-    return Planned(
-        id=one.id,
-        consumer=one.consumer,
-        type=one.type,
-        status=one.status,
-        generation=one.generation,
-        fence=one.fence,
-        to_generation=live.get(one.consumer, one.generation) if action is Action.REPLAY else None,
-        group=one.group,
+def _report_of(plan: StoredPlan, earlier: int, items: Sequence[PlanItem]) -> Report:
+    return Report(
+        plan=plan.id,
+        action=plan.action,
+        done=tuple(one.id for one in items if one.done),
+        earlier=earlier,
+        skipped=tuple(one for one in items if one.why is not None),
     )
 
 
-def _tally(values: Iterable[V]) -> dict[V, int]:
-    return dict(sorted(Counter(values).items(), key=lambda pair: (-pair[1], pair[0])))
+def _items(plan: StoredPlan, after: int = 0) -> Work[list[PlanItem]]:
+    items: list[PlanItem] = []
+    while after < plan.total:
+        page = yield from do(stored.plan_items(plan.id, MAX_PAGE, after))
+        items += page
+        after += MAX_PAGE
+    return items
 
 
-def _live_generations(known: Sequence[WorkerRecord]) -> dict[str, int]:
-    """The highest generation alive for each consumer that a living worker serves."""
-    live: dict[str, int] = {}
-    for worker in known:
-        for consumer in worker.consumers if worker.alive else ():
-            live[consumer] = max(live.get(consumer, 0), worker.generation)
-    return live
+def _wake_workers(plan: StoredPlan) -> Work[None]:
+    if plan.action is Action.REPLAY and plan.done:
+        yield from ask(lambda store: store.hint_sync())
 
 
-def _batches(items: Sequence[Planned]) -> Iterator[Sequence[Planned]]:
-    """Small transactions. One in flight goes alone: its handler may hold the row, and the others must not wait."""
-    waiting = [item for item in items if item.status is not Status.IN_FLIGHT]
-    for start in range(0, len(waiting), _BATCH):
-        yield waiting[start : start + _BATCH]
-    for item in items:
-        if item.status is Status.IN_FLIGHT:
-            yield [item]
+def _runner() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -9,7 +9,6 @@ from holdfast.ops import idempotency as _idempotency
 from holdfast.ops import messages as _messages
 from holdfast.ops import metrics as _metrics
 from holdfast.ops import pages as _pages
-from holdfast.ops import plan_file as _plan_file
 from holdfast.ops import plans as _plans
 from holdfast.ops import projectors as _projectors
 from holdfast.ops import queues as _queues
@@ -17,7 +16,6 @@ from holdfast.ops import relays as _relays
 from holdfast.ops import schedules as _schedules
 from holdfast.ops import search as _search
 from holdfast.ops import stats as _stats
-from holdfast.ops import stored_plans as _stored_plans
 from holdfast.ops import tokens as _tokens
 from holdfast.ops import trail as _trail
 from holdfast.ops import trend as _trend
@@ -46,25 +44,27 @@ class _Catalogue:
     search = Task(_search.search)
     has_request = Task(_search.has_request)
 
+    create_plan = Task(_plans.create_plan)
     plan_replay = Task(_plans.plan_replay)
     plan_discard = Task(_plans.plan_discard)
     plan_cancel = Task(_plans.plan_cancel)
-    load_plan = Task(_plan_file.load_plan)
     replay = Task(_plans.replay)
     discard = Task(_plans.discard)
     cancel = Task(_plans.cancel)
 
-    save_plan = Task(_stored_plans.save_plan)
-    plans = Task(_stored_plans.plans)
-    plan = Task(_stored_plans.plan)
-    plan_items = Task(_stored_plans.plan_items)
-    start_plan = Task(_stored_plans.start_plan)
-    pause_plan = Task(_stored_plans.pause_plan)
-    resume_plan = Task(_stored_plans.resume_plan)
-    abandon_plan = Task(_stored_plans.abandon_plan)
-    advance_plan = Task(_stored_plans.advance_plan)
-    advance_plans = Task(_stored_plans.advance_plans)
-    follow_plans = Task(_stored_plans.follow_plans)
+    plans = Task(_plans.plans)
+    plan = Task(_plans.plan)
+    plan_items = Task(_plans.plan_items)
+    start_plan = Task(_plans.start_plan)
+    pause_plan = Task(_plans.pause_plan)
+    resume_plan = Task(_plans.resume_plan)
+    abandon_plan = Task(_plans.abandon_plan)
+    advance_plan = Task(_plans.advance_plan)
+    advance_plans = Task(_plans.advance_plans)
+    run_plan = Task(_plans.run_plan)
+    follow_plans = Task(_plans.follow_plans)
+    export_plan = Task(_plans.export_plan)
+    load_plan = Task(_plans.load_plan)
 
     messages = Task(_messages.messages)
     message = Task(_messages.message)

@@ -9,8 +9,8 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import MAX_GENERATION
 from holdfast.core.text import storable
 from holdfast.interfaces.presentation.filters import parse_timestamp
-from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.trail import MOST_STEPS
+from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.queries.query import MAX_PAGE
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")

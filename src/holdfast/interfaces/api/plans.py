@@ -17,8 +17,8 @@ from holdfast.interfaces.api.fields import (
     Text,
     WithReason,
 )
-from holdfast.ops.plans import MAX_PLAN, Plan
-from holdfast.stores.admin.plan import PlanItem, PlanState, StoredPlan
+from holdfast.stores.admin.plan import Action, PlanItem, PlanState, StoredPlan
+from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.queries.query import Filter
 
@@ -82,15 +82,14 @@ class ItemsQuery(PageParams):
 
 async def _create(call: Call) -> StoredPlan:
     body: NewPlanRequest = call.body
-    plan: Plan
-    match body.action:
-        case "replay":
-            plan = await call.ops.plan_replay(body.filter.filter(), limit=body.limit, rerun=body.rerun)
-        case "discard":
-            plan = await call.ops.plan_discard(body.filter.filter(), limit=body.limit)
-        case "cancel":
-            plan = await call.ops.plan_cancel(body.filter.filter(), limit=body.limit)
-    return await call.ops.save_plan(plan, actor=call.caller.name, reason=body.reason)
+    return await call.ops.create_plan(
+        Action(body.action),
+        body.filter.filter(),
+        limit=body.limit,
+        rerun=body.rerun,
+        actor=call.caller.name,
+        reason=body.reason,
+    )
 
 
 async def _plans(call: Call) -> Page[StoredPlan]:

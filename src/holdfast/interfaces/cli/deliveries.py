@@ -6,8 +6,7 @@ from uuid import UUID
 
 import click
 
-from holdfast.core.errors import Refused
-from holdfast.interfaces.cli.bulk import act, read_plan, save_plan
+from holdfast.interfaces.cli.bulk import LIMIT, PLAN_FILE, act, read_plan, saver, write_plan
 from holdfast.interfaces.cli.columns import delivery_columns
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
@@ -15,8 +14,7 @@ from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_opt
 from holdfast.interfaces.cli.output import show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.filters import delivery_filter
-from holdfast.ops.plans import MAX_PLAN
-from holdfast.stores.admin.bulk_actions import Action
+from holdfast.stores.admin.plan import Action
 
 
 @group("deliveries")
@@ -50,22 +48,10 @@ def show(id: UUID) -> None:
 @command(cli, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1)
 @filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MAX_PLAN),
-    default=MAX_PLAN,
-    metavar="N",
-    help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
-)
+@LIMIT
 @click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Show what would be cancelled without changing anything.")
-@click.option(
-    "--plan",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Save the plan to this file. Without a selection, execute the plan in this file.",
-)
+@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
+@PLAN_FILE
 def cancel(
     ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
 ) -> ExitCode:
@@ -90,12 +76,12 @@ def act_on(
         raise click.UsageError(f"nothing to {action} is selected; pass ids, or a filter such as --consumer NAME")
     ops = settings().operations()
     if not ids and not filters and file is not None:
-        plan = ops.load_plan(read_plan(file))
-        if plan.action is not action:
-            raise Refused(action.value, f"plan {file}", f"a {plan.action} plan")
+        plan = read_plan(settings(), file, action)
     else:
-        make_plan = ops.plan_cancel if action is Action.CANCEL else ops.plan_discard
-        plan = make_plan(delivery_filter(**chosen, ids=ids or None), limit=max(limit, len(ids)))
+        selected = delivery_filter(**chosen, ids=ids or None)
+        plan = ops.create_plan(
+            action, selected, limit=max(limit, len(ids)), actor=saver(settings(), dry_run), reason=reason
+        )
         if file is not None:
-            save_plan(plan, file)
-    return act(settings(), plan, reason=reason, dry_run=dry_run, file=file)
+            write_plan(settings(), plan, file)
+    return act(settings(), plan, reason=reason, dry_run=dry_run)

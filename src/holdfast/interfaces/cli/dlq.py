@@ -9,6 +9,7 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.interfaces.cli.bulk import LIMIT, PLAN_FILE
 from holdfast.interfaces.cli.columns import dead_letter_columns
 from holdfast.interfaces.cli.deliveries import act_on
 from holdfast.interfaces.cli.delivery_report import print_report
@@ -21,9 +22,8 @@ from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.filters import DEAD_LETTER_STATES, delivery_filter
 from holdfast.interfaces.presentation.formatting import ago, many, one_line, short_frame
 from holdfast.ops.deliveries import Exported
-from holdfast.ops.plans import MAX_PLAN
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.admin.bulk_actions import Action
+from holdfast.stores.admin.plan import Action
 from holdfast.stores.file import private
 from holdfast.stores.queries.query import FailureGroup, Filter
 
@@ -94,22 +94,10 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
 @command(cli, name="discard", acts=True)
 @click.argument("ids", type=ID, nargs=-1)
 @filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MAX_PLAN),
-    default=MAX_PLAN,
-    metavar="N",
-    help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
-)
+@LIMIT
 @click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Show what would be discarded without changing anything.")
-@click.option(
-    "--plan",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Save the plan to this file. Without a selection, execute the plan in this file.",
-)
+@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
+@PLAN_FILE
 def discard(
     ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
 ) -> ExitCode:

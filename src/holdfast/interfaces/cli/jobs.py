@@ -5,7 +5,7 @@ from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.bulk import act
+from holdfast.interfaces.cli.bulk import act, saver
 from holdfast.interfaces.cli.columns import delivery_columns
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
@@ -49,10 +49,10 @@ def show(id: UUID) -> None:
 @command(cli, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1, required=True)
 @click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Show what would be cancelled without changing anything.")
+@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
 def cancel(ids: tuple[UUID, ...], reason: str | None, dry_run: bool) -> ExitCode:
     """Cancel pending or in-flight jobs. A running handler can no longer complete its job."""
     ops = settings().operations()
     found = tuple(ops.job(id).listed.delivery.id for id in ids)
-    plan = ops.plan_cancel(Filter(ids=found), limit=len(found))
+    plan = ops.plan_cancel(Filter(ids=found), limit=len(found), actor=saver(settings(), dry_run), reason=reason)
     return act(settings(), plan, reason=reason, dry_run=dry_run)

@@ -1,22 +1,18 @@
 """`holdfast plans`: stored bulk actions, executed by workers, the console or this command."""
 
 import time
-from pathlib import Path
 from uuid import UUID
 
 import click
 
 from holdfast.interfaces.cli.actions import REASON
-from holdfast.interfaces.cli.bulk import drive, read_plan
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries, moment
-from holdfast.ops.plans import REASONS
 from holdfast.ops.service import SyncOperations
-from holdfast.stores.admin.bulk_actions import Action
-from holdfast.stores.admin.plan import PlanItem, PlanState, ReplayResult, StoredPlan
+from holdfast.stores.admin.plan import Action, PlanItem, PlanState, ReplayResult, StoredPlan
 
 _ID = click.argument("id", type=click.UUID)
 _NO_WAIT = click.option("--no-wait", is_flag=True, help="Return immediately. Workers and the console execute the plan.")
@@ -48,7 +44,7 @@ def list_(state: str | None, limit: int) -> None:
         Column("BY", lambda one: one.started_by or one.saved_by),
         Column("SAVED", lambda one: ago(one.saved_at, now), longer=lambda one: moment(one.saved_at, now)),
     ]
-    show_list(settings(), found, columns, "no stored plans; store one with `holdfast plans save FILE`")
+    show_list(settings(), found, columns, "no stored plans; `holdfast replay --group GROUP --dry-run` stores one")
 
 
 @command(cli, name="show")
@@ -71,15 +67,6 @@ def show(id: UUID, wait: bool) -> ExitCode:
     if settings().tabular and plan.results.get(ReplayResult.DEAD):
         _show_dead(ops, plan)
     return ExitCode.PARTIAL if wait and plan.results.get(ReplayResult.DEAD) else ExitCode.DONE
-
-
-@command(cli, name="save", acts=True)
-@click.argument("file", type=click.Path(path_type=Path))
-@REASON
-def save(file: Path, reason: str | None) -> None:
-    """Store the plan from FILE, written by `holdfast replay --dry-run --plan FILE`."""
-    ops = settings().operations()
-    _show(ops.save_plan(ops.load_plan(read_plan(file)), actor=settings().who(), reason=reason))
 
 
 @command(cli, name="start", acts=True)
@@ -123,7 +110,8 @@ def abandon(id: UUID, reason: str | None) -> None:
 
 def _execute(ops: SyncOperations, id: UUID) -> ExitCode:
     """Executes the plan until it ends or is paused, or waits while another process executes it."""
-    plan = drive(ops, id, "acted on")
+    with ProgressLine("acted on") as progress:
+        plan = ops.run_plan(id, progress=lambda now: progress(now.total - now.left, now.total))
     _show(plan)
     return ExitCode.PARTIAL if plan.skipped else ExitCode.DONE
 
@@ -137,11 +125,11 @@ def _show(plan: StoredPlan) -> None:
     if plan.action is Action.REPLAY and plan.started_at is not None:
         click.echo(_results(plan))
     for why, count in sorted(plan.skipped.items()):
-        click.echo(f"skipped {count:,}: {REASONS[why]}")
-    for consumer, count in plan.preview.get("consumers", {}).items():
+        click.echo(f"skipped {count:,}: {why.text}")
+    for consumer, count in plan.preview.consumers.items():
         click.echo(f"  {consumer}  {count:,}")
-    if unserved := plan.preview.get("unserved"):
-        note(f"no live worker served {', '.join(unserved)} when the plan was created")
+    if plan.preview.unserved:
+        note(f"no live worker served {', '.join(plan.preview.unserved)} when the plan was created")
     if plan.state is PlanState.READY:
         note(f"next: holdfast plans start {plan.id}")
 

@@ -7,13 +7,22 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import Refused
-from holdfast.interfaces.cli.bulk import act, read_plan, save_plan
+from holdfast.interfaces.cli.bulk import (
+    LIMIT,
+    PLAN_FILE,
+    act,
+    exit_code,
+    nothing_to_do,
+    read_plan,
+    saver,
+    show_report,
+    write_plan,
+)
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, NAMES, STATUS, filter_options
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.filters import delivery_filter
-from holdfast.ops.plans import MAX_PLAN
-from holdfast.stores.admin.bulk_actions import Action
+from holdfast.stores.admin.plan import Action
 
 
 @command(name="replay", acts=True)
@@ -22,13 +31,7 @@ from holdfast.stores.admin.bulk_actions import Action
 @click.option("--consumers", type=NAMES, default=(), metavar="A,B", help="Only these consumers.")
 @STATUS
 @filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, MAX_PLAN),
-    default=MAX_PLAN,
-    metavar="N",
-    help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
-)
+@LIMIT
 @click.option(
     "--generation",
     type=click.IntRange(0),
@@ -37,14 +40,8 @@ from holdfast.stores.admin.bulk_actions import Action
 )
 @click.option("--rerun", is_flag=True, help="Also run deliveries that are already delivered.")
 @click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Show what would be replayed without changing anything.")
-@click.option(
-    "--plan",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Save the plan to this file. Without a selection, execute the plan in this file.",
-)
+@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
+@PLAN_FILE
 def cli(
     ids: tuple[UUID, ...],
     event_id: UUID | None,
@@ -71,23 +68,28 @@ def cli(
     """
     filters = any(value not in (None, ()) for value in chosen.values())
     named = bool(ids or event_id)
+    ops, who = settings().operations(), settings().who()
     if file is not None and not (named or filters or consumers):
-        ops = settings().operations()
-        plan = ops.load_plan(read_plan(file))
-        if plan.action is not Action.REPLAY:
-            raise Refused("replay", f"plan {file}", f"a {plan.action} plan")
-        return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, file=file)
+        plan = read_plan(settings(), file, Action.REPLAY)
+        return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run)
     if not (named or filters or consumers):
         raise click.UsageError("nothing is selected; pass --id, --event-id, or a filter such as --status failed")
     if ids and (event_id or filters or consumers):
         raise click.UsageError("--id cannot be combined with --event-id or filters")
+    if ids and not dry_run and file is None:
+        report = ops.replay(ids, actor=who, reason=reason, generation=generation, rerun=rerun)
+        if not report.done:
+            raise nothing_to_do(report.action, report.skipped, len(report.skipped))
+        show_report(settings(), report)
+        return exit_code(report)
     chosen["consumer"] = (*chosen["consumer"], *consumers)
-    wanted = delivery_filter(**chosen, ids=ids or None, message_id=event_id)
-    ops = settings().operations()
-    plan = ops.plan_replay(wanted, limit=max(limit, len(ids)), rerun=rerun)
-    if event_id is not None and not plan.items and not plan.skipped:
+    selected = delivery_filter(**chosen, ids=ids or None, message_id=event_id)
+    plan = ops.plan_replay(
+        selected, limit=max(limit, len(ids)), rerun=rerun, actor=saver(settings(), dry_run), reason=reason
+    )
+    if event_id is not None and not plan.total:
         ops.message(event_id)  # raises NotFound if the message does not exist
         raise Refused("replay", f"message {event_id}", "without a delivery that matches the given consumers or filters")
     if file is not None:
-        save_plan(plan, file)
-    return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named, file=file)
+        write_plan(settings(), plan, file)
+    return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named)

@@ -5,9 +5,8 @@ from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, 
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id
-from holdfast.ops.plans import MAX_PLAN, Skipped
-from holdfast.stores.admin.bulk_actions import Action, SkipReason
-from holdfast.stores.admin.plan import PlanState
+from holdfast.stores.admin.plan import Action, PlanState
+from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.queries.query import Filter
 
 _ITEMS = ("all", "skipped", "dead")
@@ -47,7 +46,6 @@ async def plan(request: ConsoleRequest) -> HtmlPage:
             "next": request.with_query(after=items[PAGE - 1].n) if len(items) > PAGE else None,
             "first": request.with_query(after=None) if after else None,
             "which": which,
-            "reasons": {why: Skipped(id=id, consumer=None, why=why).reason for why in SkipReason},
             "done_word": {Action.REPLAY: "replayed", Action.DISCARD: "discarded", Action.CANCEL: "cancelled"}[
                 found.action
             ],
@@ -64,20 +62,16 @@ async def preview(request: ConsoleRequest) -> Redirect:
     limit = read_number(given)
     if limit is None or not 1 <= limit <= MAX_PLAN:
         raise ConfigurationError(f"{given[:20]!r} is not a valid limit; a plan contains 1 to {MAX_PLAN:,} deliveries")
-    wanted = await _wanted(request)
     rerun = form.get("rerun") == "yes"
     if rerun and not request.can(Role.ADMIN):
         raise Forbidden("A rerun requires the admin role, because effects may be applied twice.")
-    if action == Action.REPLAY:
-        made = await request.ops.plan_replay(wanted, limit=limit, rerun=rerun)
-    else:
-        plan = request.ops.plan_discard if action == Action.DISCARD else request.ops.plan_cancel
-        made = await plan(wanted, limit=limit)
-    await request.ops.save_plan(made, actor=request.user.name)
-    return Redirect("", request.url(f"/plans/{made.id}"))
+    created = await request.ops.create_plan(
+        Action(action), await _selection(request), limit=limit, rerun=rerun, actor=request.user.name
+    )
+    return Redirect("", request.url(f"/plans/{created.id}"))
 
 
-async def _wanted(request: ConsoleRequest) -> Filter:
+async def _selection(request: ConsoleRequest) -> Filter:
     ids = tuple(parse_id(id) for id in request.form.get("ids", "").replace(",", " ").split())
     if ids:
         return Filter(ids=ids)

@@ -144,7 +144,7 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
         """Replay one dead letter: it becomes pending again and its attempts start at zero. A second replay is refused."""
         report = await ops.replay([id], actor=actor, reason=reason, generation=generation)
         if report.skipped:
-            raise Refused("replay", f"delivery {id}", report.skipped[0].reason, "see get_dlq_event_detail")
+            raise Refused("replay", f"delivery {id}", str(report.skipped[0].reason), "see get_dlq_event_detail")
         return {"replayed": id, "actor": actor}
 
     return made

@@ -21,8 +21,6 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.ops.consumers import ConsumerState
 from holdfast.ops.deliveries import DeliveryDetail, Exported
 from holdfast.ops.messages import MessageDetail
-from holdfast.ops.plan_file import plan_to_json
-from holdfast.ops.plans import REASONS, Plan, Skipped
 from holdfast.ops.projectors import ProjectorState
 from holdfast.ops.queues import Queue
 from holdfast.ops.stats import Load, Stats
@@ -71,9 +69,8 @@ VIEWS: Mapping[type, View] = {
     DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike",)),
     Message: View(computed={"payload": (Any, lambda one: orjson.Fragment(one.payload.encode()))}),
     MessageDetail: View(flatten="message"),
-    Skipped: View(computed={"reason": (str, attrgetter("reason"))}),
     StoredPlan: View(computed={name: (int, attrgetter(name)) for name in ("left", "unsettled")}),
-    PlanItem: View(computed={"reason": (str | None, lambda one: None if one.why is None else REASONS[one.why])}),
+    PlanItem: View(computed={"reason": (str | None, attrgetter("reason"))}),
     Stats: View(computed={name: (float, attrgetter(name)) for name in _TOTALS}, counts=_TOTALS),
     **{kind: _counted(kind) for kind in (Load, Queue, ConsumerState, ProjectorState, Webhook, FailureGroup)},
 }
@@ -123,8 +120,6 @@ def view(value: object) -> object:
             return value.astimezone(UTC).isoformat()
         case timedelta():
             return value.total_seconds()
-        case Plan():
-            return plan_to_json(value)
         case RetryPolicy():
             return value.to_json()
         case Mapping():

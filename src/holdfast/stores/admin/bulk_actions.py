@@ -1,156 +1,97 @@
-"""Bulk actions by operators: choosing deliveries once, then acting on exactly those, batch by batch.
+"""Executing a plan, batch by batch.
 
-Each batch is one transaction. It looks at every delivery under a lock before it acts, so that what has moved on since
-it was chosen is left alone and named, and it writes down under the plan's own id what it did: a plan that was cut off
-can be taken up again and knows how far it came.
+A batch is one transaction. It locks its deliveries, acts on those that are still as they were selected, and records the
+outcome of each and the new position of the plan. A runner that is killed leaves the plan as it was after its last batch.
+The lease only keeps runners apart: a delivery is acted on once because position and action commit together.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
 import orjson
 
-from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.delivery import Status
-from holdfast.stores.admin.actions import audited, cancel, discard, replay
+from holdfast.stores.admin.actions import audited, cancel, discard, replay, who
+from holdfast.stores.admin.plan import DONE, Action, PlanState, SkipReason, StoredPlan, read_plan
 from holdfast.stores.dialect import as_uuid
-from holdfast.stores.operation import Query, Steps, operation
-from holdfast.stores.queries.query import Filter, conditions
+from holdfast.stores.operation import Query, Row, Steps, columns, operation
 
-_ALL = 2**31 - 1
-
-
-class Action(StrEnum):
-    """What a plan does to each of its deliveries."""
-
-    REPLAY = "replay"
-    DISCARD = "discard"
-    CANCEL = "cancel"
-
-
-class SkipReason(StrEnum):
-    """Why a delivery was left alone."""
-
-    NOT_FOUND = "not_found"
-    PENDING = "pending"
-    IN_FLIGHT = "in_flight"
-    DELIVERED = "delivered"
-    FAILED = "failed"
-    DISCARDED = "discarded"
-    CHANGED = "changed"
-    """It failed anew since it was chosen: this is not the failure that was looked at."""
-    KEY_HELD = "key_held"
-    """Another job holds its unique key."""
-
-
-class Candidate(NamedTuple):
-    """A delivery as it stood when it was chosen."""
-
-    id: UUID
-    consumer: str
-    type: str
-    status: Status
-    generation: int
-    fence: int
-    discarded: bool
-    group: str | None = None
+LEASE = timedelta(seconds=15)
+_BATCH = 100
 
 
 class ActionTarget(NamedTuple):
-    """One delivery of a plan: the fence it was chosen at, and the generation a replay gives it (none: as it is live)."""
+    """A delivery of a batch: its number in the plan, its fence when it was selected, and the generation a replay gives it."""
 
+    n: int
     id: UUID
     fence: int
-    generation: int | None = None
+    generation: int | None
 
 
 class SkippedDelivery(NamedTuple):
-    """A delivery that was left alone. `by` names who replayed it last, if anybody did."""
+    """Why a delivery was skipped, and who replayed it last."""
 
-    id: UUID
     why: SkipReason
     by: str | None = None
 
 
-class BatchResult(NamedTuple):
-    """What one batch did."""
-
-    done: tuple[UUID, ...]
-    left: tuple[SkippedDelivery, ...]
-
-
-@operation(reads=True)
-def find_candidates(wanted: Filter, limit: int, after: UUID | None = None) -> Steps[list[Candidate]]:
-    """The oldest deliveries that match, up to `limit`; pass the last id as `after` for the next ones."""
-    where, values = conditions(wanted)
-    if after is not None:
-        where, values = (*where, "where_after"), {**values, "after": after}
-    rows = yield Query("find_candidates", values, slots=(("where", where),), limit=limit)
-    return [
-        Candidate(as_uuid(id), consumer, type, Status(status), generation, fence, bool(discarded), group)
-        for id, consumer, type, status, generation, fence, discarded, group in rows
-    ]
-
-
-@operation(reads=True)
-def count_remaining(wanted: Filter, after: UUID, bound: int) -> Steps[BoundedCount]:
-    """How many deliveries match beyond the last one that was chosen, counted up to `bound`."""
-    where, values = conditions(wanted)
-    rows = yield Query(
-        "count_remaining", {**values, "after": after}, slots=(("where", (*where, "where_after")),), limit=bound
-    )
-    return BoundedCount(rows[0][0], rows[0][0] >= bound)
-
-
 @operation
-def act(
-    action: Action, plan: UUID, batch: Sequence[ActionTarget], actor: str, reason: str | None, *, rerun: bool = False
-) -> Steps[BatchResult]:
-    """Does `action` to those of the batch that still are as they were chosen, audited; says what was left and why.
+def advance_plan(id: UUID, runner: str, lease: timedelta = LEASE) -> Steps[StoredPlan | None]:
+    """Acts on the next batch of a running plan; none if the plan does not run, or another runner has it.
 
-    A replay and a discard need the failure that was chosen. A cancellation stops whatever is not done, claimed
-    since or not.
+    The audit names the actor who started the plan, and records its end.
     """
-    statuses = acceptable(action, rerun=rerun)
-    ids = [item.id for item in batch]
-    rows = yield Query("lock_deliveries", {"ids": ids, "statuses": [status.value for status in statuses]})
-    held: dict[UUID, int] = {as_uuid(id): fence for id, fence in rows}
-    fit = [item for item in batch if item.id in held and (action is Action.CANCEL or held[item.id] == item.fence)]
-    done: set[UUID] = set()
-    match action:
-        case Action.REPLAY:
-            for generation, same in groupby(sorted(fit, key=_generation), key=lambda item: item.generation):
-                replayed = replay([item.id for item in same], actor, reason, generation, rerun=rerun, plan=plan)
-                done.update(one.id for one in (yield from replayed.start()))
-        case Action.DISCARD:
-            done.update((yield from discard([item.id for item in fit], actor, reason, plan).start()))
-        case Action.CANCEL:
-            done.update((yield from cancel([item.id for item in fit], actor, reason, plan).start()))
-    if done:
-        detail = {"deliveries": sorted(str(id) for id in done)}
-        yield audited(actor, action.value, "plan", str(plan), reason, detail)
-    rest = [item for item in batch if item.id not in done]
-    left = (yield from _left(rest, {item.id for item in fit})) if rest else ()
-    return BatchResult(tuple(item.id for item in batch if item.id in done), left)
+    rows = yield Query("lock_plan", {"id": id, "runner": runner})
+    if not rows:
+        return None
+    plan = yield from advance(read_plan(rows[0]), runner, lease)
+    if plan.state is PlanState.DONE:
+        assert plan.started_by is not None
+        skips = {why.value: count for why, count in plan.skipped.items()}
+        detail = {"done": plan.done, "skipped": skips, "runner": runner}
+        yield audited(plan.started_by, "finish", "plan", str(id), plan.start_reason, detail)
+    return plan
 
 
-@operation(reads=True)
-def done_by(plan: UUID) -> Steps[frozenset[UUID]]:
-    """The deliveries this plan has acted on so far, in this process or another."""
-    rows = yield Query(
-        "audit",
-        {"before": 2**63 - 1, "kind": "plan", "target": str(plan)},
-        slots=(("where", ("where_target",)),),
-        limit=_ALL,
-    )
-    return frozenset(as_uuid(id) for row in rows for id in _deliveries(row[7]))
+def start(plan: StoredPlan, actor: str, reason: str | None, generation: int | None) -> Steps[StoredPlan]:
+    """Starts a plan in the transaction that created it."""
+    rows = yield Query("start_plan", {"id": plan.id, "generation": generation, **who(actor, reason)})
+    return read_plan(rows[0])
+
+
+def advance(plan: StoredPlan, runner: str, lease: timedelta = LEASE) -> Steps[StoredPlan]:
+    """Acts on the next batch of a plan that this transaction has locked."""
+    values = {"plan": plan.id, "after": plan.position, "last": plan.items}
+    batch = _together((yield Query("next_plan_items", values, limit=_BATCH)))
+    targets = [
+        ActionTarget(n, as_uuid(id), fence, to if plan.generation is None else plan.generation)
+        for n, id, _, fence, to in batch
+    ]
+    skipped = yield from _act(plan, targets)
+    outcomes = [
+        (one.n, skipped[one.id].why.value, skipped[one.id].by) if one.id in skipped else (one.n, DONE, None)
+        for one in targets
+    ]
+    counts = Counter(plan.skipped) + Counter(one.why for one in skipped.values())
+    after = {
+        "id": plan.id,
+        "position": targets[-1].n if targets else plan.items,
+        "done": plan.done + len(targets) - len(skipped),
+        "skipped": orjson.dumps({why.value: count for why, count in counts.items()}).decode(),
+        "runner": runner,
+        "lease": lease,
+    }
+    recorded = columns(("n", "outcome", "replayed_by"), outcomes)
+    return read_plan((yield Query("advance_plan", after, {"outcomes": recorded}))[0])
 
 
 def acceptable(action: Action, *, rerun: bool = False) -> tuple[Status, ...]:
-    """The states in which a delivery can be acted on."""
+    """The states in which a plan acts on a delivery."""
     match action:
         case Action.REPLAY:
             return (Status.FAILED, Status.DELIVERED) if rerun else (Status.FAILED,)
@@ -160,33 +101,73 @@ def acceptable(action: Action, *, rerun: bool = False) -> tuple[Status, ...]:
             return (Status.PENDING, Status.IN_FLIGHT)
 
 
-def _generation(item: ActionTarget) -> int:
-    return -1 if item.generation is None else item.generation
+def _act(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[Mapping[UUID, SkippedDelivery]]:
+    """Acts on the deliveries that are still as they were selected, and audits that; returns the others.
+
+    A replay and a discard require the failure that was selected. A cancellation accepts any unfinished delivery, also
+    one that was claimed since.
+    """
+    if not batch:
+        return {}
+    statuses = [status.value for status in acceptable(plan.action, rerun=plan.rerun)]
+    rows = yield Query("lock_deliveries", {"ids": [one.id for one in batch], "statuses": statuses})
+    fences: dict[UUID, int] = {as_uuid(id): fence for id, fence in rows}
+    fit = [one for one in batch if one.id in fences and (plan.action is Action.CANCEL or fences[one.id] == one.fence)]
+    done = (yield from _change(plan, fit)) if fit else frozenset()
+    if done:
+        assert plan.started_by is not None
+        detail = {"deliveries": sorted(str(id) for id in done)}
+        yield audited(plan.started_by, plan.action.value, "plan", str(plan.id), plan.start_reason, detail)
+    rest = [one for one in batch if one.id not in done]
+    return (yield from _skipped(rest, {one.id for one in fit})) if rest else {}
 
 
-def _left(rest: Sequence[ActionTarget], fit: set[UUID]) -> Steps[tuple[SkippedDelivery, ...]]:
-    rows = yield Query("current_states", {"ids": [item.id for item in rest]})
-    now: Mapping[UUID, tuple[str, int, bool, str | None]] = {
-        as_uuid(id): (status, fence, bool(discarded), by) for id, _, status, fence, discarded, by in rows
-    }
-    left = []
-    for item in rest:
-        if item.id not in now:
-            left.append(SkippedDelivery(item.id, SkipReason.NOT_FOUND))
+def _change(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[frozenset[UUID]]:
+    ids, actor, reason = [one.id for one in batch], plan.started_by or "", plan.start_reason
+    match plan.action:
+        case Action.REPLAY:
+            done: set[UUID] = set()
+            for generation, same in groupby(sorted(batch, key=_generation), key=lambda one: one.generation):
+                replayed = replay([one.id for one in same], actor, reason, generation, rerun=plan.rerun, plan=plan.id)
+                done.update(one.id for one in (yield from replayed.start()))
+            return frozenset(done)
+        case Action.DISCARD:
+            return (yield from discard(ids, actor, reason, plan.id).start())
+        case Action.CANCEL:
+            return (yield from cancel(ids, actor, reason, plan.id).start())
+
+
+def _generation(one: ActionTarget) -> int:
+    return -1 if one.generation is None else one.generation
+
+
+def _together(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of one batch: those that were not in flight, or a single one that was.
+
+    The handler of one in flight may lock its row, and the others must not wait for it.
+    """
+    for at, row in enumerate(rows):
+        if row[2] == Status.IN_FLIGHT:
+            return rows[: max(at, 1)]
+    return rows
+
+
+def _skipped(rest: Sequence[ActionTarget], fit: set[UUID]) -> Steps[dict[UUID, SkippedDelivery]]:
+    rows = yield Query("current_states", {"ids": [one.id for one in rest]})
+    states = {as_uuid(row[0]): row[1:] for row in rows}
+    found = {}
+    for one in rest:
+        if one.id not in states:
+            found[one.id] = SkippedDelivery(SkipReason.NOT_FOUND)
             continue
-        status, fence, discarded, by = now[item.id]
-        if item.id in fit:
+        status, fence, discarded, by = states[one.id]
+        if one.id in fit:
             why = SkipReason.KEY_HELD
         elif discarded:
             why = SkipReason.DISCARDED
-        elif status == Status.FAILED and fence != item.fence:
+        elif status == Status.FAILED and fence != one.fence:
             why = SkipReason.CHANGED
         else:
             why = SkipReason(status)
-        left.append(SkippedDelivery(item.id, why, by))
-    return tuple(left)
-
-
-def _deliveries(detail: object) -> Iterable[str]:
-    read = None if detail is None else orjson.loads(str(detail))
-    return read.get("deliveries", ()) if isinstance(read, dict) else ()
+        found[one.id] = SkippedDelivery(why, by)
+    return found

@@ -1,7 +1,7 @@
-"""Following the deliveries that a plan replayed: how many were delivered, and how many died again.
+"""The results of replayed deliveries: how many were delivered, and how many are dead again.
 
-A pass looks at those that have not ended, a batch in each transaction, and keeps the counts in the plan's row, so that
-showing them costs one read however many there are.
+A pass reads the deliveries without a result, one batch in each transaction, and stores the counts in the row of the plan, so
+that showing them is one read.
 """
 
 from collections import Counter
@@ -20,26 +20,26 @@ _BATCH = 500
 _UNFINISHED = (PlanState.RUNNING, PlanState.PAUSED)
 
 
-class FollowedBatch(NamedTuple):
-    """What one batch found: how many had ended of how many it looked at; `last` when the pass is over."""
+class ResultBatch(NamedTuple):
+    """How many deliveries of a batch had ended, how many were read, and whether the pass is complete."""
 
     ended: int
-    looked_at: int
+    read: int
     last: bool
 
 
 @operation(reads=True)
 def unsettled_plans() -> Steps[list[UUID]]:
-    """The plans with replayed deliveries that are not known to have ended."""
+    """The replays whose results can be counted further."""
     return [as_uuid(row[0]) for row in (yield Query("unsettled_plans"))]
 
 
 @operation
-def follow_plan(id: UUID) -> Steps[FollowedBatch]:
-    """Looks at the next replayed deliveries of a plan and counts those that have ended; each is counted once."""
+def follow_plan(id: UUID) -> Steps[ResultBatch]:
+    """Reads the next replayed deliveries without a result and counts those that have ended, each once."""
     rows = yield Query("hold_plan", {"id": id})
     if not rows:
-        return FollowedBatch(0, 0, last=True)
+        return ResultBatch(0, 0, last=True)
     state, done, followed, stored = rows[0]
     values = {"plan": id, "after": followed}
     items = yield Query("unsettled_plan_items", values, limit=_BATCH)
@@ -54,7 +54,7 @@ def follow_plan(id: UUID) -> Steps[FollowedBatch]:
     if ended or settled or after != followed:
         counted = orjson.dumps(dict(results)).decode()
         yield Query("follow_plan", {"id": id, "followed": after, "results": counted, "settled": settled})
-    return FollowedBatch(len(ended), len(items), last)
+    return ResultBatch(len(ended), len(items), last)
 
 
 def _result(status: str | None, discarded: bool) -> ReplayResult | None:

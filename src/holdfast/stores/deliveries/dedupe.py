@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
-from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, operation
 
 _RERUN_KEPT = timedelta(days=30)
 
 
 def window_key(source: str, key: str | None, message_id: UUID) -> str:
-    """The key of a message in a window; `seen_deliveries` builds the same key in SQL."""
+    """The key of a message in a window; `count_plan_duplicates` builds the same key in SQL."""
     return str(message_id) if key is None else f"{source}:{key}"
 
 
@@ -31,12 +30,6 @@ def record_seen(consumer: str, key: str, window: timedelta) -> Steps[None]:
 def forget_seen() -> Steps[None]:
     """Removes expired keys."""
     yield Query("forget_seen")
-
-
-@operation(reads=True)
-def seen_deliveries(ids: Sequence[UUID]) -> Steps[frozenset[UUID]]:
-    """The deliveries whose key is in the window of their consumer; only windows in the store are checked."""
-    return frozenset(as_uuid(row[0]) for row in (yield Query("seen_deliveries", {"ids": list(ids)})))
 
 
 def record_reruns(ids: Sequence[UUID]) -> Query:

@@ -3,24 +3,68 @@ p.id, p.action, p.state, p.preview::text, p.rerun, p.generation, p.items, p.tota
 p.made_at, p.saved_at, p.saved_by, p.save_reason, p.started_at, p.started_by, p.start_reason, p.ended_at, p.runner,
 p.results, p.settled_at
 
--- name: save_plan
--- Stores a plan unless it is stored already.
-insert into {hf}plan (id, action, preview, rerun, items, total, skipped, made_at, saved_by, save_reason)
-values (:id::uuid, :action::text, :preview::text::jsonb, :rerun::boolean, :items::integer, :total::integer,
-        :skipped::text::jsonb, :made_at::timestamptz, :actor::text, :reason::text)
-on conflict (id) do nothing
-returning id
-
--- name: save_plan_items
--- Stores some of the deliveries a plan holds, in the order it takes them.
+-- name: select_plan_items
+-- Stores the matching deliveries, oldest first, in the order in which a plan takes them: those in flight after the
+-- others, those that it skips last.
 insert into {hf}plan_item
   (plan_id, n, delivery_id, consumer, type, status, generation, fence, to_generation, outcome)
-select :plan::uuid, i.* from unnest(
-  :n::integer[], :delivery_id::uuid[], :consumer::text[], :type::text[], :status::text[], :generation::bigint[],
-  :fence::bigint[], :to_generation::bigint[], :outcome::text[]) i
+with candidate as materialized (
+  select d.id, d.consumer, d.queue, m.type, d.status, d.generation, d.fence,
+         case when d.discarded_at is not null then 'discarded'
+              when d.status <> all (:acceptable::text[]) then d.status end as skipped
+  from {hf}delivery d join {hf}message m on m.id = d.message_id
+  where true {where}
+  order by d.id limit {limit}),
+lane as materialized (
+  select l.consumer, l.queue, {hf}live_generation(l.consumer, l.queue) as generation
+  from (select distinct c.consumer, c.queue from candidate c) l)
+select :plan::uuid, row_number() over (order by c.skipped is not null, c.status = 'in_flight', c.id), c.id, c.consumer,
+       c.type, c.status, c.generation, c.fence,
+       case when :replay::boolean then coalesce(l.generation, c.generation) end, c.skipped
+from candidate c join lane l on l.consumer = c.consumer and l.queue = c.queue
+
+-- name: add_missing_plan_items
+-- Stores the requested ids that no delivery has, after the others.
+insert into {hf}plan_item (plan_id, n, delivery_id, outcome)
+select :plan::uuid,
+       (select coalesce(max(i.n), 0) from {hf}plan_item i where i.plan_id = :plan::uuid) + row_number() over (), r.id,
+       'not_found'
+from (select distinct r.id from unnest(:ids::uuid[]) r (id)) r
+where not exists (select 1 from {hf}delivery d where d.id = r.id)
+
+-- name: count_plan_items
+-- Counts the deliveries of a plan by everything that its preview shows.
+select i.consumer, d.queue, i.type, i.generation, i.to_generation, d.fingerprint, i.outcome, count(*)
+from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
+where i.plan_id = :plan::uuid
+group by 1, 2, 3, 4, 5, 6, 7
+
+-- name: count_plan_duplicates
+-- Counts the deliveries of a plan that the inbox, or a deduplication window in the store, would skip.
+select count(h.key), count(s.key)
+from {hf}plan_item i
+join {hf}delivery d on d.id = i.delivery_id
+join {hf}message m on m.id = d.message_id
+left join {hf}handled h on h.source = m.source and h.key = m.key and h.consumer = d.consumer
+left join {hf}seen s
+  on s.consumer = d.consumer and s.key = coalesce(m.source || ':' || m.key, m.id::text) and s.expires_at > now()
+where i.plan_id = :plan::uuid and i.outcome is null
+
+-- name: last_plan_delivery
+-- The newest delivery of a plan; an id that no delivery has does not count.
+select i.delivery_id from {hf}plan_item i
+where i.plan_id = :plan::uuid and i.status is not null
+order by i.delivery_id desc limit 1
+
+-- name: save_plan
+-- Stores a plan whose items are stored.
+insert into {hf}plan as p (id, action, preview, rerun, items, total, skipped, made_at, saved_by, save_reason)
+values (:id::uuid, :action::text, :preview::text::jsonb, :rerun::boolean, :items::integer, :total::integer,
+        :skipped::text::jsonb, :made_at::timestamptz, :actor::text, :reason::text)
+returning {plan}
 
 -- name: find_plan
--- One plan as it stands.
+-- One plan.
 select {plan} from {hf}plan p where p.id = :id::uuid
 
 -- name: list_plans
@@ -33,14 +77,15 @@ and p.id < :before::uuid
 and p.state = :state::text
 
 -- name: running_plans
--- The plans that somebody may go on with now: running, and held by this runner or by none that lives.
+-- The running plans that this runner may execute: no other runner holds a valid lease on them.
 select p.id from {hf}plan p
 where p.state = 'running' and (p.runner = :runner::text or p.lease_until is null or p.lease_until < now())
 order by p.id
 
 -- name: list_plan_items
--- A page of a plan's deliveries in its order, with what came of each.
-select i.n, i.delivery_id, i.consumer, i.type, i.outcome, i.replayed_by, i.to_generation, i.result
+-- A page of the deliveries of a plan, in its order.
+select i.n, i.delivery_id, i.consumer, i.type, i.status, i.generation, i.to_generation, i.outcome, i.replayed_by,
+       i.result
 from {hf}plan_item i
 where i.plan_id = :plan::uuid and i.n > :after::integer {where}
 order by i.n limit {limit}
@@ -51,30 +96,27 @@ and i.outcome <> 'done'
 and i.result = 'dead'
 
 -- name: start_plan
--- Lets a plan run, once.
-update {hf}plan
+-- Starts a plan that is ready.
+update {hf}plan p
 set state = 'running', started_at = now(), started_by = :actor::text, start_reason = :reason::text,
     generation = :generation::bigint
-where id = :id::uuid and state = 'ready'
-returning id
+where p.id = :id::uuid and p.state = 'ready'
+returning {plan}
 
 -- name: move_plan
--- Pauses, resumes or abandons a plan that is in one of these states; who ran it has no claim to it any more.
-update {hf}plan
+-- Pauses, resumes or abandons a plan that is in one of these states, and ends its runner's lease.
+update {hf}plan p
 set state = :state::text, ended_at = case when :state::text = 'abandoned' then now() end, runner = null,
     lease_until = null
-where id = :id::uuid and state = any (:from::text[])
-returning id
-
--- name: take_plan
--- Takes or keeps the right to go on with a running plan, unless another holds it; locks it until the commit.
-update {hf}plan p set runner = :runner::text, lease_until = now() + :lease::interval
-where p.id = (
-  select f.id from {hf}plan f
-  where f.id = :id::uuid and f.state = 'running'
-    and (f.runner = :runner::text or f.lease_until is null or f.lease_until < now())
-  for update skip locked)
+where p.id = :id::uuid and p.state = any (:from::text[])
 returning {plan}
+
+-- name: lock_plan
+-- Locks a running plan, unless another runner holds a valid lease on it or acts on it now.
+select {plan} from {hf}plan p
+where p.id = :id::uuid and p.state = 'running'
+  and (p.runner = :runner::text or p.lease_until is null or p.lease_until < now())
+for update skip locked
 
 -- name: next_plan_items
 -- The next deliveries of a plan.
@@ -82,46 +124,54 @@ select i.n, i.delivery_id, i.status, i.fence, i.to_generation from {hf}plan_item
 where i.plan_id = :plan::uuid and i.n > :after::integer and i.n <= :last::integer
 order by i.n limit {limit}
 
--- name: record_plan_items
--- Notes what came of deliveries of a plan.
-update {hf}plan_item i set outcome = o.outcome, replayed_by = o.replayed_by
-from unnest(:n::integer[], :outcome::text[], :replayed_by::text[]) o (n, outcome, replayed_by)
-where i.plan_id = :plan::uuid and i.n = o.n
-
 -- name: advance_plan
--- Moves a plan on, in the transaction that acted; the last step ends it.
+-- Records what a batch did, in the transaction that did it, and extends the runner's lease. The last batch ends the plan.
+with recorded as (
+  update {hf}plan_item i set outcome = o.outcome, replayed_by = o.replayed_by
+  from unnest(:n::integer[], :outcome::text[], :replayed_by::text[]) o (n, outcome, replayed_by)
+  where i.plan_id = :id::uuid and i.n = o.n)
 update {hf}plan p
 set position = :position::integer, done = :done::integer, skipped = :skipped::text::jsonb,
     state = case when :position::integer = p.items then 'done' else p.state end,
     ended_at = case when :position::integer = p.items then now() end,
-    runner = case when :position::integer < p.items then p.runner end,
-    lease_until = case when :position::integer < p.items then p.lease_until end
+    runner = case when :position::integer < p.items then :runner::text end,
+    lease_until = case when :position::integer < p.items then now() + :lease::interval end
 where p.id = :id::uuid
 returning {plan}
 
 -- name: unsettled_plans
--- The plans whose replayed deliveries have not all ended.
-select p.id from {hf}plan p where p.action = 'replay' and p.done > 0 and p.settled_at is null order by p.id
+-- The replays whose results are not complete. A small one is left out while none of its deliveries has ended: there may
+-- be many of them.
+select p.id from {hf}plan p
+where p.action = 'replay' and p.settled_at is null and p.done > 0
+  and (p.done > 100
+       or exists (
+         select 1 from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
+         where i.plan_id = p.id and i.outcome = 'done' and i.result is null
+           and (d.id is null or d.status in ('delivered', 'failed')))
+       or not exists (
+         select 1 from {hf}plan_item i where i.plan_id = p.id and i.outcome = 'done' and i.result is null))
+order by p.id
 
 -- name: hold_plan
--- How far a plan has been followed; locks it, unless somebody acts on it now.
+-- How far the results of a plan are counted; locks it, unless a runner acts on it now.
 select p.state, p.done, p.followed, p.results from {hf}plan p where p.id = :id::uuid for no key update skip locked
 
 -- name: unsettled_plan_items
--- The next deliveries of a plan that were replayed and not yet found ended, as they stand.
+-- The next replayed deliveries of a plan without a result, with their current state.
 select i.n, d.status, d.discarded_at is not null
 from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
 where i.plan_id = :plan::uuid and i.outcome = 'done' and i.result is null and i.n > :after::integer
 order by i.n limit {limit}
 
 -- name: record_plan_results
--- Notes how deliveries of a plan ended.
+-- Records the results of deliveries of a plan.
 update {hf}plan_item i set result = o.result
 from unnest(:n::integer[], :result::text[]) o (n, result)
 where i.plan_id = :plan::uuid and i.n = o.n and i.result is null
 
 -- name: follow_plan
--- Notes how far a plan has been followed and what was found; with the last result it is settled.
+-- Records how far the results of a plan are counted. With the last result the plan is settled.
 update {hf}plan
 set followed = :followed::integer, results = :results::text,
     settled_at = case when :settled::boolean then now() end
@@ -129,7 +179,7 @@ where id = :id::uuid
 returning id
 
 -- name: forget_plan
--- Removes the oldest plan that ended, or was saved and never started, that long ago; the audit of it stays.
+-- Removes the oldest plan that ended, or was saved and never started, that long ago. Its audit entries stay.
 with old as (
   select p.id from {hf}plan p
   where p.state in ('ready', 'done', 'abandoned') and coalesce(p.ended_at, p.saved_at) < now() - :older_than::interval
@@ -137,10 +187,3 @@ with old as (
 items as (delete from {hf}plan_item i using old where i.plan_id = old.id),
 gone as (delete from {hf}plan p using old where p.id = old.id)
 select old.id from old
-
--- name: handled_already
--- Those of the given deliveries whose consumer has handled their message's key before.
-select d.id from {hf}delivery d
-join {hf}message m on m.id = d.message_id
-join {hf}handled h on h.source = m.source and h.key = m.key and h.consumer = d.consumer
-where d.id = any (:ids::uuid[])

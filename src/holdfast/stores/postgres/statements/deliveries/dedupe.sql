@@ -16,10 +16,3 @@ delete from {hf}seen where expires_at < now()
 insert into {hf}seen (consumer, key, expires_at)
 select d.consumer, 'rerun ' || d.id::text, now() + :window::interval from {hf}delivery d where d.id = any (:ids::uuid[])
 on conflict (consumer, key) do update set expires_at = excluded.expires_at
-
--- name: seen_deliveries
--- Those of the given deliveries whose key their consumer has dealt with within its window.
-select d.id from {hf}delivery d
-join {hf}message m on m.id = d.message_id
-join {hf}seen s on s.consumer = d.consumer and s.key = coalesce(m.source || ':' || m.key, m.id::text)
-where d.id = any (:ids::uuid[]) and s.expires_at > now()

@@ -1,12 +1,5 @@
--- name: find_candidates
--- The deliveries a plan would act on, oldest first: only what a preview shows and a later check compares.
-select d.id, d.consumer, m.type, d.status, d.generation, d.fence, d.discarded_at is not null, d.fingerprint
-from {hf}delivery d join {hf}message m on m.id = d.message_id
-where true {where}
-order by d.id limit :limit
-
--- name: count_remaining
--- How many deliveries match beyond a place, counted up to a bound.
+-- name: count_matching
+-- How many deliveries match, counted up to a bound.
 select count(*) from (
   select d.id from {hf}delivery d join {hf}message m on m.id = d.message_id
   where true {where}
@@ -26,8 +19,8 @@ where d.id in (select value from json_each(:ids)) and d.status in (select value 
 order by d.id
 
 -- name: current_states
--- How the given deliveries stand now, and who replayed them last.
-select d.id, d.consumer, d.status, d.fence, d.discarded_at is not null,
+-- The current states of the given deliveries, and who replayed each last.
+select d.id, d.status, d.fence, d.discarded_at is not null,
        json_extract(d.failure_history, '$[#-1].replayed_by')
 from {hf}delivery d where d.id in (select value from json_each(:ids))
 

@@ -1,47 +1,90 @@
 -- fragment: plan
-p.id, p.action, p.state, p.preview, p.rerun, p.generation, p.items, p.total, p.position, p.done, p.skipped,
-p.made_at, p.saved_at, p.saved_by, p.save_reason, p.started_at, p.started_by, p.start_reason, p.ended_at, p.runner,
-p.results, p.settled_at
+id, action, state, preview, rerun, generation, items, total, position, done, skipped, made_at, saved_at, saved_by,
+save_reason, started_at, started_by, start_reason, ended_at, runner, results, settled_at
 
--- name: save_plan
--- Stores a plan unless it is stored already.
-insert into {hf}plan (id, action, preview, rerun, items, total, skipped, made_at, saved_by, save_reason)
-values (:id, :action, :preview, :rerun, :items, :total, :skipped, :made_at, :actor, :reason)
-on conflict (id) do nothing
-returning id
-
--- name: save_plan_items
--- Stores some of the deliveries a plan holds, in the order it takes them.
--- all: items
+-- name: select_plan_items
+-- Stores the matching deliveries, oldest first, in the order in which a plan takes them: those in flight after the
+-- others, those that it skips last.
 insert into {hf}plan_item
   (plan_id, n, delivery_id, consumer, type, status, generation, fence, to_generation, outcome)
-select :plan, json_extract(i.value, '$[0]'), json_extract(i.value, '$[1]'), json_extract(i.value, '$[2]'),
-       json_extract(i.value, '$[3]'), json_extract(i.value, '$[4]'), json_extract(i.value, '$[5]'),
-       json_extract(i.value, '$[6]'), json_extract(i.value, '$[7]'), json_extract(i.value, '$[8]')
-from json_each(:rows) i
+with candidate as materialized (
+  select d.id, d.consumer, d.queue, m.type, d.status, d.generation, d.fence,
+         case when d.discarded_at is not null then 'discarded'
+              when d.status not in (select value from json_each(:acceptable)) then d.status end as skipped
+  from {hf}delivery d join {hf}message m on m.id = d.message_id
+  where true {where}
+  order by d.id limit :limit),
+lane as materialized (
+  select l.consumer, l.queue, (
+    select max(w.generation) from {hf}worker w
+    where w.alive_until > {now} and l.consumer in (select value from json_each(w.consumers))
+      and (w.queues = '[]' or l.queue in (select value from json_each(w.queues)))) as generation
+  from (select distinct c.consumer, c.queue from candidate c) l)
+select :plan, row_number() over (order by c.skipped is not null, c.status = 'in_flight', c.id), c.id, c.consumer, c.type,
+       c.status, c.generation, c.fence, case when :replay then coalesce(l.generation, c.generation) end, c.skipped
+from candidate c join lane l on l.consumer = c.consumer and l.queue = c.queue
+
+-- name: add_missing_plan_items
+-- Stores the requested ids that no delivery has, after the others.
+insert into {hf}plan_item (plan_id, n, delivery_id, outcome)
+select :plan, (select coalesce(max(i.n), 0) from {hf}plan_item i where i.plan_id = :plan) + row_number() over (), r.id,
+       'not_found'
+from (select distinct value as id from json_each(:ids)) r
+where not exists (select 1 from {hf}delivery d where d.id = r.id)
+
+-- name: count_plan_items
+-- Counts the deliveries of a plan by everything that its preview shows.
+select i.consumer, d.queue, i.type, i.generation, i.to_generation, d.fingerprint, i.outcome, count(*)
+from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
+where i.plan_id = :plan
+group by 1, 2, 3, 4, 5, 6, 7
+
+-- name: count_plan_duplicates
+-- Counts the deliveries of a plan that the inbox, or a deduplication window in the store, would skip.
+select count(h.key), count(s.key)
+from {hf}plan_item i
+join {hf}delivery d on d.id = i.delivery_id
+join {hf}message m on m.id = d.message_id
+left join {hf}handled h on h.source = m.source and h.key = m.key and h.consumer = d.consumer
+left join {hf}seen s
+  on s.consumer = d.consumer and s.key = coalesce(m.source || ':' || m.key, m.id) and s.expires_at > {now}
+where i.plan_id = :plan and i.outcome is null
+
+-- name: last_plan_delivery
+-- The newest delivery of a plan; an id that no delivery has does not count.
+select i.delivery_id from {hf}plan_item i
+where i.plan_id = :plan and i.status is not null
+order by i.delivery_id desc limit 1
+
+-- name: save_plan
+-- Stores a plan whose items are stored.
+insert into {hf}plan (id, action, preview, rerun, items, total, skipped, made_at, saved_by, save_reason)
+values (:id, :action, :preview, :rerun, :items, :total, :skipped, :made_at, :actor, :reason)
+returning {plan}
 
 -- name: find_plan
--- One plan as it stands.
-select {plan} from {hf}plan p where p.id = :id
+-- One plan.
+select {plan} from {hf}plan where id = :id
 
 -- name: list_plans
 -- A page of plans, newest first.
-select {plan} from {hf}plan p where true {where} order by p.id desc limit :limit
+select {plan} from {hf}plan where true {where} order by id desc limit :limit
 
 -- fragment: where_plan_before
-and p.id < :before
+and id < :before
 -- fragment: where_plan_state
-and p.state = :state
+and state = :state
 
 -- name: running_plans
--- The plans that somebody may go on with now: running, and held by this runner or by none that lives.
+-- The running plans that this runner may execute: no other runner holds a valid lease on them.
 select p.id from {hf}plan p
 where p.state = 'running' and (p.runner = :runner or p.lease_until is null or p.lease_until < {now})
 order by p.id
 
 -- name: list_plan_items
--- A page of a plan's deliveries in its order, with what came of each.
-select i.n, i.delivery_id, i.consumer, i.type, i.outcome, i.replayed_by, i.to_generation, i.result
+-- A page of the deliveries of a plan, in its order.
+select i.n, i.delivery_id, i.consumer, i.type, i.status, i.generation, i.to_generation, i.outcome, i.replayed_by,
+       i.result
 from {hf}plan_item i
 where i.plan_id = :plan and i.n > :after {where}
 order by i.n limit :limit
@@ -52,26 +95,23 @@ and i.outcome <> 'done'
 and i.result = 'dead'
 
 -- name: start_plan
--- Lets a plan run, once.
+-- Starts a plan that is ready.
 update {hf}plan
 set state = 'running', started_at = {now}, started_by = :actor, start_reason = :reason, generation = :generation
 where id = :id and state = 'ready'
-returning id
+returning {plan}
 
 -- name: move_plan
--- Pauses, resumes or abandons a plan that is in one of these states; who ran it has no claim to it any more.
+-- Pauses, resumes or abandons a plan that is in one of these states, and ends its runner's lease.
 update {hf}plan
 set state = :state, ended_at = case when :state = 'abandoned' then {now} end, runner = null, lease_until = null
 where id = :id and state in (select value from json_each(:from))
-returning id
+returning {plan}
 
--- name: take_plan
--- Takes or keeps the right to go on with a running plan, unless another holds it; locks it until the commit.
-update {hf}plan as p set runner = :runner, lease_until = {now} + :lease
-where p.id = :id and p.state = 'running' and (p.runner = :runner or p.lease_until is null or p.lease_until < {now})
-returning id, action, state, preview, rerun, generation, items, total, position, done, skipped,
-  made_at, saved_at, saved_by, save_reason, started_at, started_by, start_reason, ended_at, runner,
-  results, settled_at
+-- name: lock_plan
+-- A running plan, unless another runner holds a valid lease on it; the write transaction keeps it so.
+select {plan} from {hf}plan
+where id = :id and state = 'running' and (runner = :runner or lease_until is null or lease_until < {now})
 
 -- name: next_plan_items
 -- The next deliveries of a plan.
@@ -79,46 +119,52 @@ select i.n, i.delivery_id, i.status, i.fence, i.to_generation from {hf}plan_item
 where i.plan_id = :plan and i.n > :after and i.n <= :last
 order by i.n limit :limit
 
--- name: record_plan_items
--- Notes what came of deliveries of a plan.
--- each: outcomes
-update {hf}plan_item set outcome = :outcome, replayed_by = :replayed_by where plan_id = :plan and n = :n
-
 -- name: advance_plan
--- Moves a plan on, in the transaction that acted; the last step ends it.
+-- Records what a batch did, in the transaction that did it, and extends the runner's lease. The last batch ends the plan.
+-- each: outcomes
+update {hf}plan_item set outcome = :outcome, replayed_by = :replayed_by where plan_id = :id and n = :n;
+-- once
 update {hf}plan
 set position = :position, done = :done, skipped = :skipped,
     state = case when :position = items then 'done' else state end,
     ended_at = case when :position = items then {now} end,
-    runner = case when :position < items then runner end,
-    lease_until = case when :position < items then lease_until end
+    runner = case when :position < items then :runner end,
+    lease_until = case when :position < items then {now} + :lease end
 where id = :id
-returning id, action, state, preview, rerun, generation, items, total, position, done, skipped,
-  made_at, saved_at, saved_by, save_reason, started_at, started_by, start_reason, ended_at, runner,
-  results, settled_at
+returning {plan}
 
 -- name: unsettled_plans
--- The plans whose replayed deliveries have not all ended.
-select p.id from {hf}plan p where p.action = 'replay' and p.done > 0 and p.settled_at is null order by p.id
+-- The replays whose results are not complete. A small one is left out while none of its deliveries has ended: there may
+-- be many of them.
+select p.id from {hf}plan p
+where p.action = 'replay' and p.settled_at is null and p.done > 0
+  and (p.done > 100
+       or exists (
+         select 1 from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
+         where i.plan_id = p.id and i.outcome = 'done' and i.result is null
+           and (d.id is null or d.status in ('delivered', 'failed')))
+       or not exists (
+         select 1 from {hf}plan_item i where i.plan_id = p.id and i.outcome = 'done' and i.result is null))
+order by p.id
 
 -- name: hold_plan
--- How far a plan has been followed; the write transaction keeps it so.
+-- How far the results of a plan are counted; the write transaction keeps it so.
 select p.state, p.done, p.followed, p.results from {hf}plan p where p.id = :id
 
 -- name: unsettled_plan_items
--- The next deliveries of a plan that were replayed and not yet found ended, as they stand.
+-- The next replayed deliveries of a plan without a result, with their current state.
 select i.n, d.status, d.discarded_at is not null
 from {hf}plan_item i left join {hf}delivery d on d.id = i.delivery_id
 where i.plan_id = :plan and i.outcome = 'done' and i.result is null and i.n > :after
 order by i.n limit :limit
 
 -- name: record_plan_results
--- Notes how deliveries of a plan ended.
+-- Records the results of deliveries of a plan.
 -- each: results
 update {hf}plan_item set result = :result where plan_id = :plan and n = :n and result is null
 
 -- name: follow_plan
--- Notes how far a plan has been followed and what was found; with the last result it is settled.
+-- Records how far the results of a plan are counted. With the last result the plan is settled.
 update {hf}plan
 set followed = :followed, results = :results,
     settled_at = case when :settled then {now} end
@@ -126,7 +172,7 @@ where id = :id
 returning id
 
 -- name: forget_plan
--- Removes the oldest plan that ended, or was saved and never started, that long ago; the audit of it stays.
+-- Removes the oldest plan that ended, or was saved and never started, that long ago. Its audit entries stay.
 -- once
 delete from {hf}plan
 where id = (
@@ -136,10 +182,3 @@ where id = (
 returning id;
 -- each: returned
 delete from {hf}plan_item where plan_id = :id returning plan_id
-
--- name: handled_already
--- Those of the given deliveries whose consumer has handled their message's key before.
-select d.id from {hf}delivery d
-join {hf}message m on m.id = d.message_id
-join {hf}handled h on h.source = m.source and h.key = m.key and h.consumer = d.consumer
-where d.id in (select value from json_each(:ids))

@@ -17,10 +17,3 @@ insert into {hf}seen (consumer, key, expires_at)
 select d.consumer, 'rerun ' || d.id, {now} + :window from {hf}delivery d
 where d.id in (select value from json_each(:ids))
 on conflict (consumer, key) do update set expires_at = excluded.expires_at
-
--- name: seen_deliveries
--- Those of the given deliveries whose key their consumer has dealt with within its window.
-select d.id from {hf}delivery d
-join {hf}message m on m.id = d.message_id
-join {hf}seen s on s.consumer = d.consumer and s.key = coalesce(m.source || ':' || m.key, m.id)
-where d.id in (select value from json_each(:ids)) and s.expires_at > {now}
