@@ -12,7 +12,7 @@ DEMO_VENV ?= .venv-demo
 DEMO      := $(if $(wildcard $(STAMP)),$(VENV),$(DEMO_VENV))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-full docs soak clean
+.PHONY: help demo test test-long check format bench bench-full docs soak clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -34,8 +34,11 @@ $(DEMO_VENV)/.installed: pyproject.toml src/holdfast/_version.py
 demo: $(DEMO)/.installed ## run the demo: a shop, its failures, and what holds (ARGS="--seconds 20")
 	@$(DEMO)/bin/holdfast demo $(ARGS)
 
-test: $(STAMP) ## run the tests in three processes, without the soak tests (ARGS="-k claim")
+test: $(STAMP) ## run the tests in three processes, without the long and the soak tests (ARGS="-k claim")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+
+test-long: $(STAMP) ## run the tests that take a minute or need Java: crashes, brokers that are killed, Apache Kafka
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not soak" $(ARGS)
 
 check: $(STAMP) ## check format, lint, types and import layers
 	@$(BIN)/ruff format --check .
@@ -43,7 +46,7 @@ check: $(STAMP) ## check format, lint, types and import layers
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-format: $(STAMP) ## format the code and mend what the linter can mend
+format: $(STAMP) ## format the code and fix what the linter can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -17,6 +17,8 @@ from holdfast.core.errors import BrokerUnavailable
 from tests.engine.running import eventually
 from tests.servers.apache_kafka import PASSWORD, USER, ApacheKafka
 
+pytestmark = pytest.mark.long
+
 CLASSIC: Mapping[str, str] = {}
 CONSUMER = {"group.protocol": "consumer"}
 """Without the three seconds that a new classic group waits for more members: for tests of other things."""

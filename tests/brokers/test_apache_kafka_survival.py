@@ -14,6 +14,8 @@ from tests.engine.programs import place as places
 from tests.engine.programs.place import Place, until
 from tests.servers.apache_kafka import ApacheKafka
 
+pytestmark = pytest.mark.long
+
 FIRST_SECONDS = 10.0
 """From a worker's start to its first record. Three of them are the group's initial rebalance delay."""
 TAKE_OVER_SECONDS = 60.0

@@ -27,6 +27,7 @@ def cluster() -> Iterator[NatsBroker]:
         yield NatsBroker(cluster.nodes)
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_doubled_while_workers_and_the_leader_of_a_cluster_are_killed(
     cluster: NatsBroker, postgres_place: Place
 ) -> None:

@@ -304,6 +304,7 @@ async def test_the_how_to_runs_as_printed(
     assert (event.type, event.data, event.id) == ("order.placed", {"order_id": 8}, sent.id)
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_doubled_while_workers_and_rabbitmq_are_killed(
     server: RabbitMQ, postgres_place: Place
 ) -> None:

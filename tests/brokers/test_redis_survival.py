@@ -16,6 +16,7 @@ def broker() -> Iterator[RedisBroker]:
         yield RedisBroker(server)
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_doubled_while_workers_are_killed_and_redis_is_restarted(
     broker: RedisBroker, postgres_place: Place
 ) -> None:

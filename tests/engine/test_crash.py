@@ -6,7 +6,7 @@ cut and its server is killed and started again. Then the faults end, those that 
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from signal import SIGKILL
 
@@ -14,12 +14,14 @@ import pytest
 
 from tests.engine.oracle import Oracle
 from tests.engine.programs import crash, shop
-from tests.engine.programs.chaos import Chaos, Points
+from tests.engine.programs.chaos import RARE, Chaos, Points
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 from tests.servers.postgres import PostgresServer
 
+FEW = 1_000
 MESSAGES = 5_000
 MANY = 100_000
+COMMON = [point for point in crash.WORKER_POINTS if point not in RARE]
 
 
 @pytest.fixture
@@ -37,6 +39,19 @@ def server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.mark.timeout(240)
+def test_a_short_run_on_postgres_loses_and_doubles_nothing(server: PostgresServer, tmp_path: Path, seed: int) -> None:
+    with postgres_place(server, tmp_path) as place:
+        _crash_postgres(place, server, seed, FEW, restarts=1, wanted=COMMON)
+
+
+@pytest.mark.timeout(240)
+def test_a_short_run_on_sqlite_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
+    with sqlite_place(tmp_path) as place:
+        _crash_sqlite(place, seed, FEW, wanted=COMMON)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(360)
 def test_nothing_is_lost_or_doubled_on_postgres_while_workers_sessions_and_the_server_die(
     server: PostgresServer, tmp_path: Path, seed: int
@@ -45,6 +60,7 @@ def test_nothing_is_lost_or_doubled_on_postgres_while_workers_sessions_and_the_s
         _crash_postgres(place, server, seed, MESSAGES, restarts=2)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(360)
 def test_nothing_is_lost_or_doubled_on_sqlite_while_workers_die(tmp_path: Path, seed: int) -> None:
     with sqlite_place(tmp_path) as place:
@@ -65,11 +81,19 @@ def test_nothing_is_lost_or_doubled_on_sqlite_for_a_long_time(tmp_path: Path, se
         _crash_sqlite(place, seed, MANY)
 
 
-def _crash_postgres(place: Place, server: PostgresServer, seed: int, messages: int, *, restarts: int) -> None:
+def _crash_postgres(
+    place: Place,
+    server: PostgresServer,
+    seed: int,
+    messages: int,
+    *,
+    restarts: int,
+    wanted: Sequence[str] = crash.WORKER_POINTS,
+) -> None:
     def start(point: str) -> Process:
         return place.worker("shop", lease=2, crash=point)
 
-    points = Points(place, seed)
+    points = Points(place, seed, wanted)
     survivor, sleeper = start(""), start("")
     with Chaos(place, seed) as chaos:
         for _ in range(2):
@@ -81,13 +105,13 @@ def _crash_postgres(place: Place, server: PostgresServer, seed: int, messages: i
     _heals(place, survivor, 60 + messages / 100)
 
 
-def _crash_sqlite(place: Place, seed: int, messages: int) -> None:
+def _crash_sqlite(place: Place, seed: int, messages: int, *, wanted: Sequence[str] = crash.WORKER_POINTS) -> None:
     def start(point: str) -> Process:
         # Only one engine family may work here; this one belongs to it, as a child would.
         family = {"HOLDFAST_ENGINE_FAMILY": f"{place.directory / 'holdfast.db'}-engine"}
         return place.worker("shop", lease=1, concurrency=4, crash=point, environment=family)
 
-    points = Points(place, seed)
+    points = Points(place, seed, wanted)
     survivor = place.worker("shop", lease=1, concurrency=4, more=("--processes", "2"))
     with Chaos(place, seed) as chaos:
         chaos.start(lambda chance: chaos.kill_children(chance, survivor))

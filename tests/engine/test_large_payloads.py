@@ -56,6 +56,7 @@ def all_delivered_at_once(place: Place, count: int) -> None:
     assert len({text for _, text in place.notes()}) == len(place.notes()) == count
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits another process's memory, which only Linux can")
 def test_a_worker_delivers_more_bytes_than_fit_into_its_memory(place: Place) -> None:
     drain(place, 32, 6 * MB, room=220 * MB)

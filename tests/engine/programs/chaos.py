@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -15,7 +15,7 @@ from tests.engine.programs.place import Place, Process
 from tests.servers.postgres import PostgresServer
 
 # A worker comes to these once in its life, or now and then.
-_RARE = {
+RARE = {
     *("announce.committed", "renew.uncommitted", "renew.committed", "rescue.uncommitted", "rescue.committed"),
     *("catch_up.uncommitted", "catch_up.committed"),
 }
@@ -63,9 +63,9 @@ class Chaos:
         """Keeps one worker alive: it dies at a named point or, if it does not come there in time, at any moment."""
         while not self._over.is_set():
             point = points.following()
-            worker = start(f"{point}@{1 if point in _RARE else chance.randint(1, 6)}" if point else "")
+            worker = start(f"{point}@{1 if point in RARE else chance.randint(1, 6)}" if point else "")
             # Several workers race for an expired lease, and each needs half a lease of contact first: give it time.
-            limit = 3 * patience if point in _RARE else patience
+            limit = 3 * patience if point in RARE else patience
             deadline = time.monotonic() + (limit if point else chance.uniform(0.8, 6.0))
             while worker.alive and time.monotonic() < deadline and not self._over.is_set():
                 time.sleep(0.02)
@@ -107,8 +107,8 @@ class Chaos:
 class Points:
     """Every point a worker comes to, in an order of its own, with plain random moments between."""
 
-    def __init__(self, place: Place, seed: int) -> None:
-        self._markers = place.markers
+    def __init__(self, place: Place, seed: int, wanted: Sequence[str] = crash.WORKER_POINTS) -> None:
+        self._markers, self._wanted = place.markers, wanted
         self._chance = random.Random(seed)
         self._ahead: list[str] = []
         self._lock = threading.Lock()
@@ -117,9 +117,9 @@ class Points:
         """The next point nobody has died at yet; all of them again, when there is none."""
         with self._lock:
             if not self._ahead:
-                self._ahead = [*(self.missing() or crash.WORKER_POINTS), ""]
+                self._ahead = [*(self.missing() or self._wanted), ""]
                 self._chance.shuffle(self._ahead)
             return self._ahead.pop()
 
     def missing(self) -> list[str]:
-        return [point for point in crash.WORKER_POINTS if not (self._markers / f"crashed.{point}").exists()]
+        return [point for point in self._wanted if not (self._markers / f"crashed.{point}").exists()]
