@@ -67,14 +67,14 @@ async def test_ten_workers_with_ten_thousand_failures_tell_once_and_then_how_man
     for one in workers:
         for group in one._groups.values():
             group.quiet_until = 0.0
-            one._look(group)
+            one._report_if_due(group)
         await one.sent()
     assert len(told) == 2
     await pass_time(hf, timedelta(seconds=QUIET), "alert")
     for one in workers:
         for group in one._groups.values():
             group.quiet_until = 0.0
-            one._look(group, owed=True)
+            one._report_if_due(group, owed=True)
         await one.sent()
     assert len(told) == 3
     assert sum(told) == 10_000

@@ -1,4 +1,4 @@
-"""Alerts on the transition to failed: a log line for each, and for each group of like failures one call out."""
+"""Alerts about dead letters: one log line for each, and one hook call for each group of similar failures."""
 
 import asyncio
 import inspect
@@ -32,7 +32,7 @@ _SHOWN = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterAlert:
-    """One delivery that has just been dead-lettered; `alike` counts those of its group since the last call out."""
+    """A delivery that became a dead letter. `alike` counts the dead letters of its group since the last hook call."""
 
     event_id: UUID
     delivery_id: UUID
@@ -52,7 +52,7 @@ class DeadLetterAlert:
 
     @property
     def text(self) -> str:
-        """For people: what failed, how many alike, and what to do next."""
+        """Text for people: what failed, how many similar failures, and what to do next."""
         tries = f"{self.attempts} of {self.max_attempts}" if self.max_attempts else str(self.attempts)
         many = "a dead letter" if self.alike == 1 else f"{self.alike:,} dead letters alike"
         return (
@@ -61,7 +61,7 @@ class DeadLetterAlert:
         )
 
     def fields(self) -> dict[str, object]:
-        """All of it by the names that log lines use, its correlation ids included."""
+        """The alert with the field names of log lines, including its correlation ids."""
         return {
             **self.correlation,
             "event_id": str(self.event_id),
@@ -88,11 +88,11 @@ AlertHook = Callable[[DeadLetterAlert], object]
 
 
 Ask = Callable[[str, str, int, timedelta], Awaitable[AlertDecision]]
-"""Asks whose turn it is: consumer, fingerprint, how many, how long to be quiet."""
+"""Decides whether this process calls the hooks; takes consumer, fingerprint, number of failures and quiet period."""
 
 
 class _Group:
-    """Failures that are alike, as this process knows them."""
+    """Similar failures that this process has seen."""
 
     __slots__ = ("alike", "asking", "last", "quiet_until")
 
@@ -101,11 +101,11 @@ class _Group:
 
 
 class Alerts:
-    """Logs dead letters, repeated ones folded; calls the hooks once per group and quiet period, so that ten thousand
-    failures are not ten thousand alerts, nor ten workers ten. What came while it was quiet is told of afterwards.
+    """Logs dead letters, with repeats folded, and calls the hooks once per group and quiet period.
 
-    `ask` shares the quiet period with other workers and with who comes after a restart; while it cannot be asked, each
-    goes by its own. A hook that hangs or raises stops nothing.
+    Ten thousand failures are not ten thousand alerts, and ten workers do not send ten. Failures during the quiet period
+    are reported when it ends. `ask` shares the quiet period with other workers and across restarts; while it fails, each
+    process uses its own. A hook that hangs or raises stops nothing.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class Alerts:
         self._calling: set[asyncio.Task[None]] = set()
         self._threads = Threads("holdfast-alert")
         self.repeats = Repeats()
-        """Folds the lines about failures, of every worker of the app."""
+        """Folds repeated log lines about failures, for all workers of the app."""
         self.watchers: set[Callable[[DeadLetterAlert], None]] = set()
-        """Told of every dead letter at once, however many are alike; they must not block or raise."""
+        """Called for every dead letter, without grouping. They must not block or raise."""
 
     def dead(self, alert: DeadLetterAlert) -> None:
         """Reports one dead letter. Call it only after the dead letter is durable."""
         self.repeats.log(log.error, "dead letter", alert.target, alert.fingerprint, alert.fields())
-        for told in tuple(self.watchers):
-            told(alert)
+        for watcher in tuple(self.watchers):
+            watcher(alert)
         if not self._hooks:
             return
         key = (alert.target, alert.fingerprint)
@@ -138,16 +138,16 @@ class Alerts:
         group = self._groups.setdefault(key, _Group(alert))
         group.last = alert
         group.alike += 1
-        self._look(group)
+        self._report_if_due(group)
 
-    def _look(self, group: _Group, *, owed: bool = False) -> None:
-        """Asks for a turn, unless it is quiet, or somebody asks already, or there is nothing to tell."""
+    def _report_if_due(self, group: _Group, *, owed: bool = False) -> None:
+        """Starts a report of the group, except in its quiet period, while a report is in progress, or without failures."""
         if group.asking or time.monotonic() < group.quiet_until or not (group.alike or owed):
             return
         alike, group.alike, group.asking = group.alike, 0, True
-        self._start(self._tell(group, group.last, alike))
+        self._start(self._report(group, group.last, alike))
 
-    async def _tell(self, group: _Group, alert: DeadLetterAlert, alike: int) -> None:
+    async def _report(self, group: _Group, alert: DeadLetterAlert, alike: int) -> None:
         turn = AlertDecision(True, alike, self._quiet)
         if self._ask is not None:
             try:
@@ -156,9 +156,9 @@ class Alerts:
                 log.warning("alert coordination failed", **error_fields(error))
         quiet = turn.quiet.total_seconds()
         group.asking, group.quiet_until = False, time.monotonic() + quiet
-        # What comes meanwhile, or was counted for the next to tell, must not wait for yet another failure.
+        # Failures during the quiet period, or counted for another process, must be reported without a further failure.
         owed = not turn.tell and alike > 0
-        asyncio.get_running_loop().call_later(quiet + _MOMENT, lambda: self._look(group, owed=owed))
+        asyncio.get_running_loop().call_later(quiet + _MOMENT, lambda: self._report_if_due(group, owed=owed))
         if turn.tell and turn.alike:
             self._called()
             for hook in self._hooks:
@@ -170,7 +170,7 @@ class Alerts:
         task.add_done_callback(self._calling.discard)
 
     async def sent(self) -> None:
-        """Writes what was counted of repeated lines, and waits for hooks that are being called, but not for ever."""
+        """Writes the folded log lines, and waits for running hooks, for at most five seconds."""
         self.repeats.close()
         ends = time.monotonic() + _PATIENCE
         while self._calling and (left := ends - time.monotonic()) > 0:
@@ -178,7 +178,7 @@ class Alerts:
 
     async def _call(self, hook: AlertHook, alert: DeadLetterAlert) -> None:
         try:
-            # A plain hook may well talk to somebody: nothing waits for it, not even the end of the process.
+            # A plain hook may block on a network call: it runs in a thread that the end of the process does not wait for.
             answer = hook(alert) if inspect.iscoroutinefunction(hook) else await self._threads.run(hook, alert)
             if inspect.isawaitable(answer):
                 await answer
@@ -199,7 +199,7 @@ def sentry_hook(alert: DeadLetterAlert) -> None:
 def webhook_hook(url: str, *, headers: Mapping[str, str] | None = None, timeout: Duration = 10) -> AlertHook:
     """A hook that posts each alert as JSON to `url`, an address of your own such as a chat's incoming webhook.
 
-    Redirects are not followed: they would send the alert and `headers` to an address that nobody configured.
+    Redirects are not followed: they would send the alert and `headers` to an address that was not configured.
     """
     seconds = to_timedelta(timeout, name="timeout").total_seconds()
     if urlsplit(url).scheme not in ("http", "https"):

@@ -1,13 +1,12 @@
-"""Blocking: a consumer whose resource is unavailable waits, and one delivery at a time tries whether it is back.
+"""Pauses a consumer whose resource is unavailable, and tries one delivery at a time until the resource is back.
 
     running ── Outage, or a class in block_on ──> blocked ── pause over ──> trial ── any other outcome ──> running
                                                      ^                        │
                                                      └──── the same failure ──┘
 
-A resource with a probe (`Holdfast(probes=…)`) blocks its consumer only while the probe fails; a run that blames it
-while the probe succeeds is counted as a hold. Without a probe the run is believed, and only one that blames the resource
-while its consumer was not blocked is counted: the consumer has made progress since, so it may be the delivery.
-`core/decide.py` limits the holds in both cases.
+A resource with a probe (`Holdfast(probes=…)`) blocks its consumer only while the probe fails; a run that fails because of
+the resource while the probe succeeds counts as a hold. Without a probe, such a failure counts as a hold only if the
+consumer was not blocked: it has made progress since, so the delivery may be the cause. `core/decide.py` limits the holds.
 """
 
 import asyncio
@@ -47,8 +46,8 @@ class _Runs(Protocol):
 
 
 class ConsumerBlocker:
-    """Blocks and unblocks consumers for every worker. `hold_back` makes this worker start nothing more of a consumer
-    until the function that it returns is called."""
+    """Blocks and unblocks consumers for all workers. `hold_back` stops new runs of a consumer in this worker until the
+    function that it returns is called."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class ConsumerBlocker:
         self._trials: set[UUID] = set()
 
     async def found(self, consumer: str, outcome: Outcome) -> Outcome:
-        """Blocks the consumer if the run failed because a resource is unavailable, and says whether the hold counts."""
+        """Blocks the consumer if the run failed because a resource is unavailable; the outcome says whether the hold counts."""
         if not isinstance(outcome, Failed) or outcome.verdict.kind is not VerdictKind.BLOCK:
             return outcome
         resource = outcome.verdict.resource or ""
@@ -79,11 +78,11 @@ class ConsumerBlocker:
         return replace(outcome, held=probe is None and began, verdict=replace(outcome.verdict, after=pause))
 
     def started(self, claims: Iterable[Claimed]) -> None:
-        """These deliveries are the trials of their blocked consumers."""
+        """Remembers the trials of blocked consumers."""
         self._trials.update(claimed.id for claimed in claims)
 
     async def ended(self, claimed: Claimed, change: Change | None) -> None:
-        """Ends the outage if a trial did not blame the resource. One that was cut off proves nothing."""
+        """Unblocks the consumer if a trial did not fail because of the resource. A cancelled trial proves nothing."""
         if claimed.id not in self._trials:
             return
         self._trials.discard(claimed.id)
@@ -117,7 +116,7 @@ class ConsumerBlocker:
             resume()
 
     async def _probed(self, resource: str, probe: Probe) -> bool:
-        """Whether the probe succeeds; one call serves all runs that ask at the same time."""
+        """Whether the probe succeeds; concurrent runs share one call."""
         if resource not in self._probing:
             task = self._probing[resource] = asyncio.create_task(_probed(resource, probe, self._threads))
             task.add_done_callback(lambda _: self._probing.pop(resource, None))

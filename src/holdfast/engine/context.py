@@ -1,4 +1,4 @@
-"""What a handler sees of its delivery, and what it can do with it."""
+"""The context of a run: what a handler knows about its delivery, and how it completes it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
@@ -17,11 +17,11 @@ from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
 IDLE_TIMEOUT = timedelta(seconds=30)
-"""How long a transaction that completes a delivery may stay idle where no worker's lease applies."""
+"""How long a transaction that completed a delivery may stay idle if no worker's lease applies."""
 
 
 class Publisher(Protocol):
-    """What a context needs to publish; the app gives it."""
+    """Publishes for a context; the app implements it."""
 
     @property
     def publish(self) -> Callable[..., Awaitable[Any]]: ...
@@ -49,7 +49,7 @@ class Context:
     )
 
     rebuilding = False
-    """Whether this is a rebuild of a projector: then its handler writes into what is being built."""
+    """Whether a projector is being rebuilt: its handler then writes into the new result."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Context:
         self._max_attempts = max_attempts
         self.headers: Mapping[str, str] = invocation.correlation
         self.completing = False
-        """Set once `complete` was called: then the store, not the handler's return, says how it ended."""
+        """Set once `complete` was called: the store then decides the outcome, not the return of the handler."""
         self.already_handled = False
-        """Set once `complete` has found its key handled: the effect was applied before, and this delivery is done."""
+        """Set once `complete` found its key handled: the effect exists already, and this delivery is done."""
         self.detail: Mapping[str, object] | None = None
-        """What the run record is to hold beside the outcome: a few JSON values."""
+        """A few JSON values that the run record stores in addition to the outcome."""
 
     @property
     def sync(self) -> "SyncContext":
@@ -84,7 +84,7 @@ class Context:
 
     @property
     def claim(self) -> Claim:
-        """The right to settle this delivery, as long as its fence is the row's."""
+        """The right to settle this delivery, as long as its fence matches the row's."""
         return Claim(self.invocation.id, self._worker, self.invocation.fence)
 
     @property
@@ -93,7 +93,7 @@ class Context:
 
     @property
     def message_id(self) -> UUID:
-        """Stable through every retry and replay: the id to hand to the outside world."""
+        """The same in every retry and replay: use it as an id towards other systems."""
         return self.invocation.message_id
 
     @property
@@ -137,12 +137,12 @@ class Context:
         return self.invocation.fence
 
     async def complete(self, *, conn: Any, key: str | None = None) -> None:
-        """Marks this delivery delivered in the handler's own transaction: effect and outcome commit together.
+        """Marks this delivery delivered in the handler's transaction: effect and outcome commit together.
 
         `key` is a foreign id to handle only once (with the message's source); without it the message itself is the key.
-        Raises `LeaseLost` or `AlreadyHandled`, and then the database has undone the transaction: swallowing it
+        Raises `LeaseLost` or `AlreadyHandled`; the database has then rolled back the transaction, and catching the error
         commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease after this call, so
-        that a host that is lost meanwhile does not keep the delivery locked.
+        that a lost host does not keep the delivery locked.
         """
         completion = self._completion(key)
         adapter = await bind(self._store, conn, "ctx.complete")
@@ -170,7 +170,7 @@ class Context:
         return complete(self.claim, self._idle_timeout, handled, keep_run=self._keep_run)
 
     async def rerun(self) -> bool:
-        """Whether an operator asked that this delivery run again although it was done."""
+        """Whether an operator requested another run of this delivery although it was done."""
         return await self._store.run(is_rerun(self.consumer, self.delivery_id))
 
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
@@ -181,7 +181,7 @@ class Context:
 
 
 class SyncContext:
-    """The blocking twins of a context's methods."""
+    """The blocking methods of a context."""
 
     __slots__ = ("_context",)
 

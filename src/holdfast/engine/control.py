@@ -1,4 +1,4 @@
-"""What a worker is told from outside, through all of its lives."""
+"""How other code controls a worker: wake, stop, force stop."""
 
 import asyncio
 import contextlib
@@ -7,23 +7,23 @@ from collections.abc import Callable
 
 
 class WorkerControl:
-    """What a worker is told from outside: there may be work, take no more, wait for nothing."""
+    """Events that outlive a session: there may be work; claim no more; do not wait for handlers."""
 
     def __init__(self) -> None:
         self.wake, self.stop, self.force_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def end(self) -> None:
-        """Take no more work."""
+        """Stops claiming."""
         self.stop.set()
         self.wake.set()
 
     async def woken(self, seconds: float) -> None:
-        """Waits for a wake-up, about so long: twenty workers must not come back in the same instant."""
+        """Waits for a wake-up, at most about this long; the jitter keeps many workers from polling at the same time."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wake.wait(), seconds * random.uniform(0.8, 1.2))  # noqa: S311
 
 
 def call_threadsafe(loop: asyncio.AbstractEventLoop, function: Callable[[str], None], argument: str) -> None:
-    """Calls a function in the loop from another thread; does nothing if the loop has ended meanwhile."""
+    """Calls a function in the loop from another thread; does nothing if the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, argument)

@@ -1,4 +1,4 @@
-"""Cron: which occurrences are due by the database's clock, and firing each of them once."""
+"""Cron: finds the occurrences that are due by the database's clock, and fires each once."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ _ON_TIME = timedelta(minutes=1)
 
 
 class Missed(StrEnum):
-    """What happens to occurrences that nobody was there for."""
+    """What happens to occurrences that were due while no scheduler ran."""
 
     LAST = "last"
     ALL = "all"
@@ -66,10 +66,10 @@ def check_schedule(expression: str, tz: str) -> None:
 def occurrences(expression: str, tz: str, after: datetime, until: datetime, most: int = _MOST) -> list[datetime]:
     """The newest occurrences later than `after` and not later than `until`, oldest first.
 
-    A time of day that a change to summer time skips, or that comes twice in autumn, occurs once. An expression with a
-    star for minutes or hours follows the time that really passes.
+    A time of day that the change to summer time skips, or that occurs twice in autumn, fires once. An expression with a
+    star for minutes or hours follows elapsed time.
     """
-    # From near the end backwards: a schedule that nobody looked after for a year may have missed half a million.
+    # Backwards from the end: a schedule that no worker served for a year may have missed half a million occurrences.
     window = _WINDOW
     while True:
         start = max(after, until - window)
@@ -97,7 +97,7 @@ def _times(expression: str, tz: str, after: datetime) -> Iterator[datetime]:
 
 
 def to_fire(schedule: StoredSchedule) -> tuple[list[datetime], datetime | None]:
-    """Which occurrences to fire now, and how far the schedule has got then."""
+    """The occurrences to fire now, and the time of the last one that is dealt with then."""
     if schedule.paused_at is not None:
         return [], None
     missed = Missed.parse(schedule.missed)
@@ -111,7 +111,7 @@ def to_fire(schedule: StoredSchedule) -> tuple[list[datetime], datetime | None]:
 
 
 class CronRunner:
-    """Fires this app's schedules. Every worker may do so at once: an occurrence is a key, and a key is stored once."""
+    """Fires this app's schedules. All workers may do so at once: an occurrence is a key, and a key is stored once."""
 
     interval = timedelta(seconds=1)
 

@@ -1,4 +1,4 @@
-"""What a worker needs of the application around it."""
+"""The dependencies of a worker, provided by the app."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from holdfast.engine.tracing import Tracing
 from holdfast.stores.protocol import Store
 
 Probe = Callable[[], Awaitable[bool] | bool]
-"""Says whether a resource is well; plain (it runs in a thread) or async. Raising means that it is not."""
+"""Returns whether a resource is available; plain (it runs in a thread) or async. An exception means unavailable."""
 
 
 class PeriodicTask(Protocol):
-    """Something a worker does from time to time beside its deliveries: cron, pruning, watching suspects."""
+    """Work that a worker repeats besides its deliveries: cron, pruning, quarantine."""
 
     @property
     def interval(self) -> timedelta: ...
@@ -30,7 +30,7 @@ class PeriodicTask(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDeps:
-    """The store and the handlers, and what goes with them."""
+    """The store, the handlers and the services they need."""
 
     store: Store
     lease_store: Store
@@ -44,8 +44,8 @@ class WorkerDeps:
     meter: Meter = field(default_factory=Meter)
     tracing: Tracing = field(default_factory=Tracing)
     redactor: Callable[[], Redactor] = Redactor
-    """What knows the secrets of messages now; it may learn of more."""
+    """The current redactions; they may grow while the worker runs."""
     receiving: Callable[[], bool] = lambda: False
-    """Whether something beside the worker may still bring work: one that is to end when idle waits for it."""
+    """Whether broker consumers may still store work: a worker that runs until idle waits for them."""
     woken: Callable[[], None] = lambda: None
-    """Called in the worker's loop whenever something may have been published."""
+    """Called in the worker's loop after a possible publish."""

@@ -1,4 +1,4 @@
-"""One attempt: running a claimed delivery, finding out how it ended, and handing its settlement lease_lost."""
+"""Runs a claimed delivery and queues its settlement."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +37,10 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class DeliveryExecutor:
-    """Runs deliveries. Each attempt ends in one settlement, or in none where the store knows the end already.
+    """Runs deliveries. Each run ends in one settlement, or in none if the handler committed it with `ctx.complete`.
 
-    `lease_lost` is set when the worker's lease is lost. `hold_back` makes the worker start nothing more of a consumer until
-    the function that it returns is called.
+    `lease_lost` is set when the worker's lease is lost. `hold_back` stops new runs of a consumer until the function that it
+    returns is called.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class DeliveryExecutor:
         self._payloads = LargePayloads(self._store)
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
-        """Runs one delivery to its end in this task. Cancelled, it gives the delivery back."""
+        """Runs one delivery in this task. A cancellation releases the delivery."""
         if claimed.has_payload:
             await self._attempt(claimed, claimed, task)
             return
@@ -95,12 +95,12 @@ class DeliveryExecutor:
         try:
             await self._run(claimed, loaded, task)
         except Exception as error:  # noqa: BLE001
-            # Ours, not the handler's; but a delivery that nobody settles would stay in flight.
+            # An error of Holdfast, not of the handler. Without a settlement the delivery would stay in flight.
             log.error("attempt failed outside handler", **delivery_fields(claimed) | error_fields(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
 
     async def trials(self, lanes: Mapping[str, Sequence[Lane]], options: WorkerOptions) -> list[Claimed]:
-        """Claims one delivery of each of these blocked consumers, unless another worker tries one already."""
+        """Claims one trial delivery of each blocked consumer, unless another worker is running one."""
         claims: list[Claimed] = []
         for consumer, found in lanes.items():
             longest = max(options.lease, self._deps.handlers[consumer].timeout or options.lease)
@@ -115,7 +115,7 @@ class DeliveryExecutor:
         self._settler.add(ack)
 
     def close(self) -> None:
-        """Ends the threads that are free."""
+        """Ends idle threads."""
         self._threads.close()
 
     async def _run(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
@@ -193,6 +193,6 @@ class DeliveryExecutor:
         try:
             own = claimed.own_policy
         except ConfigurationError as error:
-            # Written by another release.
+            # Written by another version.
             log.warning("retry policy invalid", **delivery_fields(claimed) | {"error": str(error)})
         return own or self._deps.handlers[claimed.consumer].retry

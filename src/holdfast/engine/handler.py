@@ -1,4 +1,4 @@
-"""Handlers: a named function, what it takes, and the rules its failures go by."""
+"""Handlers: a named function, its parameters, and the rules that classify its failures."""
 
 import inspect
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ from holdfast.stores.messages.registry import Declaration, EventSubscription
 
 
 class Kind(StrEnum):
-    """What a handler is for."""
+    """The kind of a handler."""
 
     CONSUMER = "consumer"
     JOB = "job"
@@ -52,7 +52,7 @@ class Handler:
     reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
     """Decodes a stored raw broker record again, and completes its delivery."""
     by_key: bool = False
-    """Whether `ctx.complete` records the message's own key: it may be run without a delivery as well."""
+    """Whether `ctx.complete` records the message's key: the handler may also run without a delivery."""
     reset: Callable[[Any], object] | None = None
     swap: Callable[[Any], object] | None = None
     is_async: bool = field(init=False)
@@ -72,7 +72,7 @@ class Handler:
         return [EventSubscription(pattern, self.name, self.from_start) for pattern in self.patterns]
 
     def arguments(self, run: Invocation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The payload as this function takes it, checked: what does not fit raises and is dead."""
+        """The payload as arguments of this function. A payload that does not fit raises an error that is not retried."""
         if self.parameters is None:
             if self.event is None:
                 return (payload.decode(run.payload),), {}
@@ -81,7 +81,7 @@ class Handler:
 
 
 def check_function(what: str, function: Callable[..., Any]) -> None:
-    """Refuses what would be called without being run: a class, a job, a generator, an object with an async call."""
+    """Rejects a class, a job, a generator or an object with an async call: calling them would not run the code."""
     if isinstance(function, type) or not callable(function):
         problem = "decorate a function"
     elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -98,7 +98,7 @@ def check_function(what: str, function: Callable[..., Any]) -> None:
 
 
 def takes_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is the context: known by its `Context` annotation."""
+    """Whether the first parameter is annotated as `Context`."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None:
         return False
@@ -108,7 +108,7 @@ def takes_context(function: Callable[..., Any]) -> bool:
 
 
 def check_event_function(name: str, function: Callable[..., Any], event: EventType | None) -> None:
-    """Refuses a function that cannot be called with a payload, or that expects another class than it will get."""
+    """Rejects a function that does not accept a payload, or that expects a different class."""
     signature = inspect.signature(function)
     first = 1 if takes_context(function) else 0
     try:
@@ -133,9 +133,9 @@ def check_event_function(name: str, function: Callable[..., Any], event: EventTy
 
 
 def accepts(annotation: Any, event: EventType | None) -> bool:
-    """Whether a payload may be an instance of this annotation, as far as it can be known.
+    """Whether a payload may be an instance of this annotation, as far as that can be determined.
 
-    The payload is of the event's class, or without one a JSON value.
+    The payload has the event's class, or without one is a JSON value.
     """
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
@@ -152,7 +152,7 @@ def accepts(annotation: Any, event: EventType | None) -> bool:
 
 
 def job_parameters(name: str, function: Callable[..., Any]) -> Parameters:
-    """A job's parameters; the context is left out."""
+    """A job's parameters, without the context."""
     parameters = list(inspect.signature(function).parameters.values())
     if takes_context(function):
         parameters = parameters[1:]
@@ -163,5 +163,5 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
-        # A forward reference that only a type checker can see: the value is passed as it is.
+        # A forward reference that only a type checker can resolve: the value is passed unchanged.
         return {}

@@ -1,4 +1,4 @@
-"""A worker's lease: one small row, renewed from a thread with a connection of its own."""
+"""A worker's lease: one small row, renewed from a separate thread and connection."""
 
 import threading
 import time
@@ -18,10 +18,10 @@ _BREAK = 0.5
 
 
 class Lease(threading.Thread):
-    """Renews a worker's row several times per lease, whatever the event loop is doing.
+    """Renews a worker's row several times per lease, even while the event loop is blocked.
 
-    `gone` is called once, from this thread, when the row is no longer there. Whether the lease still holds is for the
-    worker to watch, by `left`: a renewal that hangs cannot report itself.
+    `gone` is called once, from this thread, when the row no longer exists. The worker watches `left` to know whether the
+    lease is still valid: a renewal that hangs cannot report it.
     """
 
     def __init__(
@@ -36,15 +36,15 @@ class Lease(threading.Thread):
 
     @property
     def left(self) -> float:
-        """Seconds in which the lease is known to hold; a tenth is kept back to stop the handlers in."""
+        """Seconds that the lease is valid for certain; a tenth is reserved to stop the handlers."""
         return self._renewed_at + _HOLDS_FOR * self._seconds - time.monotonic()
 
     @property
     def trusted_in(self) -> float:
-        """Seconds until this process may call another one dead: half a lease after unbroken contact began, 0 if it may now.
+        """Seconds until this process may treat another worker as dead: half a lease of uninterrupted contact; 0 if now.
 
-        After an outage the rows of living workers may look expired. They have renewed theirs within half a lease: a
-        renewal is due every quarter, one that hangs is given up after another, and it is repeated every twentieth.
+        After an outage the rows of living workers may look expired. They renew within half a lease: a renewal is due every
+        quarter, one that hangs is cancelled after another quarter, and a failed one is repeated every twentieth.
         """
         now, since = time.monotonic(), self._contact_since
         if since is None or now - self._renewed_at > _BREAK * self._seconds:
@@ -53,7 +53,7 @@ class Lease(threading.Thread):
 
     @property
     def trusted(self) -> bool:
-        """Whether this process may call another one dead now."""
+        """Whether this process may treat another worker as dead now."""
         return self.trusted_in <= 0
 
     def run(self) -> None:
@@ -63,7 +63,7 @@ class Lease(threading.Thread):
             try:
                 renewed = self._store.run_sync(renew_worker(self._worker, self._lease))
             except Exception as error:  # noqa: BLE001
-                # Whatever it was: a thread that ended here would leave a worker that works without a lease.
+                # Every error: if this thread ended, the worker would continue without a lease.
                 self._contact_since = None
                 pause = self._seconds / _RETRIES
                 log.warning("lease renewal failed", worker=self._worker, error=str(error))
@@ -73,12 +73,12 @@ class Lease(threading.Thread):
                     self._gone()
                 return
             pause = self._seconds / _RENEWALS
-            # A process that was stopped and goes on had no contact in between.
+            # A process that was suspended had no contact during that time.
             if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
                 self._contact_since = started
-            # From before the question: the store counts from when it answered, so that this errs on the safe side.
+            # The time before the query: the store counts from its answer, so this errs on the safe side.
             self._renewed_at = started
 
     def stop(self) -> None:
-        """Ends the thread; the row is left to the caller."""
+        """Ends the thread. The caller removes the row."""
         self._stopping.set()

@@ -1,4 +1,4 @@
-"""The meter: what this process claimed, ran and settled, counted where it happens and read by whoever asks."""
+"""Counts what this process claims, runs and settles, for metrics."""
 
 import threading
 import time
@@ -17,17 +17,17 @@ log = get_logger("holdfast.metrics")
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 OTHERS = "(others)"
-"""Stands for every queue and consumer beyond the first ones: a tenant's endpoint each must not flood a monitor."""
+"""Stands for all queues and consumers beyond the limit: one endpoint per tenant must not flood a monitoring system."""
 
 _MOST_SERIES = 500
 _MOST_HELD = 100_000
 
 Observer = Callable[[str, str, str, float | None, float | None], None]
-"""Told of each settled run: queue, consumer, operation, seconds it ran, seconds from claim to durable."""
+"""Called for each settled run: queue, consumer, operation, seconds it ran, seconds from claim to durable."""
 
 
 class _Sizes:
-    """Observations, gathered."""
+    """A histogram of seconds."""
 
     __slots__ = ("counts", "sum")
 
@@ -43,19 +43,19 @@ class _Sizes:
 
 
 class _Series:
-    """What is counted of one consumer in one queue."""
+    """The counts of one consumer in one queue."""
 
     __slots__ = ("claims", "lost", "operations", "run", "held")  # noqa: RUF023
 
     def __init__(self) -> None:
         self.claims = self.lost = 0
-        # A counter that first appears above zero has no increase in a monitor's eyes, so the common ones begin at zero.
+        # A monitoring system sees no increase in a counter that first appears above zero: the common ones start at zero.
         self.operations = dict.fromkeys((Deliver.name, Retry.name, DeadLetter.name), 0)
         self.run, self.held = _Sizes(), _Sizes()
 
 
 class _Calls:
-    """What is counted of one operation of another service."""
+    """The counts of one operation of another service."""
 
     __slots__ = ("duration", "outcomes")
 
@@ -65,12 +65,12 @@ class _Calls:
 
 
 class Meter:
-    """Counts what a worker does. Counts only rise while the process lives; what was not durable is not counted."""
+    """Counts what a worker does. Counts never decrease while the process lives; only durable outcomes are counted."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], _Series] = {}
         self._calls: dict[tuple[str, str], _Calls] = {}
-        # By the claim itself: hashing a UUID for each delivery costs more than all else here.
+        # Keyed by object identity: hashing a UUID for each delivery costs more than everything else here.
         self._begun: dict[int, float] = {}
         self._published = 0
         self._alerts = 0
@@ -81,7 +81,7 @@ class Meter:
         """Whether OpenTelemetry reads these counts."""
 
     def observe(self, observer: Observer) -> None:
-        """Tells `observer` of every settled run, too."""
+        """Calls `observer` for every settled run."""
         self._observers.append(observer)
 
     def observe_calls(self, observer: Callable[[str, str, float], None]) -> None:
@@ -89,7 +89,7 @@ class Meter:
         self._call_observers.append(observer)
 
     def claimed(self, claims: Sequence[Claimed]) -> None:
-        """These were claimed just now."""
+        """Counts new claims."""
         now = time.monotonic()
         if len(self._begun) > _MOST_HELD:
             self._begun.clear()
@@ -98,7 +98,7 @@ class Meter:
             self._of(queue, consumer).claims += count
 
     def settled(self, run: Invocation, operation: str, elapsed: float | None) -> None:
-        """What became of a run is durable."""
+        """Counts a run whose outcome is durable."""
         series = self._series.get((run.queue, run.consumer)) or self._of(run.queue, run.consumer)
         series.operations[operation] = series.operations.get(operation, 0) + 1
         if elapsed is not None:
@@ -110,22 +110,22 @@ class Meter:
             try:
                 observer(run.queue, run.consumer, operation, elapsed, held)
             except Exception as error:  # noqa: BLE001
-                # It is told of nothing more: what settles deliveries must not stumble over who counts them.
+                # It is not called again: an observer must not disturb settlements.
                 self._observers = [one for one in self._observers if one is not observer]
                 log.warning("metrics observer removed", **error_fields(error))
 
     def lost(self, run: Invocation) -> None:
-        """What became of a run was refused: somebody else owns it by now."""
+        """Counts a run whose outcome was refused: another worker owns the delivery."""
         self._begun.pop(id(run), None)
         self._of(run.queue, run.consumer).lost += 1
 
     def published(self, count: int) -> None:
-        """So many messages were written; their transaction may still roll back. Safe from any thread."""
+        """Counts written messages; their transaction may still roll back. Safe from any thread."""
         with self._lock:
             self._published += count
 
     def called(self, service: str, operation: str, outcome: str, seconds: float) -> None:
-        """An attempt of a call to another service ended. Safe from any thread."""
+        """Counts an attempt of a call to another service. Safe from any thread."""
         with self._lock:
             key = (service, operation)
             if key not in self._calls and len(self._calls) >= _MOST_SERIES:
@@ -137,11 +137,11 @@ class Meter:
             observer(*key, seconds)
 
     def alerted(self) -> None:
-        """Somebody was called about a group of failures."""
+        """Counts a call of the alert hooks."""
         self._alerts += 1
 
     def families(self) -> list[Family]:
-        """All counts as they are now. Safe from any thread."""
+        """The current counts. Safe from any thread."""
         series = sorted(self._series.copy().items())
 
         def each(read: Callable[[_Series], Iterable[tuple[dict[str, str], float | Distribution]]]) -> list[Sample]:
@@ -166,7 +166,7 @@ class Meter:
             Family(
                 "holdfast_runs_total",
                 MetricKind.COUNTER,
-                "Runs of handlers whose outcome is stored, by what became of them.",
+                "Runs of handlers whose outcome is stored, by outcome.",
                 each(lambda one: [({"operation": name}, count) for name, count in sorted(one.operations.items())]),
             ),
             Family(
@@ -196,7 +196,7 @@ class Meter:
             Family(
                 "holdfast_alerts_total",
                 MetricKind.COUNTER,
-                "Times somebody was alerted to a group of dead letters.",
+                "Alerts that were sent about groups of dead letters.",
                 [Sample({}, self._alerts)],
             ),
             Family(

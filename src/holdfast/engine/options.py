@@ -1,4 +1,4 @@
-"""What a worker is told when it starts."""
+"""The options of a worker."""
 
 import os
 import secrets
@@ -25,10 +25,10 @@ class WorkerOptions:
     until_idle: bool = False
     idle_limit: timedelta = timedelta(minutes=1)
     suspects: bool = False
-    """Run suspects, one at a time, and nothing else: the child process of another worker."""
+    """Run only suspect deliveries, one at a time: the child process of another worker."""
     cron: bool = True
     metrics_port: int = 0
-    """Where the worker tells its metrics, for Prometheus; 0: nowhere. A second process takes the next port."""
+    """Port that serves Prometheus metrics; 0 for none. A second process uses the next port."""
     metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
@@ -47,6 +47,6 @@ class WorkerOptions:
 
 
 def instance_id() -> str:
-    """A name for this worker instance that no other ever has, readable by people: host, process, chance."""
+    """A unique, readable name for this worker instance: host, process id, random suffix."""
     host = socket.gethostname().split(".")[0][:30] or "host"
     return f"{host}/{os.getpid()}/{secrets.token_hex(3)}"

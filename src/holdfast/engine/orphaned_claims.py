@@ -1,6 +1,6 @@
-"""Orphaned claims: what a worker holds without knowing, because a claim committed while its reply was lost.
+"""Finds claims that a worker holds but does not know, because a claim committed and its reply was lost.
 
-Nobody else would give it back: the worker's own lease keeps it alive.
+The worker's own lease keeps them alive, so no other worker would take them over.
 """
 
 from collections.abc import Sequence
@@ -17,16 +17,16 @@ log = get_logger("holdfast.worker")
 
 
 class OrphanedClaims:
-    """Finds the orphaned of one life of a worker and gives them back."""
+    """Releases the orphaned claims of one worker session."""
 
     def __init__(self, store: Store, worker: str, settler: Settler, pools: Sequence[SlotPool]) -> None:
         self._store, self._worker, self._settler, self._pools = store, worker, settler, pools
         self._unknown: dict[UUID, int] = {}
 
     async def scan(self) -> None:
-        """Gives back what was unknown at the last look and still is.
+        """Releases what was unknown in the last scan and still is.
 
-        A claim that is only just under way is in the store before it is known here.
+        A claim in progress is in the store before the worker knows it.
         """
         unknown = await self._held_unknown()
         orphaned = {id: fence for id, fence in unknown.items() if self._unknown.get(id) == fence}
@@ -34,7 +34,7 @@ class OrphanedClaims:
         self._release(orphaned)
 
     async def release_all(self) -> None:
-        """Gives back all that is unknown. Right only when no claim is under way any more."""
+        """Releases everything unknown. Call it only when no claim is in progress."""
         self._release(await self._held_unknown())
 
     async def _held_unknown(self) -> dict[UUID, int]:

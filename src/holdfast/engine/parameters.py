@@ -1,4 +1,4 @@
-"""The parameters of a job: what its payload must hold, by name and type."""
+"""The parameters of a job: the names and types of the values in its payload."""
 
 import inspect
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from holdfast.core.events.validation import misfit, validator_of
 PLACEMENT_OPTIONS = frozenset(
     {"conn", "delay", "run_at", "key", "unique", "priority", "queue", "max_attempts", "retry"}
 )
-"""What `job.using(...)` takes."""
+"""The options of `job.using(...)`."""
 
 
 class Parameters:
-    """A job's parameters without its context; reads and checks the arguments that are stored for a call."""
+    """A job's parameters without its context; reads and validates the stored arguments of a call."""
 
     def __init__(self, job: str, parameters: list[inspect.Parameter], types: dict[str, Any]) -> None:
         if parameters and parameters[0].name == "self":

@@ -1,4 +1,4 @@
-"""Worker processes that another one started end with it: nobody would replace them, stop them, or tell them to go."""
+"""Ends worker processes with the process that started them: without it nothing would replace or stop them."""
 
 import asyncio
 import os
@@ -13,13 +13,13 @@ _LOOK_EVERY = 0.5
 
 
 def child_environment() -> Mapping[str, str]:
-    """The environment for a worker process that is to end with this one, however this one ends."""
+    """The environment of a worker process that must end with this one, even if this one is killed."""
     return {**os.environ, _PARENT: str(os.getpid())}
 
 
 def parent_pid() -> int | None:
-    """The process this one is to end with, if there is one. Only the first caller learns it: what this process starts
-    for other reasons must not take it for its own."""
+    """The parent process to end with, if any. Only the first caller gets it: other child processes of this process must not
+    use it."""
     given = os.environ.pop(_PARENT, "")
     return int(given) if given.isdecimal() else None
 

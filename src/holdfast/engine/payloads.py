@@ -1,4 +1,4 @@
-"""Loads payloads that were too large to come with their claim, bounded in bytes per worker."""
+"""Loads payloads that are too large for a claim, with a limit of bytes per worker."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 class LargePayloads:
     """Loads one payload at a time, and only while those of running handlers are below the limit.
 
-    So a worker holds at most the limit plus one payload, however many slots it has, and one payload can always be loaded.
+    A worker holds at most the limit plus one payload for any number of slots, and one payload can always be loaded.
     """
 
     def __init__(self, store: Store, limit: int = _LIMIT) -> None:
@@ -36,7 +36,7 @@ class LargePayloads:
             return loaded
 
     def release(self, loaded: Claimed) -> None:
-        """Counts a payload off: its handler has ended."""
+        """Frees the memory of a payload whose handler has ended."""
         self._held -= len(loaded.payload)
         self._released.set()
 

@@ -1,4 +1,4 @@
-"""Doing something again and again, whatever happens, and waiting for the first of several things."""
+"""Repeats a task in spite of failures, and waits for the first of several events."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ log = get_logger("holdfast.worker")
 
 
 async def every(seconds: float, perform: Callable[[], Awaitable[None]], *, first: float | None = None) -> None:
-    """Calls `perform` until cancelled, with jitter between; one failure is logged and does not end it."""
+    """Calls `perform` until cancelled, at intervals with jitter. A failure is logged and does not end it."""
     await asyncio.sleep(seconds * random.random() if first is None else first)  # noqa: S311
     while True:
         try:
@@ -31,7 +31,7 @@ def _name(perform: Callable[[], Awaitable[None]]) -> str:
 
 
 async def first(*waits: "asyncio.Task[None] | Coroutine[Any, Any, object]", until: float | None = None) -> None:
-    """Waits until one of these ends, or the time has come. Tasks are left as they are."""
+    """Waits until one of these ends, or until the given time. Tasks are not cancelled."""
     made = [asyncio.ensure_future(wait) for wait in waits if not isinstance(wait, asyncio.Task)]
     given = [wait for wait in waits if isinstance(wait, asyncio.Task)]
     timeout = None if until is None else max(0.0, until - time.monotonic())

@@ -1,4 +1,4 @@
-"""The pruner: a worker's task to remove what is done and old."""
+"""Removes old rows that are no longer needed."""
 
 from datetime import timedelta
 

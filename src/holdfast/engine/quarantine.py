@@ -1,4 +1,4 @@
-"""Suspects: deliveries whose workers keep dying run one at a time in a child process, so that crashes cost only the guilty."""
+"""Runs deliveries that may crash their worker one at a time in a child process, so that other deliveries are safe."""
 
 import subprocess
 import time
@@ -16,10 +16,10 @@ _LONGEST_PAUSE = 30.0
 
 
 class QuarantineRunner:
-    """Keeps a child worker running while there are suspects; it is respawned only when it dies.
+    """Keeps a child worker running while there are suspect deliveries, and restarts it after a crash.
 
-    The child is an ordinary worker: its own start-up, pools, claims and lease. What kills it is taken over like the
-    work of any dead worker, counted, and dead-lettered alone when its budget is spent.
+    The child is an ordinary worker with its own lease. The delivery that crashes it is taken over like those of any dead
+    worker, and becomes a dead letter when its attempts are used up.
     """
 
     interval = timedelta(seconds=1)
@@ -44,7 +44,7 @@ class QuarantineRunner:
                 return
             self._child = None
             if code != 0:
-                # It died on its delivery; the lease decides when that is tried again, so there is no need to hurry.
+                # It died on its delivery, which is due again when the lease expires: there is no need to hurry.
                 self._pause = min(self._pause * 2 or 0.5, _LONGEST_PAUSE)
                 self._not_before = time.monotonic() + self._pause
                 log.error("quarantine process died", exit_code=code, worker=worker)
@@ -69,7 +69,7 @@ class QuarantineRunner:
         log.warning("quarantine process started", pid=self._child.pid, worker=worker)
 
     def stop(self) -> None:
-        """Asks the child to end in good order and waits for it, but not for ever."""
+        """Stops the child and waits for it; after ten seconds it is killed."""
         if self._child is None:
             return
         self._child.terminate()

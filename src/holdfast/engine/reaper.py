@@ -1,4 +1,4 @@
-"""Takes over the deliveries of dead workers as soon as their leases have run out."""
+"""Takes over the deliveries of dead workers as soon as their leases have expired."""
 
 import asyncio
 from datetime import timedelta
@@ -20,10 +20,10 @@ _SHORTEST_WAIT = 0.1
 
 
 class Reaper:
-    """Looks when the next lease may run out, by the database's clock, and decides about what it finds as about any failure.
+    """Waits until the next lease may expire, by the database's clock, and settles expired deliveries like any failure.
 
-    A worker that is alive has renewed its lease by then. What is expired and locked, by a transaction that its dead owner
-    left open, is tried again shortly.
+    A living worker has renewed its lease by then. A delivery that is locked by a transaction of its dead owner is retried
+    shortly after.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Reaper:
     ) -> None:
         self._store, self._worker, self._lease, self._own_lease = store, worker, lease, own_lease
         self._settlements, self._settler = settlements, settler
-        # Another worker may start at any time, and its lease may be shorter than what is known now.
+        # Another worker may start at any time, and its lease may be shorter than the known ones.
         self._longest_wait = lease.total_seconds() / 4
 
     async def run(self) -> None:
@@ -53,7 +53,7 @@ class Reaper:
             await asyncio.sleep(min(max(wait, _SHORTEST_WAIT), self._longest_wait))
 
     async def _reap(self) -> float:
-        """Takes over all that has expired; returns the seconds until the next lease may."""
+        """Takes over all expired deliveries; returns the seconds until the next lease may expire."""
         while self._own_lease.trusted_in <= 0:
             expires_in = await self._store.run(next_expiry(self._worker))
             if expires_in is None:
@@ -65,15 +65,15 @@ class Reaper:
         return self._own_lease.trusted_in
 
     async def _take_over(self) -> bool:
-        """Takes over a batch and settles it; false when there was nothing that could be taken."""
-        # Asked again: a process that was stopped just here has lost contact, and must not act on what it knew before.
+        """Takes over a batch and settles it; false if nothing could be taken over."""
+        # Checked again: a process that was suspended here has lost contact, and must not act on old knowledge.
         if self._own_lease.trusted_in > 0:
             return False
         taken = await self._store.run(rescue(self._worker, self._lease, _TAKE_OVER))
         for claimed, policy in taken:
             _, ack = self._settlements.take_over(claimed, policy)
             self._settler.add(ack)
-        # One after the other: what is taken over and not yet settled is this worker's to lose.
+        # One batch at a time: this worker would lose what it has taken over and not yet settled.
         while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110
             await asyncio.sleep(_MOMENT)
         return bool(taken)

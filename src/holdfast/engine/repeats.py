@@ -2,7 +2,7 @@
 
 A kind is an event, a consumer and a fingerprint. Within a minute the first line of a kind is written with its stack trace and
 the next nine without; further ones are counted. At the end of that minute one line with `folded` says how many were counted,
-with the fields of the last of them. More than a hundred kinds of one event in a minute are folded per consumer.
+with the fields of the last of them. If one event has more than a hundred kinds in a minute, further ones are folded per consumer.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class _Kind:
 
 
 class Repeats:
-    """Folds the lines of one app. Used in an event loop, it ends each minute by a timer."""
+    """Folds the repeated log lines of one app. In an event loop a timer ends each minute."""
 
     def __init__(self, interval: float = INTERVAL, clock: Callable[[], float] = time.monotonic) -> None:
         self._interval, self._clock = interval, clock
@@ -77,7 +77,7 @@ class Repeats:
 
 
 def _short(fields: dict[str, object]) -> dict[str, object]:
-    """The same line with the place in the code instead of the stack trace."""
+    """The same line with the source location instead of the stack trace."""
     if not isinstance(trace := fields.get("stack_trace"), str):
         return fields
     return {name: value for name, value in fields.items() if name != "stack_trace"} | {"where": own_frame(trace)}

@@ -65,7 +65,7 @@ _FIELDS = ("event_id", "event_type", "source", "consumer", "queue", "attempt")
 
 
 class DedupeWindow(Protocol):
-    """What was done a short while ago; the app gives it."""
+    """Remembers handled keys for a short time; the app provides it."""
 
     async def seen(self, consumer: str, key: str) -> bool: ...
 
@@ -125,7 +125,7 @@ class Runner(Generic[C]):
         except asyncio.CancelledError as cancelled:
             if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
                 raise
-            # Unless the worker cancelled the slot, the handler let a cancellation of its own call escape.
+            # Unless the worker cancelled the slot, a cancellation inside the handler escaped.
             result = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
         if task is not None and task.cancelling():
             while task.cancelling():
@@ -162,7 +162,7 @@ async def _invoke(
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001
-        # SystemExit too: what means to end a program of its own must not end the worker.
+        # SystemExit too: a handler must not end the worker.
         _cut_context(error, surrounding)
         thread = error.thread if isinstance(error, HandlerTimeout) else None
         return RunResult(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
@@ -175,7 +175,7 @@ async def _invoke(
 
 
 def _cut_context(error: BaseException, surrounding: BaseException | None) -> None:
-    """Takes away the exception during whose handling the loop was started: it is no cause of what a handler raises."""
+    """Removes the exception in whose handler the loop was started: it did not cause the handler's error."""
     seen: set[int] = set()
     while surrounding is not None and error is not surrounding and id(error) not in seen:
         seen.add(id(error))
@@ -188,7 +188,7 @@ def _cut_context(error: BaseException, surrounding: BaseException | None) -> Non
 
 
 class _Carried(NamedTuple):
-    """What a message's headers have put in force for a run."""
+    """The context variables that a message's headers set for a run."""
 
     logged: Mapping[str, Token[Any]]
     published: Token[Mapping[str, str]]
@@ -203,7 +203,7 @@ def _correlate(context: Context) -> _Carried | None:
     carried, run = None, context.invocation
     if context.headers:
         carried = _Carried(bind_contextvars(**log_fields(context.headers)), resume(context.headers))
-    # Bound until the slot's next run binds its own: nothing else runs in the slot's task.
+    # Bound until the next run of the slot: nothing else runs in the slot's task.
     event_id, event_type, source, consumer, queue, attempt = _log_variables()
     event_id.set(str(run.message_id))
     event_type.set(run.type)
@@ -216,7 +216,7 @@ def _correlate(context: Context) -> _Carried | None:
 
 @functools.cache
 def _log_variables() -> tuple[ContextVar[Any], ...]:
-    """structlog's variables of a run's fields. Setting them takes a quarter of the time of binding them by name."""
+    """structlog's variables for the fields of a run. Setting them takes a quarter of the time of binding them by name."""
 
     def bound() -> tuple[ContextVar[Any], ...]:
         bind_contextvars(**dict.fromkeys(_FIELDS))

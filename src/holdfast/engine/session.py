@@ -1,4 +1,4 @@
-"""One life of a worker: from the announcement of its row to its end."""
+"""One session of a worker: from the registration of its row to its end."""
 
 import asyncio
 import time
@@ -38,17 +38,17 @@ _SLICE = 0.001
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _LEAST_PATIENCE = timedelta(seconds=2)
 _RESERVE = 3.0
-"""Seconds of the grace that are kept to stop handlers and to write what is known; at most a third of it."""
+"""Seconds of the grace that are reserved to stop handlers and to write outcomes; at most a third of it."""
 _PARTING = 1.0
-"""Seconds of these that a cancelled statement may take to end, when the store is silent; writing gets at least half of it."""
+"""Seconds of the reserve for a cancelled statement to end if the store is silent; writing gets at least half of it."""
 _NOT_CLAIMABLE = "the remaining deliveries are suspect or belong to another generation"
 
 
 class WorkerSession:
-    """An instance of a worker: it claims, runs and settles under one lease, and ends with it."""
+    """A worker instance: it claims, runs and settles under one lease, and ends with it."""
 
     def __init__(self, deps: WorkerDeps, options: WorkerOptions, control: WorkerControl) -> None:
-        # A claim or a settlement whose connection went silent is given up in time to try again within a lease.
+        # A claim or settlement on a silent connection is cancelled early enough to retry it within the lease.
         deps = replace(deps, store=deps.store.within(max(options.lease / 2, _LEAST_PATIENCE)))
         self._deps, self._options, self._control = deps, options, control
         self._store = deps.store
@@ -68,10 +68,10 @@ class WorkerSession:
         self._lease: Lease | None = None
 
     async def register(self) -> None:
-        """Makes the worker's row and begins to renew it.
+        """Creates the worker's row and starts to renew it.
 
-        Through the lease's own connections: a worker that cannot renew its lease must not claim anything either, or it
-        would start handlers only to stop them, again and again. In a thread that does not keep the process from ending.
+        It uses the lease's connections: a worker that cannot renew its lease must not claim, or it would repeatedly start
+        handlers only to stop them. The thread does not keep the process from ending.
         """
         queues, consumers = list(self._options.queues or ()), sorted(self._deps.handlers)
         started_at = time.monotonic()
@@ -89,14 +89,14 @@ class WorkerSession:
         log.info("worker started", worker=self.id, consumers=consumers, queues=queues or "all")
 
     async def run(self) -> None:
-        """Works until told to stop or until the lease is lost; then gives back what it has."""
+        """Works until `stop` is set or the lease is lost; then releases what has not started."""
         settling = asyncio.create_task(self._settler.run(), name="holdfast-settle")
         claiming = asyncio.create_task(self._claim_loop(), name="holdfast-claim")
         background = self._background()
         try:
             await first(settling, claiming, self._lease_lost.wait(), self._control.stop.wait())
         except asyncio.CancelledError:
-            # Whoever cancels does not want to wait.
+            # A caller that cancels does not want to wait.
             self._control.end()
             self._control.force_stop.set()
             raise
@@ -128,7 +128,7 @@ class WorkerSession:
         ]
 
     async def _claim_loop(self) -> None:
-        """Claims for as long as there are slots and work; otherwise waits for a hint or the next poll."""
+        """Claims while there are free slots and work; otherwise waits for a notification or the next poll."""
         pause = _SHORTEST_PAUSE
         while not self._ending:
             woken = self._control.wake.is_set()
@@ -142,16 +142,16 @@ class WorkerSession:
             except Exception as error:
                 if isinstance(error, HoldfastError) or self._options.until_idle:
                     raise
-                # A driver's error that nobody foresaw may pass, as an outage does.
+                # An unexpected driver error may be temporary, like an outage.
                 log.error("claim failed", worker=self.id, **error_fields(error))
                 wait, pause = pause, min(pause * 2, self._longest_pause)
             if wait:
                 await self._control.woken(wait)
 
     async def _round(self, woken: bool) -> float:
-        """Claims for every pool that has room; returns how many seconds to wait before the next round."""
+        """Claims for every pool that has room; returns the seconds to wait until the next round."""
         if self._options.suspects:
-            # The next one may end this process: what has ended before must be durable by then.
+            # The next suspect may crash this process: earlier outcomes must be durable before it starts.
             await self._settler.drained()
         self._backlogged = self._settler.behind
         more = not self._backlogged and any(
@@ -209,7 +209,7 @@ class WorkerSession:
             pool.full_scan_timer = asyncio.get_running_loop().call_later(seconds + _SLICE, due)
 
     def _on_settled(self, batch: Sequence[Ack]) -> None:
-        """Claims again if that had to wait for settlements, or if one of them may have made something due at once."""
+        """Wakes the claim loop if it waited for settlements, or if one of them may have made a delivery due."""
         if (
             self._backlogged
             or self._options.until_idle
@@ -234,13 +234,13 @@ class WorkerSession:
         return await self._store.run(lanes(consumers, generation, queues=queues, suspects=self._options.suspects))
 
     def _spawn_slot_soon(self, pool: SlotPool) -> None:
-        """Looks, once in this turn of the loop, whether what waits needs one more slot."""
+        """Checks, once per turn of the loop, whether the waiting deliveries need one more slot."""
         if not pool.spawn_scheduled:
             pool.spawn_scheduled = True
             asyncio.get_running_loop().call_soon(self._spawn_slot, pool)
 
     def _spawn_slot(self, pool: SlotPool) -> None:
-        """Opens a slot when all that are open are busy waiting. Handlers that never wait need only one."""
+        """Starts a slot if all slots are waiting for I/O. Handlers that never wait need only one."""
         pool.spawn_scheduled = False
         pool.turn_started_at = time.monotonic()
         if pool.waiting and not pool.resting and len(pool.running) < pool.slots and not self._ending:
@@ -253,12 +253,12 @@ class WorkerSession:
         del pool.running[task]
         if not task.cancelled() and (error := task.exception()):
             log.error("slot failed", worker=self.id, **error_fields(error))
-        # What was claimed while this slot was ending found no slot free, and nobody else would start it.
+        # A delivery that was claimed while this slot ended found no free slot, and nothing else would start it.
         self._spawn_slot_soon(pool)
         self._control.wake.set()
 
     async def _work(self, pool: SlotPool) -> None:
-        """One slot: runs what waits, one after another, and ends when nothing does."""
+        """One slot: runs waiting deliveries one after another, and ends when none is left."""
         task = asyncio.current_task()
         assert task is not None
         while pool.waiting and not self._ending:
@@ -274,7 +274,7 @@ class WorkerSession:
                 await pool.rest()
 
     def _hold_back(self, consumer: str) -> Callable[[], None]:
-        """Starts nothing more of a consumer until the returned function is called, which gives back what waited."""
+        """Stops new runs of a consumer until the returned function is called, which releases its waiting deliveries."""
         self._held_back[consumer] += 1
         waiting = [claimed for pool in self._pools for claimed in pool.take_back(consumer)]
 
@@ -322,7 +322,7 @@ class WorkerSession:
         return idle.seconds
 
     async def _watch_lease(self) -> None:
-        """Ends this life before another worker may take its deliveries over, however the renewal fails."""
+        """Ends this session before another worker may take over its deliveries, even if a renewal hangs."""
         assert self._lease is not None
         while (left := self._lease.left) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
@@ -335,16 +335,16 @@ class WorkerSession:
             self._control.wake.set()
 
     async def _wind_down(self, claiming: "asyncio.Task[None]", settling: "asyncio.Task[None]") -> None:
-        """Gives back what has not started, waits for the rest, cuts off what is too long, writes what is known."""
+        """Releases what has not started, waits for running handlers, cancels late ones, and writes the outcomes."""
         grace = self._options.grace.total_seconds()
         reserve = min(_RESERVE, grace / 3)
         if self._lease_lost.is_set():
-            # Others may run them soon: nothing is as urgent as stopping them here.
+            # Other workers may run these deliveries soon: stopping them here comes first.
             claiming.cancel()
             await self._cancel_running(reserve)
             grace = reserve
         ends = time.monotonic() + grace
-        # A claim under way is waited for: what it brings is given back below.
+        # A claim in progress may finish: its deliveries are released below.
         await asyncio.wait({claiming}, timeout=reserve)
         claiming.cancel()
         for pool in self._pools:
@@ -359,7 +359,7 @@ class WorkerSession:
         log.info("worker stopped", worker=self.id, released=released, unwritten=unwritten)
 
     async def _deregister(self, ends: float, *, settled: bool) -> None:
-        """Writes what is known and takes the worker's row away. What there is no time for is left to the lease."""
+        """Writes the outcomes and removes the worker's row. If time runs out, the lease expires instead."""
         try:
             async with asyncio.timeout(max(_PARTING / 2, ends - _PARTING - time.monotonic())):
                 if not settled:
@@ -378,7 +378,7 @@ class WorkerSession:
             await asyncio.to_thread(self._lease.join, patience)
 
     async def _cancel_running(self, patience: float) -> None:
-        """Stops what still runs. A second cancellation is for those that wait for the store meanwhile."""
+        """Cancels running handlers. The second cancellation is for those that wait for the store after the first."""
         for seconds in (patience, patience / 4):
             for task in (running := self._running()):
                 task.cancel()

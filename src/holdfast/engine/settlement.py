@@ -1,4 +1,4 @@
-"""From an outcome to a settlement, and to the log line and alert that follow once it is durable."""
+"""Turns an outcome into a settlement, with the log line and the alert that follow once it is durable."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -24,12 +24,12 @@ log = get_logger("holdfast.worker")
 
 
 class SettlementBuilder:
-    """Decides, and says so: each line is written only after what it tells of is durable."""
+    """Builds settlements. Log lines and alerts are written only after the settlement is durable."""
 
     def __init__(self, worker: str, alerts: Alerts, meter: Meter, chance: Callable[[], float] = random.random) -> None:
         self._worker, self._alerts, self._meter, self._chance = worker, alerts, meter, chance
         self.released = 0
-        """Deliveries that were given back before they had started."""
+        """Number of deliveries that were released before they started."""
 
     def build(
         self,
@@ -41,7 +41,7 @@ class SettlementBuilder:
         keep_run: bool = False,
         detail: str | None = None,
     ) -> tuple[Change, Ack]:
-        """What becomes of a delivery that ran for `elapsed` seconds, and the acknowledgement that writes it."""
+        """The change that `decide` returns for a delivery that ran for `elapsed` seconds, and its settlement."""
         change = decide(claimed, outcome, policy, self._chance())
         lost = partial(self._lost, claimed, outcome)
         if type(change) is Deliver and not keep_run:
@@ -64,7 +64,7 @@ class SettlementBuilder:
         return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed), lost)
 
     def take_over(self, claimed: Invocation, policy: RetryPolicy) -> tuple[Change, Ack]:
-        """What becomes of a delivery whose worker died."""
+        """The change and the settlement of a delivery whose worker died."""
         known = delivery_fields(claimed) | {"worker": self._worker}
         self._log(log.warning, "lease expired", None, known)
         return self.build(claimed, LeaseExpired(), policy)
@@ -109,7 +109,7 @@ class SettlementBuilder:
             case Deliver():
                 log.debug("delivery completed", **known)
             case Release(held=False):
-                # Not started: a worker that stops gives back hundreds, and says how many in its last line.
+                # Not started: a worker that stops releases hundreds, and logs their number in its last line.
                 self.released += 1
                 log.debug("delivery released", **known)
             case Release():
@@ -131,7 +131,7 @@ class SettlementBuilder:
 
 
 def release_unstarted(delivery_id: UUID, fence: int) -> Settlement:
-    """Gives back a claim that was never started and whose row is not known: its attempt is returned."""
+    """Releases a claim that was never started and whose row is unknown: its attempt is not counted."""
     released = Released(started=False)
     return Settlement(
         delivery_id=delivery_id, fence=fence, change=Release(timedelta(0), held=False), outcome=released.name
@@ -139,7 +139,7 @@ def release_unstarted(delivery_id: UUID, fence: int) -> Settlement:
 
 
 def _next_attempt(delay: timedelta | None, until: datetime | None = None) -> dict[str, object]:
-    """When it runs again, for people: by this machine's clock, while the database's decides."""
+    """The time of the next run, for people: by this machine's clock. The database's clock decides."""
     now = datetime.now(UTC)
     at = until if until is not None else now + (delay or timedelta(0))
     return {"next_attempt_in": round((at - now).total_seconds(), 3), "next_attempt_at": at.isoformat()}

@@ -1,4 +1,4 @@
-"""Settling in batches: outcomes gather for as long as the last batch takes, never longer."""
+"""Writes settlements in batches: a batch collects what arrives while the last one is written."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ _UNSTORABLE = ErrorReport("holdfast.Unstorable", "the error could not be stored"
 
 
 class Ack(NamedTuple):
-    """A settlement on its way, with what to do once it is durable, or lost; `refusals` counts what the store said no to."""
+    """A queued settlement, with callbacks for when it is durable or lost. `refusals` counts failed writes."""
 
     settlement: Settlement
     written: Callable[[], None] | None = None
@@ -34,8 +34,7 @@ class Ack(NamedTuple):
 
 
 class Settler:
-    """Writes outcomes in batches, and calls `wrote` with each. Nothing is forgotten: what cannot be written now is
-    tried until the deadline."""
+    """Writes settlements in batches, and calls `wrote` with each batch. A failed settlement is retried until the end."""
 
     def __init__(
         self,
@@ -46,29 +45,29 @@ class Settler:
     ) -> None:
         self._store, self._worker, self._wrote, self._longest_pause = store, worker, wrote, longest_pause
         self._waiting: deque[Ack] = deque()
-        self._under_way: list[Ack] = []
-        self._aside: list[Ack] = []
-        self._news = asyncio.Event()
+        self._in_progress: list[Ack] = []
+        self._refused: list[Ack] = []
+        self._added = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._under_way) + len(self._aside)
+        return len(self._waiting) + len(self._in_progress) + len(self._refused)
 
     @property
     def behind(self) -> bool:
-        """Whether so much is unwritten that nothing more should be started."""
+        """Whether so many settlements are unwritten that no more deliveries should start."""
         return len(self) > _MOST_UNWRITTEN
 
     def ids(self) -> set[UUID]:
-        """The deliveries whose outcome is not written yet."""
-        return {ack.settlement.delivery_id for ack in (*self._waiting, *self._under_way, *self._aside)}
+        """The deliveries whose settlement is not written yet."""
+        return {ack.settlement.delivery_id for ack in (*self._waiting, *self._in_progress, *self._refused)}
 
     def add(self, ack: Ack) -> None:
         """Queues a settlement; it is written within a batch or two."""
         self._waiting.append(ack)
         self._empty.clear()
-        self._news.set()
+        self._added.set()
 
     async def drained(self) -> None:
         """Waits until everything queued so far is written."""
@@ -77,14 +76,14 @@ class Settler:
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._added.wait()
+            self._added.clear()
             while self._waiting:
-                batch = self._under_way = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                batch = self._in_progress = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 await self._write(batch)
-                self._under_way = []
+                self._in_progress = []
                 self._wrote(batch)
-            if not self._aside:
+            if not self._refused:
                 self._empty.set()
 
     async def _write(self, batch: list[Ack]) -> None:
@@ -96,52 +95,52 @@ class Settler:
                 log.warning("store unavailable", task="settle", settlements=len(batch), error=str(error))
             except Exception as error:  # noqa: BLE001
                 if len(batch) == 1:
-                    self._set_aside(batch[0], error)
+                    self._retry_later(batch[0], error)
                     return
-                # One outcome that cannot be stored must not hold up the others.
+                # One settlement that cannot be stored must not delay the others.
                 for ack in batch:
                     await self._write([ack])
                 return
             else:
                 for ack in batch:
-                    then = ack.written if ack.settlement.delivery_id in settled else ack.lost
-                    if then is not None:
-                        _follow(then)
+                    callback = ack.written if ack.settlement.delivery_id in settled else ack.lost
+                    if callback is not None:
+                        _call_back(callback)
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, self._longest_pause)
 
     async def _settle(self, batch: list[Ack]) -> frozenset[UUID]:
-        """Those whose outcome is durable, by this try or by an earlier one; the others belong to somebody else by now."""
+        """The deliveries whose outcome is durable, by this attempt or an earlier one. Another worker owns the others."""
         written = await self._store.run(settle(self._worker, [ack.settlement for ack in batch]))
         if len(written) == len(batch):
             return written
         missing = [ack.settlement for ack in batch if ack.settlement.delivery_id not in written]
-        # The reply to an earlier try may have been lost after its commit.
+        # The reply to an earlier attempt may have been lost after its commit.
         claims = [Claim(settlement.delivery_id, self._worker, settlement.fence) for settlement in missing]
         holds = await self._store.run(claim_states(claims))
         return written | {id for id, hold in holds.items() if hold is ClaimState.SETTLED}
 
-    def _set_aside(self, ack: Ack, error: Exception) -> None:
-        """Tries an outcome again later that the store refused, from the second time on with a plainer error text."""
+    def _retry_later(self, ack: Ack, error: Exception) -> None:
+        """Retries a refused settlement later; from the second refusal on with a generic error text."""
         id = str(ack.settlement.delivery_id)
         log.error("settlement failed", delivery_id=id, refusals=ack.refusals + 1, **error_fields(error))
         settlement = ack.settlement
         if ack.refusals and settlement.error is not None:
             settlement = settlement._replace(error=_UNSTORABLE)
         again = ack._replace(settlement=settlement, refusals=ack.refusals + 1)
-        self._aside.append(again)
+        self._refused.append(again)
         pause = min(_SHORTEST_PAUSE * 2**ack.refusals, _LONGEST_PAUSE)
-        asyncio.get_running_loop().call_later(pause, self._bring_back, again)
+        asyncio.get_running_loop().call_later(pause, self._requeue, again)
 
-    def _bring_back(self, ack: Ack) -> None:
-        self._aside.remove(ack)
+    def _requeue(self, ack: Ack) -> None:
+        self._refused.remove(ack)
         self.add(ack)
 
 
-def _follow(then: Callable[[], None]) -> None:
-    """What follows is a log line or an alert: it must not stop what is durable from being taken as such."""
+def _call_back(callback: Callable[[], None]) -> None:
+    """Calls a log or alert callback; its failure must not affect the durable settlement."""
     try:
-        then()
+        callback()
     except Exception as error:  # noqa: BLE001
         log.error("settlement callback failed", **error_fields(error))

@@ -1,4 +1,4 @@
-"""Slots: how many deliveries of which queues run at once, and what waits for a slot."""
+"""Slots: the deliveries of some queues that run at the same time, and those that wait for a slot."""
 
 import asyncio
 import time
@@ -46,7 +46,7 @@ class SlotPool:
         return self.scheduler.room(len(self.running), len(self.waiting))
 
     async def rest(self) -> None:
-        """Makes way for everything else in the loop, for one turn."""
+        """Yields to all other tasks for one turn of the loop."""
         self.resting += 1
         try:
             await asyncio.sleep(0)
@@ -54,12 +54,12 @@ class SlotPool:
             self.resting -= 1
 
     def accept(self, claims: list[Claimed]) -> None:
-        """Takes claimed deliveries in, and puts them in order: most urgent first."""
+        """Queues claimed deliveries, most urgent first."""
         claims.sort(key=urgency)
         self.waiting.extend(claims)
 
     def take_back(self, consumer: str | None = None) -> list[Claimed]:
-        """Gives up what has not started: all of it, or one consumer's."""
+        """Removes and returns the waiting deliveries: all of them, or those of one consumer."""
         taken = [claim for claim in self.waiting if consumer is None or claim.consumer == consumer]
         if taken:
             self.waiting = deque(claim for claim in self.waiting if consumer is not None and claim.consumer != consumer)
@@ -67,7 +67,7 @@ class SlotPool:
 
 
 def pools(options: WorkerOptions) -> list[SlotPool]:
-    """The pools that a worker's options ask for."""
+    """The pools for a worker's options."""
     if options.suspects:
         # A prefetched delivery would lose an attempt if the suspect before it crashes the process.
         return [SlotPool(None if options.queues is None else tuple(options.queues), 1, prefetch=False)]

@@ -1,4 +1,4 @@
-"""Threads for plain functions: started when needed, kept for the next, and never waited for when the process ends."""
+"""Threads for plain functions: started on demand, reused, and not waited for at the end of the process."""
 
 import asyncio
 import contextlib
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class ThreadResult(NamedTuple):
-    """How a function in a thread ended: apart from the future's own exception, which can be no StopIteration."""
+    """How a function in a thread ended. A future cannot hold every exception, for example StopIteration."""
 
     value: object
     error: BaseException | None
 
 
 class Threads:
-    """Runs functions in daemon threads, as many at once as it is given: slots bound them.
+    """Runs functions in daemon threads, without a limit: the number of slots limits them.
 
-    The standard library's pool joins its threads at exit, so that one function that never returns would keep the
-    process from ending.
+    The standard library's pool joins its threads at exit: one function that never returns would keep the process from
+    ending.
     """
 
     def __init__(self, name: str) -> None:
@@ -42,9 +42,9 @@ class Threads:
         def call() -> None:
             returned = _call(function)
             self._idle.release()
-            # The loop may have ended meanwhile.
+            # The loop may have ended.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_tell, future, returned)
+                loop.call_soon_threadsafe(_set_result, future, returned)
 
         if not self._idle.acquire(blocking=False):
             self._started += 1
@@ -53,7 +53,7 @@ class Threads:
         return future
 
     async def run(self, function: Callable[..., object], *args: object) -> object:
-        """Calls the function in a thread and returns what it returned; it sees this context's variables."""
+        """Calls the function in a thread, with this context's variables, and returns its result."""
         call = functools.partial(contextvars.copy_context().run, function, *args)
         returned = await self.start(call)
         if returned.error is not None:
@@ -62,7 +62,7 @@ class Threads:
 
     @classmethod
     async def run_once(cls, name: str, function: Callable[..., T], *args: object) -> T:
-        """Calls a blocking function in a thread that is waited for here and not when the process ends."""
+        """Calls a blocking function in a new thread, which the end of the process does not wait for."""
         threads = cls(name)
         try:
             return cast("T", await threads.run(function, *args))
@@ -70,14 +70,14 @@ class Threads:
             threads.close()
 
     def close(self) -> None:
-        """Lets threads end that are done; the others end with their function."""
+        """Ends idle threads; the others end with their function."""
         for _ in range(self._started):
             self._calls.put(None)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             call()
-            del call  # or what it refers to would live until the next one
+            del call  # otherwise its objects would live until the next call
 
 
 def _call(function: Callable[[], object]) -> ThreadResult:
@@ -87,6 +87,6 @@ def _call(function: Callable[[], object]) -> ThreadResult:
         return ThreadResult(None, error)
 
 
-def _tell(future: "asyncio.Future[ThreadResult]", returned: ThreadResult) -> None:
+def _set_result(future: "asyncio.Future[ThreadResult]", returned: ThreadResult) -> None:
     if not future.done():
         future.set_result(returned)

@@ -1,6 +1,6 @@
-"""Traces for OpenTelemetry: one from the request through the message to its handlers, whoever runs them and when.
+"""OpenTelemetry traces from the request through the message to its handlers, across processes.
 
-Nothing is imported and nothing is done until the process itself has configured OpenTelemetry.
+Nothing is imported and no span is created until the process has configured OpenTelemetry.
 """
 
 import sys
@@ -24,34 +24,36 @@ log = get_logger("holdfast.worker")
 
 T = TypeVar("T")
 
-_LOOK_EVERY = 1.0
+_CHECK_SECONDS = 1.0
 _IDLE = ("ProxyTracerProvider", "NoOpTracerProvider")
 _SYSTEM = {"messaging.system": "holdfast"}
 
 
 class Tracing:
-    """How an app takes part in traces. `provider` is OpenTelemetry's global one unless given.
+    """Options for traces. `provider` defaults to OpenTelemetry's global provider.
 
-    A handler's span is a child of the span that published its message; with `links` it begins a trace of its own that
-    refers to it, which suits messages that wait for days. Retries and replays refer to the first attempt.
+    A handler's span is a child of the span that published its message. With `links` it starts a new trace that links to
+    that span, which suits messages that wait for days. Retries and replays link to the first attempt.
     """
 
     def __init__(self, *, links: bool = False, enabled: bool = True, provider: Any = None) -> None:
         self._links, self._enabled, self._provider = links, enabled, provider
         self._tracer: Any = None
-        self._look_at = float("-inf")
+        self._check_at = float("-inf")
 
     @property
     def on(self) -> bool:
-        """Whether spans are made: somebody in this process has configured OpenTelemetry, up to a second ago."""
-        return self._tracer is not None or (self._enabled and time.monotonic() >= self._look_at and self._look())
+        """Whether spans are created: this process has configured OpenTelemetry, at least a second ago."""
+        return self._tracer is not None or (
+            self._enabled and time.monotonic() >= self._check_at and self._find_tracer()
+        )
 
-    def _look(self) -> bool:
-        # OpenTelemetry reads the environment to say that it has no provider: too dear to be asked for each message.
-        self._look_at = time.monotonic() + _LOOK_EVERY
+    def _find_tracer(self) -> bool:
+        # Without a provider OpenTelemetry reads the environment: too expensive to check for each message.
+        self._check_at = time.monotonic() + _CHECK_SECONDS
         provider = self._provider
         if provider is None:
-            # Who has configured it has imported it.
+            # A process that configured it has imported it.
             api = sys.modules.get("opentelemetry.trace")
             provider = None if api is None else api.get_tracer_provider()
             if provider is None or type(provider).__name__ in _IDLE:
@@ -64,7 +66,7 @@ class Tracing:
         return self._enabled
 
     def publishing(self, messages: Messages) -> AbstractContextManager[Messages]:
-        """A span around the writing of messages, which carry it on."""
+        """A span around the write of messages, whose headers carry it on."""
         return self._spanning(messages) if self.on else nullcontext(messages)
 
     @contextmanager
@@ -74,7 +76,7 @@ class Tracing:
         spanning = self._tracer.start_as_current_span(
             f"publish {_named(messages)}", kind=SpanKind.PRODUCER, attributes=_published(messages)
         )
-        with _harmless(spanning) as span:
+        with _contained(spanning) as span:
             yield messages if span is None else _carrying(messages, _injected(span))
 
     @contextmanager
@@ -116,15 +118,21 @@ class Consumed:
         self.traceparent = _injected(span).get(TRACEPARENT)
 
     def ended(self, outcome: Outcome) -> None:
-        """Says how the run ended; the error as it is recorded, which shows no secrets."""
+        """Records how the run ended, with the stored error, which shows no secrets."""
         from opentelemetry.trace import StatusCode
 
         self._span.set_attribute("holdfast.outcome", outcome.name)
         if isinstance(outcome, Failed):
             error = outcome.error
             self._span.set_attribute("error.type", error.type)
-            told = {"exception.type": error.type, "exception.message": error.message}
-            self._span.add_event("exception", {**told, "exception.stacktrace": error.trace})
+            self._span.add_event(
+                "exception",
+                {
+                    "exception.type": error.type,
+                    "exception.message": error.message,
+                    "exception.stacktrace": error.trace,
+                },
+            )
             self._span.set_status(StatusCode.ERROR, error.type)
 
 
@@ -134,14 +142,14 @@ async def traced(
     call: Callable[[], Awaitable[RunResult]],
     first: Callable[[], Awaitable[str | None]] | None = None,
 ) -> tuple[RunResult, str | None]:
-    """Runs a delivery within its span, if there are spans; returns the span's traceparent with how it ended.
+    """Runs a delivery in a span, if tracing is on; returns its result and the span's traceparent.
 
-    `first` finds the first attempt's; it is asked only where there may have been one.
+    `first` returns the traceparent of the first attempt; it is called only if there may have been one.
     """
     if not tracing.on:
         return await call(), None
-    earlier = await _asked(first) if first is not None and run.fence > 1 else None
-    with _harmless(tracing.consuming(run, earlier)) as span:
+    earlier = await _first_traceparent(first) if first is not None and run.fence > 1 else None
+    with _contained(tracing.consuming(run, earlier)) as span:
         if span is None:
             return await call(), None
         trace = read_traceparent(span.traceparent)
@@ -154,7 +162,7 @@ async def traced(
         return ended, span.traceparent
 
 
-async def _asked(first: Callable[[], Awaitable[str | None]]) -> str | None:
+async def _first_traceparent(first: Callable[[], Awaitable[str | None]]) -> str | None:
     try:
         return await first()
     except HoldfastError as error:
@@ -164,9 +172,8 @@ async def _asked(first: Callable[[], Awaitable[str | None]]) -> str | None:
 
 
 @contextmanager
-def _harmless(span: AbstractContextManager[T]) -> Iterator[T | None]:
-    """`span`, or none where it cannot begin. Whatever a tracer raises is logged: the work goes on, and what was done
-    is not taken for a failure and done again."""
+def _contained(span: AbstractContextManager[T]) -> Iterator[T | None]:
+    """`span`, or None if it cannot start. Errors of the tracer are logged and do not fail the run."""
     try:
         begun = span.__enter__()
     except Exception as error:  # noqa: BLE001
@@ -242,7 +249,7 @@ def _injected(span: Any) -> dict[str, str]:
 
 
 def _carrying(messages: Messages, trace: Mapping[str, str]) -> Messages:
-    """The messages with this trace in their headers, in place of the one they came with."""
+    """The messages with this trace in their headers, instead of an earlier one."""
     if isinstance(messages, LazyMessages):
         make = messages.make
         return LazyMessages(lambda: (message._replace(headers=_headers(message.headers, trace)) for message in make()))

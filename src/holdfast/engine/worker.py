@@ -1,7 +1,7 @@
-"""The worker: claims what is due, runs it, settles it, and takes over what dead workers left.
+"""The worker: claims due deliveries, runs and settles them, and takes over those of dead workers.
 
-A worker lives one or more lives. In each it has an instance id and a lease of its own; when the lease cannot be
-known to hold, that session ends, its handlers are stopped, and a new one begins.
+A worker runs one session after another. Each session has an instance id and a lease. If the lease may have expired, the
+session ends, its handlers are stopped, and the next session starts.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 
 
 class Worker:
-    """Runs handlers until told to stop; never holds a transaction open while one runs."""
+    """Runs handlers until it is stopped; it has no open transaction while a handler runs."""
 
     def __init__(self, deps: WorkerDeps, options: WorkerOptions) -> None:
         self._deps, self._options = deps, options
@@ -31,16 +31,16 @@ class Worker:
 
     @property
     def stopping(self) -> asyncio.Event:
-        """Set once it takes no more work."""
+        """Set once it claims no more work."""
         return self._control.stop
 
     @property
     def force_stop(self) -> asyncio.Event:
-        """Set once it was told not to wait for handlers."""
+        """Set once it no longer waits for handlers."""
         return self._control.force_stop
 
     def stop(self) -> None:
-        """Takes no more work and drains; called twice, it stops waiting for handlers. Safe in a signal handler."""
+        """Stops claiming and drains; a second call stops waiting for handlers. Safe in a signal handler."""
         if self._control.stop.is_set():
             self._control.force_stop.set()
         self._control.end()
@@ -57,7 +57,7 @@ class Worker:
         self._deps.woken()
 
     async def run(self) -> None:
-        """Works until stopped, or until idle if so asked. Outages of the store are waited out."""
+        """Works until stopped, or until idle if the options say so. It waits through outages of the store."""
         self._loop = asyncio.get_running_loop()
         changes = asyncio.create_task(self._deps.store.changes(self._woken), name="holdfast-changes")
         try:
@@ -77,14 +77,14 @@ class Worker:
             try:
                 await first(registering, self._control.stop.wait())
             finally:
-                # A row that is made all the same holds nothing, and its lease runs out.
+                # A row that was created anyway holds no deliveries, and its lease expires.
                 registering.cancel()
             if not registering.done():
                 return
             try:
                 registering.result()
             except StoreUnavailable as error:
-                # Whether this instance was announced is not known; the next session has another id.
+                # It is unknown whether this instance was registered; the next session has another id.
                 log.warning("store unavailable", worker=session.id, task="register", error=str(error))
                 self._control.wake.clear()
                 await self._control.woken(pause)
