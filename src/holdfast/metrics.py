@@ -3,6 +3,6 @@
 A worker tells its own with `holdfast worker --metrics-port 9100`.
 """
 
-from holdfast.interfaces.metrics.serve import metrics_app
+from holdfast.interfaces.metrics.server import metrics_app
 
 __all__ = ["metrics_app"]

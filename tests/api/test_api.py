@@ -43,7 +43,7 @@ async def audited(store: Store, kind: str) -> list[tuple[str, str, str, str | No
 
 
 @BOTH
-async def test_lists_come_by_pages_that_hold_everything_once(store: Store, client: Client) -> None:
+async def test_the_pages_of_a_list_contain_every_item_once(store: Store, client: Client) -> None:
     ids = await dead_letters(store, 25)
     found, cursor = [], None
     for size in (10, 10, 5):
@@ -57,7 +57,7 @@ async def test_lists_come_by_pages_that_hold_everything_once(store: Store, clien
 
 
 @BOTH
-async def test_counts_end_at_a_bound_unless_they_shall_be_exact(
+async def test_counts_are_bounded_unless_exact_ones_are_requested(
     store: Store, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery_counts, "_FEW", 2)
@@ -117,7 +117,7 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
         ("/nowhere", {}, 404, "no_such_path", "openapi.json"),
     ],
 )
-async def test_what_cannot_be_read_is_named(
+async def test_an_invalid_parameter_is_named(
     client: Client, path: str, query: dict[str, Any], status: int, code: str, named: str
 ) -> None:
     answer = await client("read").get(path, params=query)
@@ -138,7 +138,7 @@ async def test_what_cannot_be_read_is_named(
         ('{"ids": ["' + "0" * 2_000_000 + '"]}', 413, "too_large", "bytes"),
     ],
 )
-async def test_a_body_that_does_not_fit_is_refused_by_field(
+async def test_an_invalid_body_is_rejected_with_its_fields(
     client: Client, body: object, status: int, code: str, named: str
 ) -> None:
     given = (
@@ -152,12 +152,12 @@ async def test_a_body_that_does_not_fit_is_refused_by_field(
 
 
 @ANY_STORE
-async def test_a_token_opens_what_its_scope_covers_and_refusals_are_audited(
+async def test_a_token_allows_what_its_scope_covers_and_refusals_are_audited(
     store: Store, client: Client, ops: Operations
 ) -> None:
     order = ["read", "operate", "admin"]
     for endpoint in ENDPOINTS:
-        path = endpoint.path.replace("{id}", str(fresh_id())).replace("{name}", "nobody")
+        path = endpoint.path.replace("{id}", str(fresh_id())).replace("{name}", "unknown")
         for scope in order[: order.index(endpoint.scope)]:
             answer = await client(scope).request(endpoint.method, path, json=WHY)
             assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (endpoint.path, scope)
@@ -167,7 +167,7 @@ async def test_a_token_opens_what_its_scope_covers_and_refusals_are_audited(
 
 
 @BOTH
-async def test_nobody_comes_in_without_a_valid_token(store: Store, ops: Operations) -> None:
+async def test_a_request_without_a_valid_token_is_rejected(store: Store, ops: Operations) -> None:
     app = api(ops)
     gone = await ops.create_token("other", actor="root")
     late = await ops.create_token("later", expires="1h", actor="root")
@@ -206,7 +206,7 @@ async def test_a_token_is_stored_as_a_hash_and_its_use_noted_once_a_minute(store
 
 
 @BOTH
-async def test_the_same_key_again_gives_the_first_answer_and_does_it_once(store: Store, client: Client) -> None:
+async def test_a_repeated_key_returns_the_first_response_and_acts_once(store: Store, client: Client) -> None:
     ids = [str(id) for id in await dead_letters(store, 2)]
     body = {"ids": ids, **WHY}
     key = {"idempotency-key": "replay-1"}
@@ -251,7 +251,7 @@ async def test_a_plan_is_previewed_started_and_watched(store: Store, client: Cli
 
 
 @BOTH
-async def test_what_operators_do_is_done_in_the_name_of_the_token(store: Store, client: Client) -> None:
+async def test_the_audit_log_names_the_token_as_the_actor(store: Store, client: Client) -> None:
     await dead_letters(store, 1)
     operator = client("operate")
     for path in ("/queues/default/pause", "/queues/default/resume", "/consumers/mail/pause", "/consumers/mail/resume"):
@@ -272,7 +272,7 @@ async def test_what_operators_do_is_done_in_the_name_of_the_token(store: Store, 
 
 
 @ANY_STORE
-async def test_without_tokens_only_this_machine_is_answered(ops: Operations) -> None:
+async def test_without_tokens_only_requests_from_this_machine_are_answered(ops: Operations) -> None:
     app = api(ops, anonymous=Caller("local", Scope.READ))
     for host, origin, status in [
         ("localhost", None, 200),
@@ -288,7 +288,7 @@ async def test_without_tokens_only_this_machine_is_answered(ops: Operations) -> 
 
 
 @ANY_STORE
-async def test_served_alone_it_carries_started_plans_on(store: Store, ops: Operations) -> None:
+async def test_a_standalone_api_executes_started_plans(store: Store, ops: Operations) -> None:
     await dead_letters(store, 3)
     plan = await ops.plan_replay(Filter(), actor="ada")
     await ops.start_plan(plan.id, actor="ada")
@@ -300,7 +300,7 @@ async def test_served_alone_it_carries_started_plans_on(store: Store, ops: Opera
 
 
 @ANY_STORE
-async def test_what_a_path_cannot_do_it_says_and_where_it_is_mounted_too(ops: Operations, client: Client) -> None:
+async def test_an_unknown_path_or_method_is_a_problem_also_when_mounted(ops: Operations, client: Client) -> None:
     answer = await client("read").delete("/plans")
     assert (answer.status_code, answer.json()["code"]) == (405, "not_allowed")
     assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
@@ -313,7 +313,7 @@ async def test_what_a_path_cannot_do_it_says_and_where_it_is_mounted_too(ops: Op
 
 
 @BOTH
-async def test_health_says_whether_it_lives_and_whether_it_can_work(store: Store, ops: Operations) -> None:
+async def test_health_reports_liveness_and_readiness(store: Store, ops: Operations) -> None:
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api(ops)), base_url="http://holdfast.test") as probe:
         assert (await probe.get("/healthz")).json() == {"status": "ok"}
         assert (await probe.get("/readyz")).json() == {"status": "ready"}
@@ -328,7 +328,7 @@ async def test_health_says_whether_it_lives_and_whether_it_can_work(store: Store
         assert (await probe.get("/healthz")).status_code == 200
 
 
-async def test_a_store_that_is_away_is_503_with_a_code() -> None:
+async def test_an_unavailable_store_is_503_with_a_code() -> None:
     away = Operations(PostgresStore("postgresql://ada:hunter2@127.0.0.1:1/none"))
     app = api(away)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://holdfast.test") as anybody:

@@ -115,10 +115,10 @@ async def test_strangers_cannot_use_up_the_audit_of_those_who_are_known(ops: Ope
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 async def test_a_password_in_a_reason_is_shown_nowhere(client: Client, ops: Operations, store: Store) -> None:
-    told = {"reason": "moved to postgresql://app:hunter2@db/shop"}
-    made = await client("operate").post("/plans", json={"action": "replay", "filter": {}, **told})
-    answers = [made, await client("operate").post(f"/plans/{made.json()['id']}/start", json=told)]
-    answers.append(await client("operate").post("/breakers/bank/trip", json=told))
+    body = {"reason": "moved to postgresql://app:hunter2@db/shop"}
+    made = await client("operate").post("/plans", json={"action": "replay", "filter": {}, **body})
+    answers = [made, await client("operate").post(f"/plans/{made.json()['id']}/start", json=body)]
+    answers.append(await client("operate").post("/breakers/bank/trip", json=body))
     answers += [
         await client("read").get(path) for path in ("/plans", f"/plans/{made.json()['id']}", "/breakers", "/audit")
     ]

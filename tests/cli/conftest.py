@@ -1,4 +1,4 @@
-"""A furnished shop for each test, and two ways to give it commands."""
+"""A shop with data for each test, and two ways to run commands on it."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class Shop:
     folder: Path
 
     def run(self, *args: object, input: str | None = None, env: dict[str, str | None] | None = None) -> Result:
-        """A command in this process, without a terminal; never a traceback."""
+        """Runs a command in this process, without a terminal. A traceback fails the test."""
         result = CliRunner().invoke(
             main,
             [str(arg) for arg in args],
@@ -47,7 +47,7 @@ class Shop:
         return result
 
     def spawn(self, *args: object, input: str | None = None, **env: str) -> "subprocess.CompletedProcess[str]":
-        """A command in a process of its own."""
+        """Runs a command in a separate process."""
         return subprocess.run(
             command(*args),
             input=input,
@@ -59,7 +59,7 @@ class Shop:
         )
 
     def start(self, *args: object, **env: str) -> "subprocess.Popen[str]":
-        """A command that goes on while the test does."""
+        """Starts a command that runs during the test."""
         return subprocess.Popen(
             command(*args),
             stdout=subprocess.PIPE,

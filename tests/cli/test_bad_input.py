@@ -87,7 +87,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "mcp": (),
     "version": (),
 }
-# Of their own: a drill has a scratch store.
+# Without a store: a drill creates a temporary one.
 ALONE = {"version", "drill list", "drill run"}
 OFFLINE = {"schema sql", *ALONE}
 NEEDS_APP = {"worker", "projectors rebuild"}
@@ -219,7 +219,7 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
         4,
         "already belongs to",
     ),
-    (("enqueue", "nobody", "{}"), 3, "registered are mail, nightly"),
+    (("enqueue", "unknown", "{}"), 3, "registered are mail, nightly"),
     (("enqueue", "billing", "{}"), 4, "a consumer of order.placed, not a job"),
     (("enqueue", "mail", "[1]"), 2, "a JSON object"),
     (("enqueue", "mail", "{}", "--delay", "5"), 2, "has no unit"),
@@ -230,9 +230,9 @@ CASES: list[tuple[tuple[str, ...], int, str]] = [
     (("queues", "resume", "nowhere"), 3, "no queue 'nowhere'"),
     (("queues", "pause", "a b"), 2, "queue name 'a b' is invalid"),
     (("queues", "pause", "x';--", "--force"), 2, "is invalid"),
-    (("consumers", "pause", "nobody"), 3, "registered are billing, mail"),
-    (("consumers", "resume", "nobody"), 3, "no consumer 'nobody'"),
-    (("consumers", "retire", "nobody", "--yes"), 3, "no consumer 'nobody'"),
+    (("consumers", "pause", "unknown"), 3, "registered are billing, mail"),
+    (("consumers", "resume", "unknown"), 3, "no consumer 'unknown'"),
+    (("consumers", "retire", "unknown", "--yes"), 3, "no consumer 'unknown'"),
     (("consumers", "retire", "billing", "--pattern", "x.*", "--yes"), 3, "subscription"),
     (("consumers", "retire", "billing"), 4, "pass --yes"),
     (("cron", "run", "never"), 3, "known are nightly"),
@@ -303,7 +303,7 @@ def test_json_on_stdin_that_is_none_is_refused(shop: Shop) -> None:
 
 
 def test_a_file_that_is_no_database_is_refused(shop: Shop) -> None:
-    (shop.folder / "text.db").write_text("this is no database, whatever its name says\n" * 100)
+    (shop.folder / "text.db").write_text("this is not a database\n" * 100)
     result = shop.run("--dsn", f"sqlite:///{shop.folder / 'text.db'}", "stats")
     assert (result.exit_code, "not a database" in result.stderr) == (5, True)
 

@@ -21,6 +21,6 @@ def test_breakers_are_tripped_listed_and_reset(shop: Shop) -> None:
 
 
 def test_wrong_names_and_durations_are_refused_with_their_codes(shop: Shop) -> None:
-    assert shop.run("breakers", "reset", "nobody").exit_code == 3
+    assert shop.run("breakers", "reset", "unknown").exit_code == 3
     assert shop.run("breakers", "trip", "smtp", "--for", "soon").exit_code == 2
     assert shop.run("breakers", "trip", "no blanks").exit_code == 2

@@ -37,14 +37,14 @@ def test_the_doctor_names_settings_that_lose_records_and_brokers_that_do_not_ans
     with NatsServer() as server:
         asyncio.run(make(server.url))
         (tmp_path / "brokered.py").write_text(APP.format(dsn=shop.dsn, url=server.url))
-        told = shop.run("doctor", "--app", "brokered.py:hf", "--format", "json")
-    assert told.exit_code == 1
+        result = shop.run("doctor", "--app", "brokered.py:hf", "--format", "json")
+    assert result.exit_code == 1
     found = [
-        (one["level"], one["message"], one["remedy"]) for one in json.loads(told.stdout) if one["check"] == "brokers"
+        (one["level"], one["message"], one["remedy"]) for one in json.loads(result.stdout) if one["check"] == "brokers"
     ]
     assert [level for level, _, _ in found] == ["fail", "warn", "warn"]
     assert found[0][1].startswith("redis:orders cannot be reached")
-    assert "hunter2" not in told.output
+    assert "hunter2" not in result.output
     assert found[1] == (
         "warn",
         "nats:PAY/till: stream PAY is stored in memory, and a restart loses it",

@@ -1,4 +1,4 @@
-"""Files that hold payloads are for their owner alone, whatever the umask."""
+"""Files with payloads are readable only by their owner, with any umask."""
 
 import os
 import sqlite3

@@ -1,4 +1,4 @@
-"""The main flows, as an operator types them, in processes of their own."""
+"""The main flows, as an operator types them, in separate processes."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def test_from_a_dead_letter_to_a_replay_that_works(either: Shop) -> None:
     preview = either.spawn(*replay[1:], "--dry-run")
     assert "would replay 5 deliveries" in preview.stderr
     assert "generation 0 -> 41" in preview.stderr
-    assert either.spawn(*replay[1:]).returncode == 4, "nobody can be asked here"
+    assert either.spawn(*replay[1:]).returncode == 4, "no one can be asked here"
     done = either.spawn(*replay[1:], "--yes", "--reason", "fixed in 42", "--generation", "0", "--actor", "ada")
     assert (done.returncode, "replayed 5 deliveries" in done.stderr) == (0, True), done.stderr
     assert sorted(done.stdout.split()) == sorted(one["id"] for one in listed)
@@ -160,8 +160,8 @@ def test_a_message_is_replayed_for_the_consumers_named(shop: Shop) -> None:
     event = listed.delivery.message_id
     done = shop.run("replay", "--event-id", event, "--consumers", "billing")
     assert (done.exit_code, done.stdout.strip()) == (0, str(listed.delivery.id))
-    nobody = shop.run("replay", "--event-id", event, "--consumers", "nobody")
-    assert (nobody.exit_code, "without a delivery that matches" in nobody.stderr) == (4, True)
+    unknown = shop.run("replay", "--event-id", event, "--consumers", "unknown")
+    assert (unknown.exit_code, "without a delivery that matches" in unknown.stderr) == (4, True)
 
 
 def test_dead_letters_are_discarded_and_cancelled_jobs_stay_so(shop: Shop) -> None:
@@ -345,8 +345,8 @@ def test_a_request_is_followed_by_its_id(shop: Shop) -> None:
     # One of the orders was discarded, which of them chance decided.
     answers = {id: shop.run("messages", "trace", id) for id in ("r-3", "r-4")}
     assert {answer.exit_code for answer in answers.values()} == {0}
-    id, told = next((id, one.stdout) for id, one in answers.items() if "  billing: failed" in one.stdout)
-    lines = told.splitlines()
+    id, output = next((id, one.stdout) for id, one in answers.items() if "  billing: failed" in one.stdout)
+    lines = output.splitlines()
     assert lines[0].startswith("order.placed from shop")
     assert any("run 2 failed" in line and "card declined" in line for line in lines)
     assert json.loads(shop.run("messages", "trace", id, "--format", "json").stdout)["request_id"] == id

@@ -164,9 +164,9 @@ def test_colour_only_on_a_terminal_and_not_against_a_wish(shop: Shop) -> None:
 
 
 def test_lists_of_nothing_say_so_on_stderr(shop: Shop) -> None:
-    nothing = shop.run("dlq", "list", "--consumer", "nobody")
+    nothing = shop.run("dlq", "list", "--consumer", "unknown")
     assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "no dead letters\n")
-    assert json.loads(shop.run("dlq", "list", "--consumer", "nobody", "--format", "json").stdout) == []
+    assert json.loads(shop.run("dlq", "list", "--consumer", "unknown", "--format", "json").stdout) == []
 
 
 def test_stats_add_up(shop: Shop) -> None:

@@ -45,7 +45,7 @@ def test_an_unknown_group_is_not_found(either: Shop) -> None:
         result = either.run(*args, "--group", "nosuchgroup", "--yes")
         assert (result.exit_code, "no failure group 'nosuchgroup'" in result.stderr) == (3, True), result.stderr
     either.heap(1)
-    other = either.run("replay", "--group", "f", "--consumer", "nobody", "--yes")
+    other = either.run("replay", "--group", "f", "--consumer", "unknown", "--yes")
     assert (other.exit_code, "no matching deliveries" in other.stderr) == (0, True), "the group exists"
 
 

@@ -83,8 +83,8 @@ def test_an_endpoint_is_added_listed_disabled_and_enabled(shop: Shop) -> None:
     assert " enabled" in shop.run("webhooks", "enable", one["id"]).stderr
     assert "was not disabled" in shop.run("webhooks", "enable", one["id"]).stderr
     assert listed(shop, "--tenant", "acme")[0]["disabled_at"] is None
-    told = shop.run("audit", "list").stdout
-    assert all(word in told for word in ("add", "disable", "enable", f"webhook {one['id']}"))
+    output = shop.run("audit", "list").stdout
+    assert all(word in output for word in ("add", "disable", "enable", f"webhook {one['id']}"))
 
 
 def test_secrets_are_shown_when_they_are_made_and_never_again(shop: Shop) -> None:
@@ -93,7 +93,7 @@ def test_secrets_are_shown_when_they_are_made_and_never_again(shop: Shop) -> Non
     (shown,) = listed(shop)
     assert shown["previous_secret_until"] is not None
     assert "whsec_" in second
-    told = "".join(
+    output = "".join(
         shop.run(*words).output
         for words in (
             ("webhooks", "list"),
@@ -102,9 +102,9 @@ def test_secrets_are_shown_when_they_are_made_and_never_again(shop: Shop) -> Non
             ("consumers", "list", "--format", "json"),
         )
     )
-    assert "whsec_" not in told
-    assert first["secret"].removeprefix("whsec_") not in told
-    assert "s3cret" not in told
+    assert "whsec_" not in output
+    assert first["secret"].removeprefix("whsec_") not in output
+    assert "s3cret" not in output
 
 
 def test_a_test_event_is_signed_and_its_answer_shown(shop: Shop, receiver: tuple[str, type[Receiver]]) -> None:
@@ -145,8 +145,8 @@ def test_what_a_receiver_answered_is_told_with_its_delivery(shop: Shop, receiver
 
     asyncio.run(deliver())
     (id,) = shop.ids(consumers=(f"webhook:{one['id']}",))
-    told = shop.run("deliveries", "show", id).stdout
-    assert '"status":200' in told
+    output = shop.run("deliveries", "show", id).stdout
+    assert '"status":200' in output
     (run,) = json.loads(shop.run("deliveries", "show", id, "--format", "json").stdout)["runs"]
     assert run["detail"]["excerpt"] == "said \\x1b[31m"
 

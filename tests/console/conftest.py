@@ -1,4 +1,4 @@
-"""A shop's store on a bad night, and users to its console."""
+"""A shop's store after failures, and users of its console."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager

@@ -1,4 +1,4 @@
-"""A shop's store on a bad night: a deploy broke the warehouse, a partner is out, and most of the rest goes on."""
+"""A shop's store after failures: a deploy broke the warehouse, a partner is unavailable, most other work continues."""
 
 import sqlite3
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Changes from the console: each does what it says, in the name of who asked, once."""
+"""Changes from the console: each happens once, with the user as the actor."""
 
 import asyncio
 import re
@@ -30,7 +30,7 @@ async def preview(client: httpx2.AsyncClient, **form: str) -> str:
 
 
 async def ended(ops: Operations, id: str) -> StoredPlan:
-    """The plan when it has ended; the console carries it on by itself."""
+    """Returns the plan when it has ended. The console executes it."""
     async with asyncio.timeout(30):
         while (plan := await ops.plan(UUID(id))).state is not PlanState.DONE:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -71,8 +71,8 @@ async def test_a_replay_that_two_operators_start_at_once_runs_once(
         )
         plan = await ended(ops, id)
     assert sorted(answer.status_code for answer in answers) == [303, 409, 409, 409]
-    told = next(unescape(answer.text) for answer in answers if answer.status_code == 409)
-    assert f"started by {plan.started_by}" in told
+    message = next(unescape(answer.text) for answer in answers if answer.status_code == 409)
+    assert f"started by {plan.started_by}" in message
     assert plan.done == BROKEN
     histories = [
         len(one.delivery.failure_history) for one in await ops.deliveries(Filter(consumers=("stock",)), limit=100)
@@ -81,7 +81,7 @@ async def test_a_replay_that_two_operators_start_at_once_runs_once(
 
 
 @ONE
-async def test_plans_that_are_started_while_another_runs_are_carried_on_too(
+async def test_plans_that_are_started_while_another_runs_are_executed_too(
     client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     async with client_as("operator") as client:
@@ -92,7 +92,7 @@ async def test_plans_that_are_started_while_another_runs_are_carried_on_too(
 
 
 @ONE
-async def test_what_moved_on_since_the_preview_is_left_alone_and_named(
+async def test_deliveries_that_changed_after_the_preview_are_skipped_and_named(
     client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     async with client_as("operator") as client:
@@ -128,13 +128,13 @@ async def test_one_delivery_is_replayed_discarded_or_cancelled_from_its_page(
 
 
 @ONE
-async def test_done_work_is_run_again_by_an_admin_alone(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+async def test_only_an_admin_reruns_a_delivered_delivery(client_as: ClientAs, shop: Store, ops: Operations) -> None:
     done = (await ops.deliveries(Filter(statuses=(Status.DELIVERED,)), limit=1))[0].delivery.id
     async with client_as("operator") as client:
         assert 'name="rerun"' not in (await client.get(f"/ops/deliveries/{done}")).text
         assert (await post(client, "/plans", action="replay", ids=str(done), rerun="yes")).status_code == 403
         plan = await ops.plan(UUID(await preview(client, action="replay", ids=str(done))))
-        assert (plan.total, plan.left) == (1, 0)  # without saying so it is left alone
+        assert (plan.total, plan.left) == (1, 0)  # skipped without rerun
     async with client_as("admin") as client:
         assert 'name="rerun"' in (await client.get(f"/ops/deliveries/{done}")).text
         id = await preview(client, action="replay", ids=str(done), rerun="yes")
@@ -208,7 +208,7 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
         ("/breakers/trip", {"name": "partner", "duration": "long"}),
     ],
 )
-async def test_a_form_that_makes_no_sense_changes_nothing(
+async def test_an_invalid_form_changes_nothing(
     client_as: ClientAs, ops: Operations, path: str, form: dict[str, str]
 ) -> None:
     async with client_as("admin") as client:

@@ -19,7 +19,7 @@ from tests.console.shop import BROKEN, furnish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was not tried in a browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was not tested in a browser"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 _FLAGS = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync --no-first-run"
@@ -31,7 +31,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for these tests. While it is open its own event loop occupies the thread: no other test may run."""
+    """One browser for these tests. Its event loop occupies the thread, so no other test may run while it is open."""
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=_FLAGS.split())
         yield opened
@@ -40,16 +40,17 @@ def browser() -> Iterator[Browser]:
 
 @dataclass
 class Shop:
-    """A running console of a shop on a bad night, and what the browser complained of."""
+    """A running console of a shop after failures, and the errors of the browser."""
 
     address: str
     ops: SyncOperations
-    complaints: list[str] = field(default_factory=list)
+    browser_errors: list[str] = field(default_factory=list)
 
     def watch(self, page: Page) -> Page:
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("pageerror", lambda error: self.browser_errors.append(str(error)))
         page.on(
-            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
+            "console",
+            lambda entry: self.browser_errors.append(entry.text) if entry.type in ("error", "warning") else None,
         )
         page.add_init_script(_WATCH)
         return page
@@ -65,7 +66,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         opened = Shop(address, SyncOperations(ops))
         yield opened
     ops.close_sync()
-    assert opened.complaints == []
+    assert opened.browser_errors == []
 
 
 def _furnished(path: Path) -> None:

@@ -93,8 +93,8 @@ async def test_a_timeline_tells_request_message_run_and_death_in_order(
     found = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=1))[0]
     async with client_as("viewer") as client:
         page = (await client.get(f"/ops/deliveries/{found.delivery.id}")).text
-    told = re.findall(r"<strong>(Request|Published|Accepted|Attempt 1: failed|Dead letter)</strong>", page)
-    assert told == ["Request", "Published", "Accepted", "Attempt 1: failed", "Dead letter"]
+    titles = re.findall(r"<strong>(Request|Published|Accepted|Attempt 1: failed|Dead letter)</strong>", page)
+    assert titles == ["Request", "Published", "Accepted", "Attempt 1: failed", "Dead letter"]
     assert "Traceback (most recent call last)" in page
     assert "please gift-wrap" in page
 
@@ -122,7 +122,7 @@ async def test_one_request_is_followed_by_its_id_through_messages_runs_replays_a
 
 
 @ONE
-async def test_an_id_is_found_whatever_it_names(client_as: ClientAs, shop: Store, ops: Operations) -> None:
+async def test_an_id_is_found_for_every_kind_of_item(client_as: ClientAs, shop: Store, ops: Operations) -> None:
     one = (await ops.deliveries(limit=1))[0].delivery
     async with client_as("viewer") as client:
         for id, where in ((one.id, "deliveries"), (one.message_id, "messages")):

@@ -1,4 +1,4 @@
-"""Slow and idle clients: whatever they do, others are served, and the log stays short."""
+"""Slow and idle clients do not block others and do not fill the log."""
 
 import asyncio
 import contextlib

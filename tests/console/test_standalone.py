@@ -234,7 +234,7 @@ async def test_cookies_are_secure_where_the_browser_came_over_https(
         client.headers.update(headers)
         del client.headers["origin"]
         page = await client.get("/login")
-        # A browser tells a page's Origin only with a form; before that, a proxy's TLS shows in Sec-Fetch-Site alone.
+        # A browser sends Origin only with a form. Before that, only Sec-Fetch-Site shows that a proxy terminates TLS.
         if headers == BROWSER or address.startswith("https"):
             assert ("Secure" in page.headers["set-cookie"]) is secure
         token = page.headers["set-cookie"].partition("=")[2].partition(";")[0]

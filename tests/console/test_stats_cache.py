@@ -1,4 +1,4 @@
-"""Figures are read once for all who look, and anew once something changed."""
+"""Statistics are queried once for all open pages, and again after a change."""
 
 import asyncio
 

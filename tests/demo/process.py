@@ -1,4 +1,4 @@
-"""The demo as a visitor starts it: a process of its own, whose traces can be looked for."""
+"""The demo as a user starts it: a separate process whose effects can be checked."""
 
 import os
 import re
@@ -70,7 +70,7 @@ class Demo:
 
     @property
     def workers(self) -> list[psutil.Process]:
-        """The worker processes of this demo, wherever they hang in the tree of processes."""
+        """The worker processes of this demo, at any depth of the process tree."""
         return [process for process in psutil.process_iter() if self._is_mine(process)]
 
     def _is_mine(self, process: psutil.Process) -> bool:

@@ -1,4 +1,4 @@
-"""The demo judges itself: whatever is broken on purpose must be found, named, and cost the exit code."""
+"""The demo checks its result: each injected defect is found, named, and changes the exit code."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

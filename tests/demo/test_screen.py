@@ -19,12 +19,12 @@ def test_without_a_terminal_the_story_is_plain_lines() -> None:
     file = StringIO()
     screen = open_screen(Console(file=file, width=40), "Holdfast demo")
     assert isinstance(screen, PlainScreen)
-    screen.say("a line that is longer than the forty columns nobody asked for")
+    screen.say("a line that is longer than the forty columns of this terminal")
     screen.show(NOW)
     screen.close()
     title, line = file.getvalue().splitlines()
     assert title == "Holdfast demo"
-    assert line.endswith("s  a line that is longer than the forty columns nobody asked for")
+    assert line.endswith("s  a line that is longer than the forty columns of this terminal")
 
 
 def test_on_a_narrow_terminal_every_number_can_be_read() -> None:

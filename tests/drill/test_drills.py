@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from holdfast.interfaces.cli import main
 from holdfast.interfaces.demo.database import open_database
 from holdfast.interfaces.drill import drills
-from holdfast.interfaces.drill.report import Check, perform
+from holdfast.interfaces.drill.report import PromiseCheck, perform
 from holdfast.interfaces.drill.scratch import ConditionTimeout, ScratchStore
 from tests.servers.postgres import PostgresServer
 
@@ -42,7 +42,7 @@ async def test_nothing_is_left_in_the_database(postgres18: PostgresServer, datab
     count = "select count(*) from information_schema.schemata where starts_with(schema_name, 'holdfast_drill')"
     seen = []
 
-    async def look(store: ScratchStore) -> list[Check]:
+    async def look(store: ScratchStore) -> list[PromiseCheck]:
         seen.append(store.database.rows(count))
         raise ConditionTimeout("the drill was cut off")
 
@@ -53,9 +53,9 @@ async def test_nothing_is_left_in_the_database(postgres18: PostgresServer, datab
 
 
 def test_a_broken_promise_is_named_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgetful(store: ScratchStore) -> list[Check]:
+    async def forgetful(store: ScratchStore) -> list[PromiseCheck]:
         """Loses what it was given."""
-        return [Check("nothing is lost", kept=False, found="found 0, expected 1")]
+        return [PromiseCheck("nothing is lost", kept=False, found="found 0, expected 1")]
 
     monkeypatch.setitem(drills.DRILLS, "forgetful", forgetful)
     run = CliRunner().invoke(main, ["drill", "run", "forgetful", "--format", "json"])

@@ -1,4 +1,4 @@
-"""Many failures, many workers, restarts: somebody is told, and not too often."""
+"""Alerts with many failures, many workers and restarts: sent, and not too often."""
 
 import asyncio
 from datetime import timedelta
@@ -42,12 +42,12 @@ async def store(make_app: MakeApp) -> Store:
     return hf.store
 
 
-def worker(store: Store, told: list[int], quiet: float = QUIET) -> Alerts:
+def worker(store: Store, sent: list[int], quiet: float = QUIET) -> Alerts:
     async def ask(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
         return await store.run(decide_alert(consumer, fingerprint, alike, quiet))
 
     async def tell(alert: DeadLetterAlert) -> None:
-        told.append(alert.alike)
+        sent.append(alert.alike)
 
     return Alerts((tell,), quiet, ask)
 
@@ -55,13 +55,13 @@ def worker(store: Store, told: list[int], quiet: float = QUIET) -> Alerts:
 async def test_ten_workers_with_ten_thousand_failures_tell_once_and_then_how_many(make_app: MakeApp) -> None:
     hf = make_app()
     await hf._runtime.registration.prepare()
-    told: list[int] = []
-    workers = [worker(hf.store, told) for _ in range(10)]
+    sent: list[int] = []
+    workers = [worker(hf.store, sent) for _ in range(10)]
     for number in range(10_000):
         workers[number % 10].dead(letter(number))
     for one in workers:
         await one.sent()
-    assert told == [1]
+    assert sent == [1]
     # The quiet period ends, for all of them at once.
     await pass_time(hf, timedelta(seconds=QUIET), "alert")
     for one in workers:
@@ -69,54 +69,54 @@ async def test_ten_workers_with_ten_thousand_failures_tell_once_and_then_how_man
             group.quiet_until = 0.0
             one._report_if_due(group)
         await one.sent()
-    assert len(told) == 2
+    assert len(sent) == 2
     await pass_time(hf, timedelta(seconds=QUIET), "alert")
     for one in workers:
         for group in one._groups.values():
             group.quiet_until = 0.0
             one._report_if_due(group, owed=True)
         await one.sent()
-    assert len(told) == 3
-    assert sum(told) == 10_000
+    assert len(sent) == 3
+    assert sum(sent) == 10_000
 
 
 async def test_what_came_while_it_was_quiet_is_told_without_another_failure(store: Store) -> None:
-    told: list[int] = []
-    first, second = worker(store, told, quiet=0.3), worker(store, told, quiet=0.3)
+    sent: list[int] = []
+    first, second = worker(store, sent, quiet=0.3), worker(store, sent, quiet=0.3)
     first.dead(letter())
     await first.sent()
     for one in (first, second):
         for _ in range(3):
             one.dead(letter())
-    await eventually(lambda: sum(told) == 7)
-    assert len(told) <= 3
+    await eventually(lambda: sum(sent) == 7)
+    assert len(sent) <= 3
 
 
 async def test_a_worker_that_starts_anew_keeps_quiet_and_another_group_is_told_at_once(store: Store) -> None:
-    told: list[int] = []
-    before = worker(store, told)
+    sent: list[int] = []
+    before = worker(store, sent)
     before.dead(letter())
     await before.sent()
-    after = worker(store, told)
+    after = worker(store, sent)
     after.dead(letter())
     await after.sent()
-    assert told == [1]
+    assert sent == [1]
     after.dead(letter(fingerprint="another"))
     await after.sent()
-    assert told == [1, 1]
+    assert sent == [1, 1]
 
 
 async def test_a_store_that_is_out_keeps_nobody_from_being_told() -> None:
-    told: list[int] = []
+    sent: list[int] = []
 
     async def ask(*_: object) -> AlertDecision:
         raise StoreUnavailable("db")
 
-    alerts = Alerts((lambda alert: told.append(alert.alike),), QUIET, ask)
+    alerts = Alerts((lambda alert: sent.append(alert.alike),), QUIET, ask)
     for _ in range(50):
         alerts.dead(letter())
     await alerts.sent()
-    assert told == [1]
+    assert sent == [1]
 
 
 async def test_groups_that_are_long_quiet_are_forgotten(make_app: MakeApp, dsn: str) -> None:

@@ -55,8 +55,8 @@ def test_every_figure_that_is_named_exists(title: str, expr: str) -> None:
 
 def test_every_figure_that_is_told_is_on_the_dashboard() -> None:
     shown = {name for _, expr in panels() for name in _NAME.findall(expr)}
-    told = {family.name for family in [*families(_NOTHING, ()), *Meter().families()]}
-    assert {name.removesuffix("_bucket") for name in shown} == told
+    exported = {family.name for family in [*families(_NOTHING, ()), *Meter().families()]}
+    assert {name.removesuffix("_bucket") for name in shown} == exported
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])

@@ -65,7 +65,7 @@ async def test_one_user_action_is_followed_by_its_request_id_alone(make_app: Mak
     known = {"event_id": answer.json()["id"], "event_type": "order.placed", "source": "app", "consumer": "billing"}
     assert {name: charging[name] for name in known} == known
     assert (charging["queue"], charging["attempt"]) == ("payments", 1)
-    told = {
+    expected = {
         "operation": "billing",
         "change": "dead_letter",
         "retryable": False,
@@ -73,7 +73,7 @@ async def test_one_user_action_is_followed_by_its_request_id_alone(make_app: Mak
         "max_attempts": 1,
         "queue": "payments",
     }
-    assert {name: dead[name] for name in told} == told
+    assert {name: dead[name] for name in expected} == expected
     assert dead["idempotency_key"] == "order:1"
     assert dead["latency_ms"] >= 0
     assert "card declined" in dead["stack_trace"]

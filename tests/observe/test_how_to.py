@@ -26,5 +26,5 @@ def test_the_program_runs_as_printed_and_shows_what_is_printed(tmp_path: Path) -
 def test_every_metric_of_the_table_exists() -> None:
     from tests.observe.test_dashboards import names
 
-    told = {name.removesuffix("_bucket") for name in names()}
-    assert set(re.findall(r"`(holdfast_\w+)`", PAGE.read_text())) <= told
+    exported = {name.removesuffix("_bucket") for name in names()}
+    assert set(re.findall(r"`(holdfast_\w+)`", PAGE.read_text())) <= exported

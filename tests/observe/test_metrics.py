@@ -1,4 +1,4 @@
-"""What a monitor is told: figures that agree with what happened, in a format that Prometheus reads."""
+"""Metrics: values that match what happened, in a format that Prometheus parses."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy, immedia
 from holdfast.app.telemetry import MetricsCollector
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sample, exposition
 from holdfast.engine.meter import OTHERS, Meter
-from holdfast.interfaces.metrics.serve import serving
+from holdfast.interfaces.metrics.server import serve_metrics
 from holdfast.metrics import metrics_app
 from tests.engine.conftest import MakeApp
 from tests.engine.running import Log, drain, said
@@ -205,7 +205,7 @@ def test_a_worker_tells_them_at_its_port_and_a_taken_port_is_refused(tmp_path: P
 
 def test_the_small_server_answers_many_and_knows_one_path(tmp_path: Path) -> None:
     hf = Holdfast(f"sqlite:///{tmp_path / 'a.db'}")
-    with serving(hf, "127.0.0.1", 0) as port:
+    with serve_metrics(hf, "127.0.0.1", 0) as port:
         answers: list[bytes] = []
 
         def ask() -> None:
@@ -220,7 +220,7 @@ def test_the_small_server_answers_many_and_knows_one_path(tmp_path: Path) -> Non
         assert len(answers) == 5
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/")
-        with pytest.raises(ConfigurationError, match=str(port)), serving(hf, "127.0.0.1", port):
+        with pytest.raises(ConfigurationError, match=str(port)), serve_metrics(hf, "127.0.0.1", port):
             pass
     hf.store.close_sync()
 
@@ -235,7 +235,7 @@ def test_the_workers_port_says_whether_it_lives_and_is_ready(tmp_path: Path) -> 
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
-    with serving(hf, "127.0.0.1", 0) as port:
+    with serve_metrics(hf, "127.0.0.1", 0) as port:
         assert ask("/healthz") == (200, {"status": "ok"})
         assert ask("/readyz/?verbose") == (200, {"status": "ready"})
         (tmp_path / "a.db").unlink()
@@ -245,23 +245,23 @@ def test_the_workers_port_says_whether_it_lives_and_is_ready(tmp_path: Path) -> 
 
 
 def test_an_observer_that_fails_is_left_out_and_nothing_else_is(log: Log) -> None:
-    meter, told = Meter(), []
+    meter, runs = Meter(), []
 
     def broken(*_: object) -> None:
         raise RuntimeError("the exporter is gone")
 
     meter.observe(broken)
-    meter.observe(lambda *run: told.append(run))
+    meter.observe(lambda *run: runs.append(run))
     for _ in range(2):
         meter.settled(claimed("mail"), "deliver", 0.1)
-    assert len(told) == 2
+    assert len(runs) == 2
     assert len(said(log, "metrics observer removed")) == 1
 
 
 def test_slow_clients_hold_neither_descriptors_nor_threads_of_a_worker(tmp_path: Path) -> None:
     hf = Holdfast(f"sqlite:///{tmp_path / 'slow.db'}")
     threads = threading.active_count()
-    with serving(hf, "127.0.0.1", 0) as port:
+    with serve_metrics(hf, "127.0.0.1", 0) as port:
         slow = []
         for _ in range(100):
             one = socket.create_connection(("127.0.0.1", port), timeout=5)
@@ -277,10 +277,10 @@ def test_slow_clients_hold_neither_descriptors_nor_threads_of_a_worker(tmp_path:
 def test_a_request_for_metrics_that_comes_byte_by_byte_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.interfaces.metrics.serve._TIMEOUT", 0.5)
+    monkeypatch.setattr("holdfast.interfaces.metrics.server._TIMEOUT", 0.5)
     hf = Holdfast(f"sqlite:///{tmp_path / 'slow.db'}")
     with (
-        serving(hf, "127.0.0.1", 0) as port,
+        serve_metrics(hf, "127.0.0.1", 0) as port,
         socket.create_connection(("127.0.0.1", port), timeout=0.1) as slow,
     ):
         slow.sendall(b"GET /metrics HTTP/1.1\r\nX-A: ")

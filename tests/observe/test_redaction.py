@@ -1,4 +1,4 @@
-"""What is declared secret reaches handlers and nobody else: no log, no error row, no answer to an operator."""
+"""Declared secrets reach only handlers: no log, no stored error and no response to an operator contains them."""
 
 import json
 import logging
@@ -66,7 +66,7 @@ class Unreadable(Exception):
 
 
 def charging(hf: Holdfast, how: str) -> None:
-    """A consumer that fails and tells everything while it does."""
+    """A consumer that fails and writes its payload into the error and the log."""
     logger = structlog.get_logger("shop")
 
     @hf.consumer(Charged, name="charge", retry=RetryPolicy.none())
@@ -185,9 +185,9 @@ async def test_no_front_end_shows_a_secret(make_app: MakeApp) -> None:
             ("list_failure_groups", {}),
             ("list_audit", {}),
         ):
-            told = str(await agent.call_tool(tool, arguments))
-            assert clean(told)
-            shown += "[redacted]" in told
+            result = str(await agent.call_tool(tool, arguments))
+            assert clean(result)
+            shown += "[redacted]" in result
     assert shown > 12  # or else nothing was looked at
 
 

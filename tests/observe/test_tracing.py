@@ -37,7 +37,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Spans:
-    """A provider of its own, and what it was told."""
+    """A separate provider, and the spans it received."""
 
     def __init__(self) -> None:
         self.provider, self._kept = TracerProvider(), InMemorySpanExporter()
@@ -134,8 +134,8 @@ async def test_retries_and_replays_refer_to_the_first_attempt_and_errors_show_no
         assert (link.attributes or {})["holdfast.link"] == why
     assert len({span.context.trace_id for span in (first, second, third) if span.context}) == 1
     assert (first.status.status_code, third.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
-    (told,) = first.events
-    assert (told.attributes or {})["exception.message"] == "cannot charge [redacted]"
+    (event,) = first.events
+    assert (event.attributes or {})["exception.message"] == "cannot charge [redacted]"
     assert "4111" not in first.to_json()
     (run, _) = (await hf.ops.delivery(dead.id)).runs
     found = read_traceparent((run.detail or {}).get("traceparent"))

@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.output import console, note, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.drill.drills import DRILLS
-from holdfast.interfaces.drill.report import Result, perform
+from holdfast.interfaces.drill.report import DrillResult, perform
 
 
 @group("drill")
@@ -56,7 +56,7 @@ def run(names: tuple[str, ...]) -> ExitCode:
     return ExitCode.PARTIAL if broken else ExitCode.DONE
 
 
-def _show(result: Result) -> None:
+def _show(result: DrillResult) -> None:
     out = console()
     for check in result.checks:
         out.print(f"  {'kept  ' if check.kept else 'BROKEN'}  {check.promise}", style="" if check.kept else "red")

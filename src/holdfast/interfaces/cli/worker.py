@@ -127,9 +127,9 @@ def _metrics_server(app: "Holdfast", options: "WorkerOptions", processes: int) -
     """Serves metrics of a single process. With several, each process serves its own on a separate port."""
     if not options.metrics_port or processes > 1:
         return nullcontext()
-    from holdfast.interfaces.metrics.serve import serving
+    from holdfast.interfaces.metrics.server import serve_metrics
 
-    return serving(app, options.metrics_host, options.metrics_port)
+    return serve_metrics(app, options.metrics_host, options.metrics_port)
 
 
 def _queues(text: str | None, slots: int) -> dict[str, int] | None:

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 _HOST = "127.0.0.1"
 
 
-class Service:
+class DemoService:
     """An outside server. `received` maps each order to the message ids that arrived for it."""
 
     def __init__(self, handler: type[socketserver.BaseRequestHandler], latency: float) -> None:
@@ -24,7 +24,7 @@ class Service:
         self.received: defaultdict[int, list[str]] = defaultdict(list)
         self._reserved_socket = _reserve(0)
         self.port: int = self._reserved_socket.getsockname()[1]
-        self._server: _Server | None = None
+        self._server: _ServiceServer | None = None
 
     @property
     def alive(self) -> bool:
@@ -34,7 +34,7 @@ class Service:
         """Starts accepting connections."""
         if self._server is None:
             self._reserved_socket.close()
-            self._server = _Server((_HOST, self.port), self._handler)
+            self._server = _ServiceServer((_HOST, self.port), self._handler)
             self._server.service = self
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -60,8 +60,8 @@ class OutsideServices:
     """The mail server and the webhook receiver."""
 
     def __init__(self) -> None:
-        self.mail = Service(_Smtp, latency=0.04)
-        self.partner = Service(_Http, latency=0.02)
+        self.mail = DemoService(_Smtp, latency=0.04)
+        self.partner = DemoService(_Http, latency=0.02)
 
     def restore(self) -> None:
         """Starts every stopped service."""
@@ -73,12 +73,12 @@ class OutsideServices:
         self.partner.close()
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _ServiceServer(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    service: Service
+    service: DemoService
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignored: a killed worker closes its connection at any point."""
@@ -87,7 +87,7 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Smtp(socketserver.StreamRequestHandler):
     """The subset of SMTP that the demo uses."""
 
-    server: _Server
+    server: _ServiceServer
 
     def handle(self) -> None:
         self._say("220 mail.test")
@@ -110,7 +110,7 @@ class _Smtp(socketserver.StreamRequestHandler):
 class _Http(BaseHTTPRequestHandler):
     """The subset of HTTP that the demo uses."""
 
-    server: _Server
+    server: _ServiceServer
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))

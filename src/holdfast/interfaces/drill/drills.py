@@ -6,17 +6,17 @@ from contextlib import closing
 from holdfast import Context, Holdfast, Outage, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.interfaces.drill.provider import Provider, TokenRejected
-from holdfast.interfaces.drill.report import Check, same
+from holdfast.interfaces.drill.report import PromiseCheck, check_equal
 from holdfast.interfaces.drill.scratch import ScratchStore, running_worker, until
 from holdfast.stores.queries.query import DeliverySummary, Filter
 
-Drill = Callable[[ScratchStore], Awaitable[list[Check]]]
+Drill = Callable[[ScratchStore], Awaitable[list[PromiseCheck]]]
 
 _BUDGET = 3
 _SHORT = RetryPolicy.fixed(0.05, attempts=_BUDGET)
 
 
-async def stopped_service(store: ScratchStore) -> list[Check]:
+async def stopped_service(store: ScratchStore) -> list[PromiseCheck]:
     """A service stops: work that depends on it is blocked or dead, never lost, and continues when the service is back."""
     with closing(Provider()) as provider:
         app = store.app(probes={"ledger": lambda: provider.alive})
@@ -45,10 +45,14 @@ async def stopped_service(store: ScratchStore) -> list[Check]:
             await app.ops.replay([dead.id], actor="drill", reason="the service is back")
             await until("both are delivered", lambda: _delivered(app, "accounting", "newsletter"))
         return [
-            same("the consumer that named the outage is blocked and its delivery waits", held.status, Status.PENDING),
-            same("an outage spends no attempt", held.attempts, 0),
-            same("the other one is dead after its budget", (dead.status, dead.attempts), (Status.FAILED, _BUDGET)),
-            same(
+            check_equal(
+                "the consumer that named the outage is blocked and its delivery waits", held.status, Status.PENDING
+            ),
+            check_equal("an outage spends no attempt", held.attempts, 0),
+            check_equal(
+                "the other one is dead after its budget", (dead.status, dead.attempts), (Status.FAILED, _BUDGET)
+            ),
+            check_equal(
                 "when the service is back, the first continues automatically and the second after a replay",
                 2,
                 len(provider.made),
@@ -56,7 +60,7 @@ async def stopped_service(store: ScratchStore) -> list[Check]:
         ]
 
 
-async def duplicate_events(store: ScratchStore) -> list[Check]:
+async def duplicate_events(store: ScratchStore) -> list[PromiseCheck]:
     """An event is published three times: one message is stored, and the projection does not change."""
     app = store.app()
     _totals(app, store)
@@ -71,15 +75,15 @@ async def duplicate_events(store: ScratchStore) -> list[Check]:
         stored = await app.ops.messages(type="order.placed")
     projection = store.database.rows("select order_id, cents from {shop}charges")
     return [
-        same("three publishes return one message", len(ids), 1),
-        same("one message is stored", len(stored), 1),
-        same("a replay of delivered work is skipped", (len(again.done), len(again.skipped)), (0, 1)),
-        same("the projection contains it once and does not change", projection, after_one),
-        same("the row is correct", projection, [(7, 500)]),
+        check_equal("three publishes return one message", len(ids), 1),
+        check_equal("one message is stored", len(stored), 1),
+        check_equal("a replay of delivered work is skipped", (len(again.done), len(again.skipped)), (0, 1)),
+        check_equal("the projection contains it once and does not change", projection, after_one),
+        check_equal("the row is correct", projection, [(7, 500)]),
     ]
 
 
-async def broken_token(store: ScratchStore) -> list[Check]:
+async def broken_token(store: ScratchStore) -> list[PromiseCheck]:
     """A token is revoked: every retry is logged, no partial effect remains, and a replay with a new token succeeds."""
     with closing(Provider()) as provider:
         provider.start()
@@ -108,18 +112,18 @@ async def broken_token(store: ScratchStore) -> list[Check]:
         complete = store.database.rows("select count(*) from {shop}charges")[0][0], len(provider.made)
     retries = [line for line in store.logged if line.get("consumer") == "provision" and line.get("retryable") is True]
     return [
-        same(
+        check_equal(
             "each attempt has a run record with its error",
             [(run.error_type or "").rpartition(".")[2] for run in runs],
             ["TokenRejected"] * _BUDGET,
         ),
-        same("each retry is logged", len(retries), _BUDGET - 1),
-        same("no partial effect remains", partial, (0, 0)),
-        same("after a replay each effect exists once", complete, (1, 1)),
+        check_equal("each retry is logged", len(retries), _BUDGET - 1),
+        check_equal("no partial effect remains", partial, (0, 0)),
+        check_equal("after a replay each effect exists once", complete, (1, 1)),
     ]
 
 
-async def replayed_dead_letter(store: ScratchStore) -> list[Check]:
+async def replayed_dead_letter(store: ScratchStore) -> list[PromiseCheck]:
     """A projector fails on one event: the others are projected, and a replay adds the missing one."""
     app, fixed = store.app(), [False]
     _totals(app, store, lambda order: fixed[0] or order["id"] != 2)
@@ -140,14 +144,14 @@ async def replayed_dead_letter(store: ScratchStore) -> list[Check]:
         detail = await app.ops.delivery(dead.delivery.id)
     after = store.database.rows("select order_id from {shop}charges order by order_id")
     return [
-        same("one failing event does not stop the others", before, [(1,), (3,)]),
-        same("after the replay the projection is complete", after, [(1,), (2,), (3,)]),
-        same(
+        check_equal("one failing event does not stop the others", before, [(1,), (3,)]),
+        check_equal("after the replay the projection is complete", after, [(1,), (2,), (3,)]),
+        check_equal(
             "who replayed it and why is recorded",
             [(e.actor, e.reason) for e in detail.audit][:1],
             [("drill", "fixed")],
         ),
-        same("the failed cycle is kept", len(detail.listed.delivery.failure_history), 1),
+        check_equal("the failed cycle is kept", len(detail.listed.delivery.failure_history), 1),
     ]
 
 

@@ -6,14 +6,14 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from holdfast.interfaces.demo.services import Service
+from holdfast.interfaces.demo.services import DemoService
 
 
 class TokenRejected(Exception):
     """The provider rejected the token."""
 
 
-class Provider(Service):
+class Provider(DemoService):
     """Creates one item per idempotency key."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from holdfast.interfaces.drill.scratch import ScratchStore, scratch
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class PromiseCheck:
     """One promise. `found` describes the actual value if it was broken."""
 
     promise: str
@@ -17,26 +17,28 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class DrillResult:
     """The result of one drill."""
 
     name: str
     kept: bool
-    checks: tuple[Check, ...]
+    checks: tuple[PromiseCheck, ...]
     seconds: float
 
 
-def same(promise: str, found: object, expected: object) -> Check:
+def check_equal(promise: str, found: object, expected: object) -> PromiseCheck:
     """A promise that is kept if both values are equal."""
-    return Check(promise, found == expected, "" if found == expected else f"found {found}, expected {expected}")
+    return PromiseCheck(promise, found == expected, "" if found == expected else f"found {found}, expected {expected}")
 
 
-async def perform(name: str, drill: Callable[[ScratchStore], Awaitable[list[Check]]], dsn: str | None) -> Result:
+async def perform(
+    name: str, drill: Callable[[ScratchStore], Awaitable[list[PromiseCheck]]], dsn: str | None
+) -> DrillResult:
     """Runs one drill in a temporary store. An exception counts as a broken promise."""
     started = time.monotonic()
     with scratch(dsn) as store:
         try:
             checks = tuple(await drill(store))
         except Exception as error:  # noqa: BLE001
-            checks = (Check("the drill runs to its end", False, f"{type(error).__name__}: {error}"),)
-    return Result(name, all(check.kept for check in checks), checks, round(time.monotonic() - started, 1))
+            checks = (PromiseCheck("the drill runs to its end", False, f"{type(error).__name__}: {error}"),)
+    return DrillResult(name, all(check.kept for check in checks), checks, round(time.monotonic() - started, 1))

@@ -22,7 +22,7 @@ from holdfast.interfaces.console.app import Console
 from holdfast.interfaces.console.login import LoginSessions
 from holdfast.interfaces.console.security import LOOPBACK, Forbidden, check_host
 from holdfast.interfaces.console.user import ROLES, Role, User
-from holdfast.interfaces.metrics.serve import CONTENT_TYPE
+from holdfast.interfaces.metrics.server import CONTENT_TYPE
 from holdfast.interfaces.server.connection import create_server
 from holdfast.ops.service import Operations
 

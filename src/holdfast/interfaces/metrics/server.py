@@ -1,4 +1,4 @@
-"""Metrics over HTTP: `metrics_app` to mount in an application, `serving` for a worker process."""
+"""Metrics over HTTP: `metrics_app` to mount in an application, `serve_metrics` for a worker process."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def metrics_app(
 
 
 @contextlib.contextmanager
-def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
+def serve_metrics(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
     """Serves `/metrics`, `/healthz` and `/readyz` of an app from separate threads. Yields the bound port."""
     figures = MetricsCollector(hf)
     pages: dict[str, Page] = {
@@ -71,7 +71,7 @@ def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
         "/readyz": _ready(hf),
     }
     try:
-        server = _Server((host, port), pages)
+        server = _MetricsServer((host, port), pages)
     except OSError as error:
         raise ConfigurationError(
             f"metrics cannot be served at {host}:{port} ({error.strerror or error}); choose another --metrics-port"
@@ -86,7 +86,7 @@ def serving(hf: "Holdfast", host: str, port: int) -> Iterator[int]:
         server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsServer(ThreadingHTTPServer):
     """Serves one request per connection and a limited number of connections at a time.
 
     It shares file descriptors and threads with the worker, so a client must not hold many of them. Each client has
@@ -144,7 +144,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
     """Serves GET. The client must read the response within `_TIMEOUT` seconds."""
 
     timeout = _TIMEOUT
-    server: _Server
+    server: _MetricsServer
 
     def do_GET(self) -> None:
         self.server.mark_received(self.connection)
