@@ -381,28 +381,41 @@ async def test_a_dead_letter_of_a_cloudevent_keeps_the_id_that_the_broker_gave(h
 
 @pytest.mark.parametrize("direct", [False, True], ids=["stored", "direct"])
 @pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
-async def test_a_record_says_who_the_user_is_only_where_its_source_is_trusted(
+async def test_only_ids_of_a_record_are_propagated_unless_its_source_is_trusted(
     hf: Holdfast, stream: Stream, direct: bool, trusted: bool
 ) -> None:
-    seen: list[dict[str, str]] = []
+    propagated: list[dict[str, str]] = []
+    headers: list[dict[str, str]] = []
 
     @hf.consumer("payment.settled", name="settle", source=stream.source(), direct=direct, trust_identity=trusted)
     async def settle(ctx: Context, payment: dict[str, int]) -> None:
-        seen.append(dict(correlation()))
+        propagated.append(dict(correlation()))
+        headers.append(dict(ctx.headers))
         await hf.publish("payment.booked", payment, conn=None)
 
-    claims = {"user_id": "admin", "tenant": "rival", "org_id": "o-1", "actor_type": "system", "X-User-Id": "u"}
-    ids = {"request_id": "r-1", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    ids = {
+        "request_id": "r-1",
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "X-Correlation-ID": "c-1",
+        "causation_id": "m-1",
+    }
+    claims = {"user_id": "admin", "tenant": "rival", "org_id": "o-1", "X-User-Id": "u", "x-customer-id": "c-7"}
     stream.put({"n": 1}, **ids, **claims)
-    stream.put_event("e-1", {"n": 2}, userid="admin", tenant="rival", customid="c-1", requestid="r-1")
+    stream.put_event("e-1", {"n": 2}, userid="admin", customerid="c-7", requestid="r-1")
     await drain(hf)
-    plain, event = sorted(seen, key=lambda carried: "traceparent" not in carried)
+    plain, event = sorted(propagated, key=lambda found: "traceparent" not in found)
+    own = {"idempotency_key", "source_message_id"}
+    assert {name: plain[name] for name in plain.keys() - own} == (ids | claims if trusted else ids)
+    extensions = {"user_id": "admin", "customerid": "c-7"} if trusted else {}
+    assert {name: event[name] for name in event.keys() - own} == {"request_id": "r-1"} | extensions
     booked = [message.headers for message in await hf.store.run(messages(type="payment.booked"))]
-    carried = ids | claims if trusted else ids
-    assert {name: plain[name] for name in plain if name in ids | claims} == carried
-    assert ("user_id" in event, "tenant" in event) == (trusted, trusted)
-    assert (event["request_id"], event["customid"]) == ("r-1", "c-1")
-    assert {("user_id" in headers, "tenant" in headers) for headers in booked} == {(trusted, trusted)}
+    assert {("user_id" in found, "customerid" in found or "x-customer-id" in found) for found in booked} == {
+        (trusted, trusted)
+    }
+    # The handler can read all of them as data.
+    plain, event = sorted(headers, key=lambda found: "traceparent" not in found)
+    assert plain.items() >= (ids | claims).items()
+    assert event.items() >= {"user_id": "admin", "customerid": "c-7", "request_id": "r-1"}.items()
 
 
 @pytest.mark.parametrize("until_idle", [True, False])

@@ -7,6 +7,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
+from holdfast.brokers.propagation import is_propagated
 from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
@@ -111,9 +112,9 @@ class Router:
         With a `source` it gets the records of a broker instead, such as `redis.stream("payments", group="shop")`: each
         is stored, then acknowledged, then run. `direct=True` runs it straight from the stream, `concurrency` at a
         time, and stores only what fails. `origin` names the broker where two have streams of the same name. A copy of each
-        dead letter goes to `dead_letters`, if given. Request, trace and correlation ids of a record are carried to the
-        handler's calls and events; its user and tenant only with `trust_identity=True`, because anyone who can write to
-        the stream can set them.
+        dead letter goes to `dead_letters`, if given. Only the request, trace and correlation ids of a record are
+        propagated to the handler's calls and events; all headers, such as a user's or a tenant's id, only with
+        `trust_identity=True`, because anyone who can write to the stream can set them.
         """
 
         check_options(Router.consumer, options)
@@ -147,9 +148,11 @@ class Router:
                 concurrency=concurrency,
                 origin=origin,
                 dead_letters=dead_letters,
-                trust_identity=trust_identity,
             )
-            self._add(replace(handler, event=known, by_key=direct, reprocess_raw=self._reprocess_raw))
+            propagates = None if trust_identity else is_propagated
+            self._add(
+                replace(handler, event=known, by_key=direct, propagates=propagates, reprocess_raw=self._reprocess_raw)
+            )
             self.broker_sources[handler.name] = consumed
             self._declared(handler.name)
             return function

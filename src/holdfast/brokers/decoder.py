@@ -12,7 +12,6 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.brokers import cloudevents
-from holdfast.brokers.identity import is_identity
 from holdfast.brokers.protocol import Record
 from holdfast.core.errors import InvalidKey, InvalidPayload, UnreadableRecord
 from holdfast.core.events import payload
@@ -31,7 +30,7 @@ MISSING_ID_PREFIX = "fresh:"
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.:/-]")
 # About the record's bytes, and what only Holdfast sets.
-_NOT_CARRIED = frozenset({"content-type", SOURCE_MESSAGE_ID})
+_NOT_KEPT = frozenset({"content-type", SOURCE_MESSAGE_ID})
 _RAW_ENVELOPE = 4096 + 8 * MAX_HEADER_BYTES
 
 
@@ -40,9 +39,7 @@ class RecordDecoder:
     """Decodes the records of one consumer's source.
 
     `origin` is the prefix of a message's source, before the name of the stream. `patterns` are the types that the
-    consumer handles; if there is only one, a record without a type has that type. `fresh` creates message ids. Headers
-    that name a user, a tenant or their rights are kept only with `trust_identity`: anyone who can write to the stream
-    can set them.
+    consumer handles; if there is only one, a record without a type has that type. `fresh` creates message ids.
     """
 
     origin: str
@@ -51,7 +48,6 @@ class RecordDecoder:
     generation: int
     max_bytes: int
     fresh: Callable[[], UUID]
-    trust_identity: bool = False
 
     def message(self, record: Record, id: UUID | None = None) -> NewMessage | None:
         """The record as a message; None if the consumer does not handle its type.
@@ -74,7 +70,7 @@ class RecordDecoder:
                 # Decoded again, it would name any stream that its sender chose.
                 raise self._unreadable(record, f"only Holdfast creates messages of the type {RAW_TYPE}")
             key = self._key(record.id if event is None else f"{event.source}#{event.id}")
-            kept = self._carried(headers, None if record.id == key else _text(record.id))
+            kept = self._kept_headers(headers, None if record.id == key else _text(record.id))
             return self._new(id or self.fresh(), type, record, body, key, kept, occurred_at, self.max_bytes)
         except UnreadableRecord:
             raise
@@ -99,7 +95,7 @@ class RecordDecoder:
         }
         key = self._key(None if record.id is None or unique else f"raw:{record.id}")
         room = _RAW_ENVELOPE + 2 * MAX_RAW_BYTES
-        return self._new(self.fresh(), RAW_TYPE, record, kept, key, self._carried(record.headers), record.at, room)
+        return self._new(self.fresh(), RAW_TYPE, record, kept, key, self._kept_headers(record.headers), record.at, room)
 
     def source_of(self, stream: str) -> str:
         """The source of a message. A stream name that is too long or has other characters gets a hash as its suffix."""
@@ -133,14 +129,10 @@ class RecordDecoder:
             max_bytes=max_bytes,
         )
 
-    def _carried(self, given: Mapping[str, str], source_message_id: str | None = None) -> dict[str, str]:
-        """The headers of a record that its message keeps, and that the handler's calls and events inherit."""
+    def _kept_headers(self, given: Mapping[str, str], source_message_id: str | None = None) -> dict[str, str]:
+        """The headers of a record that its message keeps."""
         first = {} if source_message_id is None else {SOURCE_MESSAGE_ID: source_message_id}
-        kept = {
-            name: value
-            for name, value in given.items()
-            if name.lower() not in _NOT_CARRIED and (self.trust_identity or not is_identity(name))
-        }
+        kept = {name: value for name, value in given.items() if name.lower() not in _NOT_KEPT}
         return _headers(first | kept)
 
     def _key(self, identity: str | None) -> str:

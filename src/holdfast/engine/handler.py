@@ -51,6 +51,8 @@ class Handler:
     parameters: Parameters | None = None
     reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
     """Decodes a stored raw broker record again, and completes its delivery."""
+    propagates: Callable[[str], bool] | None = None
+    """Whether the handler's calls, events and log lines inherit a header of this name; None: they inherit all."""
     by_key: bool = False
     """Whether `ctx.complete` records the message's key: the handler may also run without a delivery."""
     reset: Callable[[Any], object] | None = None

@@ -144,7 +144,7 @@ async def _invoke(
     A plain function runs in a thread. Nothing can stop the thread when it times out: its fence is void once the outcome
     is settled, and its late result changes nothing.
     """
-    carried, surrounding = _correlate(context), sys.exception()
+    carried, surrounding = _correlate(handler, context), sys.exception()
     try:
         result = await _once(handler, context, threads, window)
         if isinstance(result, type) and issubclass(result, Signal):
@@ -198,11 +198,13 @@ class _Carried(NamedTuple):
         leave(self.published)
 
 
-def _correlate(context: Context) -> _Carried | None:
+def _correlate(handler: Handler, context: Context) -> _Carried | None:
     """Binds the message's correlation ids for what the handler publishes, and its fields for what it logs."""
     carried, run = None, context.invocation
-    if context.headers:
-        carried = _Carried(bind_contextvars(**log_fields(context.headers)), resume(context.headers))
+    if headers := context.headers:
+        if handler.propagates is not None:
+            headers = {name: value for name, value in headers.items() if handler.propagates(name)}
+        carried = _Carried(bind_contextvars(**log_fields(headers)), resume(headers))
     # Bound until the next run of the slot: nothing else runs in the slot's task.
     event_id, event_type, source, consumer, queue, attempt = _log_variables()
     event_id.set(str(run.message_id))

@@ -11,10 +11,7 @@ _MOST_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSource:
-    """Where a consumer's records come from. `direct` runs its handler without storing them first, `concurrency` at a time.
-
-    `trust_identity` passes on the user and the tenant that a record names.
-    """
+    """Where a consumer's records come from. `direct` runs its handler without storing them first, `concurrency` at a time."""
 
     source: Source
     patterns: tuple[str, ...]
@@ -22,7 +19,6 @@ class BrokerSource:
     direct: bool
     concurrency: int
     dead_letters: Target | None = None
-    trust_identity: bool = False
 
 
 def broker_source(
@@ -34,7 +30,6 @@ def broker_source(
     concurrency: int,
     origin: str | None,
     dead_letters: Target | None,
-    trust_identity: bool,
 ) -> BrokerSource:
     """Checks the options of `@hf.consumer(source=...)`."""
     for option, endpoint in {"source": source, "dead_letters": dead_letters}.items():
@@ -57,5 +52,4 @@ def broker_source(
         direct=direct,
         concurrency=concurrency,
         dead_letters=dead_letters,
-        trust_identity=trust_identity,
     )

@@ -165,7 +165,6 @@ def _decoder(runtime: Runtime, handler: Handler, source: BrokerSource) -> Record
         generation=runtime.generation,
         max_bytes=runtime.max_payload,
         fresh=_fresh_id,
-        trust_identity=source.trust_identity,
     )
 
 
