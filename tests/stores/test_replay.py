@@ -218,7 +218,7 @@ async def test_only_the_chosen_ones_are_replayed(store: Store) -> None:
 async def test_a_replay_without_an_actor_is_refused(store: Store) -> None:
     dead = await dead_letter(store)
     for nobody in ("", "  "):
-        with pytest.raises(ConfigurationError, match="names who did it"):
+        with pytest.raises(ConfigurationError, match="the actor is missing"):
             await store.run(replay([dead.id], nobody, None))
     assert (await delivery(store, dead.id)).dead
 
