@@ -12,7 +12,7 @@ import yaml
 from holdfast.app.telemetry import _NOTHING
 from holdfast.core.telemetry.metric import Family, MetricKind
 from holdfast.engine.meter import Meter
-from holdfast.ops.metrics import families
+from holdfast.ops.queries.metrics import families
 
 FOLDER = Path(__file__).parents[2] / "docs" / "dashboards"
 _NAME = re.compile(r"holdfast_\w+")

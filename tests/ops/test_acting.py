@@ -7,8 +7,8 @@ import pytest
 from holdfast.core.change import Deliver
 from holdfast.core.delivery import Status
 from holdfast.core.errors import InvalidName, InvalidPayload, KeyConflict, NotFound, Refused
+from holdfast.ops.maintenance import Pruned
 from holdfast.ops.service import Operations
-from holdfast.ops.upkeep import Pruned
 from holdfast.stores.admin.actions import audit, block_consumer
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store

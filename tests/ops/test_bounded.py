@@ -5,9 +5,9 @@ import pytest
 from holdfast.core.bounded_count import BoundedCount
 from holdfast.interfaces.presentation.deliveries import next_commands
 from holdfast.interfaces.presentation.views import view
-from holdfast.ops import doctor, work_findings
+from holdfast.ops.doctor import doctor, work_checks
+from holdfast.ops.queries.stats import Load, Stats, read_conditions
 from holdfast.ops.service import Operations
-from holdfast.ops.stats import Load, Stats, read_conditions
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
 from tests.ops.build import dead_letters
@@ -76,7 +76,7 @@ async def test_the_doctor_says_that_there_may_be_more_groups_than_it_read(
     store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "GROUPS", 2)
-    monkeypatch.setattr(work_findings, "GROUPS", 2)
+    monkeypatch.setattr(work_checks, "GROUPS", 2)
     await dead_letters(store, 5)
     sql(store, "update {hf}delivery set fingerprint = 'f' || substr(cast(id as text), 20)")
     (finding,) = [one for one in await ops.doctor() if one.check == "dead letters"]

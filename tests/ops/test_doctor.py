@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.retry import RetryPolicy
-from holdfast.ops.findings import Facts, Finding, Level, judge, schema_finding
+from holdfast.ops.doctor.checks import Facts, Finding, Level, run_checks, schema_finding
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
 from holdfast.stores.deliveries.worker import WorkerRecord
@@ -238,7 +238,7 @@ def settings(name: str, value: str) -> Facts:
     ],
 )
 def test_every_illness_has_a_name_and_a_remedy(ill: Facts, check: str, level: Level) -> None:
-    found = judge(ill)
+    found = run_checks(ill)
     wrong = [finding for finding in found if finding.level is not Level.OK]
     assert [(finding.check, finding.level) for finding in wrong] == [(check, level)]
     assert all(finding.remedy for finding in wrong)
@@ -246,8 +246,8 @@ def test_every_illness_has_a_name_and_a_remedy(ill: Facts, check: str, level: Le
 
 
 def test_a_healthy_judgement_is_well_and_a_newer_schema_asks_for_an_upgrade() -> None:
-    assert {finding.level for finding in judge(facts())} == {Level.OK}
-    assert {finding.level for finding in judge(facts(pooled=True, workers=(), lanes=()))} == {Level.OK}
+    assert {finding.level for finding in run_checks(facts())} == {Level.OK}
+    assert {finding.level for finding in run_checks(facts(pooled=True, workers=(), lanes=()))} == {Level.OK}
     assert "upgrade" in schema_finding(SchemaStatus("holdfast", 9, 3)).remedy
     assert "migrate" in schema_finding(SchemaStatus("holdfast", 1, 3)).remedy
 

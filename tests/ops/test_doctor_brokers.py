@@ -4,8 +4,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
-from holdfast.ops.brokers import examine, judge_intakes
-from holdfast.ops.findings import Level
+from holdfast.ops.doctor.broker_checks import check_intakes, examine
+from holdfast.ops.doctor.checks import Level
 from holdfast.ops.service import Operations
 from holdfast.stores.messages.intake import IntakeReport, intakes, report_intake
 from holdfast.stores.protocol import Store
@@ -78,7 +78,7 @@ def test_each_place_is_examined_once_and_none_hides_the_others() -> None:
 
 def test_a_source_that_is_not_read_or_read_too_slowly_is_found() -> None:
     def judged(one: IntakeReport) -> tuple[Level, str]:
-        (finding,) = judge_intakes([one], NOW)
+        (finding,) = check_intakes([one], NOW)
         return finding.level, finding.message
 
     assert judged(report())[0] is Level.OK
@@ -87,7 +87,7 @@ def test_a_source_that_is_not_read_or_read_too_slowly_is_found() -> None:
     assert judged(report(waiting=4321)) == (Level.WARN, "4,321 records of nats:PAY/till wait for till, 1 are in work")
     level, message = judged(report(reported_at=NOW - timedelta(hours=2)))
     assert (level, "for 2h" in message) == (Level.WARN, True)
-    assert list(judge_intakes([], NOW)) == []
+    assert list(check_intakes([], NOW)) == []
 
 
 async def test_lag_at_brokers_is_in_the_doctors_report_until_the_consumer_is_retired(

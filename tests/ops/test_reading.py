@@ -7,8 +7,8 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError, InvalidName, NotFound
+from holdfast.ops.queries.stats import read_conditions
 from holdfast.ops.service import Operations
-from holdfast.ops.stats import read_conditions
 from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter

@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.redact import Redaction
-from holdfast.ops.search import Found
+from holdfast.ops.queries.search import Found
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.redaction import declare
 from holdfast.stores.protocol import Store
@@ -89,8 +89,8 @@ async def test_a_search_stops_after_a_while_says_how_far_it_looked_and_continues
     store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "STRETCH", 5)
-    monkeypatch.setattr("holdfast.ops.search.STRETCH", 5)
-    monkeypatch.setattr("holdfast.ops.search._PATIENCE", 0)
+    monkeypatch.setattr("holdfast.ops.queries.search.STRETCH", 5)
+    monkeypatch.setattr("holdfast.ops.queries.search._PATIENCE", 0)
     await shop(store)
     for _ in range(3):
         await put(store, *(message("mail.wanted", {"to": "carl"}) for _ in range(10)))

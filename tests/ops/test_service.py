@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Filter, Holdfast, NotFound
 from holdfast.ops.service import Operations, SyncOperations
-from holdfast.ops.work import Task
+from holdfast.ops.steps import ServiceMethod
 
 
 async def test_an_app_has_its_operations_before_anything_was_published(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ async def test_an_app_has_its_operations_before_anything_was_published(tmp_path:
 
 def test_both_sides_offer_the_same_tasks_with_their_words(tmp_path: Path) -> None:
     hf = Holdfast(f"sqlite:///{tmp_path / 'fresh.db'}")
-    tasks = [name for name in dir(Operations) if isinstance(inspect.getattr_static(Operations, name), Task)]
+    tasks = [name for name in dir(Operations) if isinstance(inspect.getattr_static(Operations, name), ServiceMethod)]
     assert len(tasks) > 30
     for name in tasks:
         awaiting, blocking = getattr(hf.ops, name), getattr(hf.ops.sync, name)
@@ -30,7 +30,7 @@ def test_both_sides_offer_the_same_tasks_with_their_words(tmp_path: Path) -> Non
         assert not inspect.iscoroutinefunction(blocking), name
         assert inspect.signature(awaiting) == inspect.signature(blocking)
         assert awaiting.__doc__, name
-        assert isinstance(getattr(Operations, name), Task)
+        assert isinstance(getattr(Operations, name), ServiceMethod)
     assert hf.ops.sync.stats().pending == 0
     assert isinstance(hf.ops.sync, SyncOperations)
     hf.store.close_sync()

@@ -10,7 +10,7 @@ from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import uuid7
 from holdfast.core.telemetry.correlation import correlate
-from holdfast.ops import trend
+from holdfast.ops.queries import throughput as trend
 from holdfast.ops.service import Operations
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store

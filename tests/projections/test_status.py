@@ -9,7 +9,7 @@ import pytest
 from holdfast import Cancel, Context, Filter, Holdfast, NotFound, RebuildStopped, Refused, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.interfaces.presentation.views import view
-from holdfast.ops.projectors import ProjectorState
+from holdfast.ops.resources.projectors import ProjectorState
 from tests.engine.running import all_of, drain, run_records
 from tests.projections.ledger import ask, reset, swap_in
 

@@ -445,7 +445,7 @@ def test_everything_but_sending_needs_no_http_client() -> None:
     program = """
 import sys
 sys.modules["httpcore2"] = sys.modules["httpx2"] = sys.modules["anyio"] = None
-import holdfast.outbound.webhooks.dispatcher, holdfast.webhooks, holdfast.ops.webhooks
+import holdfast.outbound.webhooks.dispatcher, holdfast.webhooks, holdfast.ops.resources.webhooks
 from holdfast import ConfigurationError, Holdfast, WebhookOptions
 from holdfast.outbound.webhooks.sender import Sender
 Holdfast("sqlite:///nowhere.db").webhooks

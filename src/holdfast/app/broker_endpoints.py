@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.ops.brokers import Place
+from holdfast.ops.doctor.broker_checks import Place
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

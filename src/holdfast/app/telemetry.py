@@ -11,8 +11,8 @@ from holdfast._log import get_logger
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError
 from holdfast.core.telemetry.metric import Distribution, Family, MetricKind
-from holdfast.ops.metrics import families
-from holdfast.ops.stats import Stats
+from holdfast.ops.queries.metrics import families
+from holdfast.ops.queries.stats import Stats
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast

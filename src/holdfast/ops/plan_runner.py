@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from holdfast.ops.plans import advance_plans, follow_plans
-from holdfast.ops.work import perform
+from holdfast.ops.steps import run_steps
 from holdfast.stores.protocol import Store
 
 
@@ -16,5 +16,5 @@ class PlanRunner:
         self._store = store
 
     async def perform(self, worker: str) -> None:
-        await perform(self._store, advance_plans(runner=worker))
-        await perform(self._store, follow_plans())
+        await run_steps(self._store, advance_plans(runner=worker))
+        await run_steps(self._store, follow_plans())

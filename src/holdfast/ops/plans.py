@@ -17,8 +17,8 @@ import orjson
 
 from holdfast.core.errors import ConfigurationError, Refused
 from holdfast.core.message import check_generation
-from holdfast.ops.redaction import shown_plan
-from holdfast.ops.work import Work, ask, do, perform, perform_sync
+from holdfast.ops.queries.redaction import shown_plan
+from holdfast.ops.steps import TaskSteps, call_store, run_steps, run_steps_sync, transact
 from holdfast.stores.admin import bulk_actions, plan_creation, plan_results
 from holdfast.stores.admin import plan as stored
 from holdfast.stores.admin.bulk_actions import LEASE
@@ -62,13 +62,13 @@ class Plan(StoredPlan):
         Starts or resumes the plan. `generation` overrides the generations of the preview. If this call is interrupted,
         it pauses the plan; execute it again to continue. If the process is killed, a worker continues the plan.
         """
-        before = await perform(self.store, _begin(self.id, actor, reason, generation))
+        before = await run_steps(self.store, _begin(self.id, actor, reason, generation))
         try:
-            await perform(self.store, run_plan(self.id, progress=progress))
+            await run_steps(self.store, run_plan(self.id, progress=progress))
         except BaseException:
-            await perform(self.store, _interrupt(self.id, actor))
+            await run_steps(self.store, _interrupt(self.id, actor))
             raise
-        return await perform(self.store, _report(before))
+        return await run_steps(self.store, _report(before))
 
     @property
     def sync(self) -> "SyncPlan":
@@ -86,13 +86,13 @@ class SyncPlan:
     ) -> Report:
         """`Plan.execute`, blocking."""
         store, id = self._plan.store, self._plan.id
-        before = perform_sync(store, _begin(id, actor, reason, generation))
+        before = run_steps_sync(store, _begin(id, actor, reason, generation))
         try:
-            perform_sync(store, run_plan(id, progress=progress))
+            run_steps_sync(store, run_plan(id, progress=progress))
         except BaseException:
-            perform_sync(store, _interrupt(id, actor))
+            run_steps_sync(store, _interrupt(id, actor))
             raise
-        return perform_sync(store, _report(before))
+        return run_steps_sync(store, _report(before))
 
 
 def create_plan(
@@ -103,15 +103,15 @@ def create_plan(
     rerun: bool = False,
     actor: str | None = None,
     reason: str | None = None,
-) -> Work[Plan]:
+) -> TaskSteps[Plan]:
     """Creates a plan of the oldest deliveries that match. No delivery changes until it is executed."""
     request = PlanRequest(action=action, filter=wanted, limit=limit, rerun=rerun)
-    return (yield from _executable((yield from do(plan_creation.create_plan(request, actor, reason)))))
+    return (yield from _executable((yield from transact(plan_creation.create_plan(request, actor, reason)))))
 
 
 def plan_replay(
     wanted: Filter, *, limit: int = MAX_PLAN, rerun: bool = False, actor: str | None = None, reason: str | None = None
-) -> Work[Plan]:
+) -> TaskSteps[Plan]:
     """Creates a plan that replays these dead letters, oldest first. No delivery changes until it is executed.
 
     It holds all that match unless `limit` is lower; `preview.remaining` counts the others. `NotFound` for a failure
@@ -125,107 +125,111 @@ def plan_replay(
 
 def plan_discard(
     wanted: Filter, *, limit: int = MAX_PLAN, actor: str | None = None, reason: str | None = None
-) -> Work[Plan]:
+) -> TaskSteps[Plan]:
     """Creates a plan that discards these dead letters. No delivery changes until it is executed."""
     return create_plan(Action.DISCARD, wanted, limit=limit, actor=actor, reason=reason)
 
 
 def plan_cancel(
     wanted: Filter, *, limit: int = MAX_PLAN, actor: str | None = None, reason: str | None = None
-) -> Work[Plan]:
+) -> TaskSteps[Plan]:
     """Creates a plan that cancels these pending and running deliveries. No delivery changes until it is executed."""
     return create_plan(Action.CANCEL, wanted, limit=limit, actor=actor, reason=reason)
 
 
 def replay(
     ids: Sequence[UUID], *, actor: str, reason: str | None = None, generation: int | None = None, rerun: bool = False
-) -> Work[Report]:
+) -> TaskSteps[Report]:
     """Replays these dead letters; reports those that it skipped, each with its reason. Up to 100 are one transaction."""
     request = PlanRequest(action=Action.REPLAY, filter=Filter(ids=tuple(ids)), rerun=rerun)
     return (yield from _execute_now(request, actor, reason, generation))
 
 
-def discard(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> Work[Report]:
+def discard(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> TaskSteps[Report]:
     """Discards these dead letters permanently; they can still be listed. Up to 100 are one transaction."""
     return (yield from _execute_now(PlanRequest(action=Action.DISCARD, filter=Filter(ids=tuple(ids))), actor, reason))
 
 
-def cancel(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> Work[Report]:
+def cancel(ids: Sequence[UUID], *, actor: str, reason: str | None = None) -> TaskSteps[Report]:
     """Cancels these deliveries if they are pending or in flight; a running handler can no longer complete its delivery."""
     return (yield from _execute_now(PlanRequest(action=Action.CANCEL, filter=Filter(ids=tuple(ids))), actor, reason))
 
 
-def plans(*, limit: int = 50, before: UUID | None = None, state: PlanState | None = None) -> Work[list[StoredPlan]]:
+def plans(
+    *, limit: int = 50, before: UUID | None = None, state: PlanState | None = None
+) -> TaskSteps[list[StoredPlan]]:
     """A page of plans, newest first; pass the last id as `before` for the next."""
-    return [shown_plan(one) for one in (yield from do(stored.plans(limit, before, state)))]
+    return [shown_plan(one) for one in (yield from transact(stored.plans(limit, before, state)))]
 
 
-def plan(id: UUID) -> Work[Plan]:
+def plan(id: UUID) -> TaskSteps[Plan]:
     """A plan: what it would do, its progress, and what it skipped."""
-    return (yield from _executable((yield from do(stored.plan(id)))))
+    return (yield from _executable((yield from transact(stored.plan(id)))))
 
 
 def plan_items(
     id: UUID, *, limit: int = 50, after: int = 0, skipped: bool = False, dead: bool = False
-) -> Work[list[PlanItem]]:
+) -> TaskSteps[list[PlanItem]]:
     """A page of a plan's deliveries with their results: all, the skipped, or those that are dead again; pass the last
     `n` as `after`."""
-    yield from do(stored.plan(id))
-    return (yield from do(stored.plan_items(id, limit, after, skipped=skipped, dead=dead)))
+    yield from transact(stored.plan(id))
+    return (yield from transact(stored.plan_items(id, limit, after, skipped=skipped, dead=dead)))
 
 
-def start_plan(id: UUID, *, actor: str, reason: str | None = None, generation: int | None = None) -> Work[StoredPlan]:
+def start_plan(
+    id: UUID, *, actor: str, reason: str | None = None, generation: int | None = None
+) -> TaskSteps[StoredPlan]:
     """Starts a plan; any worker, console or `run_plan` executes it. `generation` overrides the preview."""
     if generation is not None:
         check_generation(generation)
-    return shown_plan((yield from do(stored.start_plan(id, actor, reason, generation))))
+    return shown_plan((yield from transact(stored.start_plan(id, actor, reason, generation))))
 
 
-def pause_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
+def pause_plan(id: UUID, *, actor: str, reason: str | None = None) -> TaskSteps[StoredPlan]:
     """Stops a running plan after the current batch."""
-    return shown_plan((yield from do(stored.pause_plan(id, actor, reason))))
+    return shown_plan((yield from transact(stored.pause_plan(id, actor, reason))))
 
 
-def resume_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
+def resume_plan(id: UUID, *, actor: str, reason: str | None = None) -> TaskSteps[StoredPlan]:
     """Continues a paused plan at its position."""
-    return shown_plan((yield from do(stored.resume_plan(id, actor, reason))))
+    return shown_plan((yield from transact(stored.resume_plan(id, actor, reason))))
 
 
-def abandon_plan(id: UUID, *, actor: str, reason: str | None = None) -> Work[StoredPlan]:
+def abandon_plan(id: UUID, *, actor: str, reason: str | None = None) -> TaskSteps[StoredPlan]:
     """Ends a plan at its position; the deliveries that it changed stay changed."""
-    return shown_plan((yield from do(stored.abandon_plan(id, actor, reason))))
+    return shown_plan((yield from transact(stored.abandon_plan(id, actor, reason))))
 
 
-def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> Work[StoredPlan | None]:
+def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> TaskSteps[StoredPlan | None]:
     """Acts on one batch of a running plan; none if it does not run, or another runner has it.
 
     Any process may call it at any time: a batch is one transaction, and no delivery is acted on twice.
     """
-    plan = yield from do(bulk_actions.advance_plan(id, runner, lease))
+    plan = yield from transact(bulk_actions.advance_plan(id, runner, lease))
     if plan is not None:
         yield from _wake_workers(plan)
     return None if plan is None else shown_plan(plan)
 
 
-def run_plan(id: UUID, *, progress: Progress = None) -> Work[StoredPlan]:
+def run_plan(id: UUID, *, progress: Progress = None) -> TaskSteps[StoredPlan]:
     """Executes a running plan until it ends or is paused; waits while another process executes it."""
     runner = _runner()
-    plan = shown_plan((yield from do(stored.plan(id))))
+    plan = shown_plan((yield from transact(stored.plan(id))))
     while plan.state is PlanState.RUNNING:
         advanced = yield from advance_plan(id, runner=runner)
         if advanced is None:
-            yield from ask(lambda _: time.sleep(_POLL_SECONDS))
-            advanced = shown_plan((yield from do(stored.plan(id))))
+            yield from call_store(lambda _: time.sleep(_POLL_SECONDS))
+            advanced = shown_plan((yield from transact(stored.plan(id))))
         plan = advanced
         if progress is not None:
             progress(plan)
     return plan
 
 
-def advance_plans(*, runner: str) -> Work[int]:
+def advance_plans(*, runner: str) -> TaskSteps[int]:
     """Executes every running plan that no other runner has, until it ends or is paused; returns the number of batches."""
     batches = 0
-    for id in (yield from do(stored.running_plans(runner))):
+    for id in (yield from transact(stored.running_plans(runner))):
         while (plan := (yield from advance_plan(id, runner=runner))) is not None:
             batches += 1
             if plan.state is not PlanState.RUNNING:
@@ -233,17 +237,17 @@ def advance_plans(*, runner: str) -> Work[int]:
     return batches
 
 
-def follow_plans() -> Work[int]:
+def follow_plans() -> TaskSteps[int]:
     """Counts how the replayed deliveries of plans ended; returns how many results it found.
 
     Workers and consoles call it every second. It stops after a few batches with hardly any results and continues there
     the next time, so that it does not read a long backlog again and again.
     """
     found = 0
-    for id in (yield from do(plan_results.unsettled_plans())):
+    for id in (yield from transact(plan_results.unsettled_plans())):
         idle = 0
         while idle < _IDLE_BATCHES:
-            batch = yield from do(plan_results.follow_plan(id))
+            batch = yield from transact(plan_results.follow_plan(id))
             found += batch.ended
             if batch.last:
                 break
@@ -251,9 +255,9 @@ def follow_plans() -> Work[int]:
     return found
 
 
-def export_plan(id: UUID) -> Work[dict[str, object]]:
+def export_plan(id: UUID) -> TaskSteps[dict[str, object]]:
     """A plan as it was created, with all its deliveries, as JSON values. `load_plan` reads it."""
-    plan = yield from do(stored.plan(id))
+    plan = yield from transact(stored.plan(id))
     items = yield from _items(plan)
     exported = {
         "version": FILE_VERSION,
@@ -265,7 +269,7 @@ def export_plan(id: UUID) -> Work[dict[str, object]]:
     return values
 
 
-def load_plan(exported: object) -> Work[Plan]:
+def load_plan(exported: object) -> TaskSteps[Plan]:
     """The stored plan that was exported; refused if the export was changed."""
     if not isinstance(exported, Mapping) or exported.get("version") != FILE_VERSION:
         raise ConfigurationError(f"this is no plan of version {FILE_VERSION}; make one with --dry-run --plan FILE")
@@ -278,16 +282,18 @@ def load_plan(exported: object) -> Work[Plan]:
     return (yield from plan(id))
 
 
-def _executable(plan: StoredPlan) -> Work[Plan]:
-    store = yield from ask(lambda store: store)
+def _executable(plan: StoredPlan) -> TaskSteps[Plan]:
+    store = yield from call_store(lambda store: store)
     shown = shown_plan(plan)
     return Plan(**{spec.name: getattr(shown, spec.name) for spec in fields(StoredPlan)}, store=store)
 
 
-def _execute_now(request: PlanRequest, actor: str, reason: str | None, generation: int | None = None) -> Work[Report]:
+def _execute_now(
+    request: PlanRequest, actor: str, reason: str | None, generation: int | None = None
+) -> TaskSteps[Report]:
     if generation is not None:
         check_generation(generation)
-    plan = yield from do(plan_creation.execute_now(request, actor, reason, generation, _runner()))
+    plan = yield from transact(plan_creation.execute_now(request, actor, reason, generation, _runner()))
     yield from _wake_workers(plan)
     if plan.state is PlanState.RUNNING:
         yield from run_plan(plan.id)
@@ -295,9 +301,9 @@ def _execute_now(request: PlanRequest, actor: str, reason: str | None, generatio
     return _report_of(plan, 0, items)
 
 
-def _begin(id: UUID, actor: str, reason: str | None, generation: int | None) -> Work[StoredPlan]:
+def _begin(id: UUID, actor: str, reason: str | None, generation: int | None) -> TaskSteps[StoredPlan]:
     """Starts or resumes a plan; returns it as it was before."""
-    before = yield from do(stored.plan(id))
+    before = yield from transact(stored.plan(id))
     if before.state in (PlanState.READY, PlanState.ABANDONED):
         yield from start_plan(id, actor=actor, reason=reason, generation=generation)
     elif generation not in (None, before.generation):
@@ -309,12 +315,12 @@ def _begin(id: UUID, actor: str, reason: str | None, generation: int | None) -> 
     return before
 
 
-def _interrupt(id: UUID, actor: str) -> Work[None]:
+def _interrupt(id: UUID, actor: str) -> TaskSteps[None]:
     with suppress(Refused):  # it ended, or is paused
         yield from pause_plan(id, actor=actor, reason="interrupted")
 
 
-def _report(before: StoredPlan) -> Work[Report]:
+def _report(before: StoredPlan) -> TaskSteps[Report]:
     items = yield from _items(before, before.position)
     return _report_of(before, before.done, items)
 
@@ -329,18 +335,18 @@ def _report_of(plan: StoredPlan, earlier: int, items: Sequence[PlanItem]) -> Rep
     )
 
 
-def _items(plan: StoredPlan, after: int = 0) -> Work[list[PlanItem]]:
+def _items(plan: StoredPlan, after: int = 0) -> TaskSteps[list[PlanItem]]:
     items: list[PlanItem] = []
     while after < plan.total:
-        page = yield from do(stored.plan_items(plan.id, MAX_PAGE, after))
+        page = yield from transact(stored.plan_items(plan.id, MAX_PAGE, after))
         items += page
         after += MAX_PAGE
     return items
 
 
-def _wake_workers(plan: StoredPlan) -> Work[None]:
+def _wake_workers(plan: StoredPlan) -> TaskSteps[None]:
     if plan.action is Action.REPLAY and plan.done:
-        yield from ask(lambda store: store.hint_sync())
+        yield from call_store(lambda store: store.hint_sync())
 
 
 def _runner() -> str:

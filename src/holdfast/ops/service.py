@@ -1,132 +1,132 @@
 """`hf.ops`: everything an operator can see and do, awaited here and blocking under `.sync`."""
 
 # The names a caller knows stand in the class; the modules must not hide behind them.
-from holdfast.ops import breakers as _breakers
-from holdfast.ops import consumers as _consumers
-from holdfast.ops import deliveries as _deliveries
-from holdfast.ops import doctor as _doctor
-from holdfast.ops import idempotency as _idempotency
-from holdfast.ops import messages as _messages
-from holdfast.ops import metrics as _metrics
-from holdfast.ops import pages as _pages
+from holdfast.ops import maintenance as _upkeep
 from holdfast.ops import plans as _plans
-from holdfast.ops import projectors as _projectors
-from holdfast.ops import queues as _queues
-from holdfast.ops import relays as _relays
-from holdfast.ops import schedules as _schedules
-from holdfast.ops import search as _search
-from holdfast.ops import stats as _stats
-from holdfast.ops import tokens as _tokens
-from holdfast.ops import trail as _trail
-from holdfast.ops import trend as _trend
-from holdfast.ops import upkeep as _upkeep
-from holdfast.ops import webhooks as _webhooks
-from holdfast.ops.work import Awaiting, Blocking, Task
+from holdfast.ops.doctor import doctor as _doctor
+from holdfast.ops.queries import deliveries as _deliveries
+from holdfast.ops.queries import messages as _messages
+from holdfast.ops.queries import metrics as _metrics
+from holdfast.ops.queries import pages as _pages
+from holdfast.ops.queries import request_trace as _trail
+from holdfast.ops.queries import search as _search
+from holdfast.ops.queries import stats as _stats
+from holdfast.ops.queries import throughput as _trend
+from holdfast.ops.resources import breakers as _breakers
+from holdfast.ops.resources import consumers as _consumers
+from holdfast.ops.resources import idempotency as _idempotency
+from holdfast.ops.resources import projectors as _projectors
+from holdfast.ops.resources import queues as _queues
+from holdfast.ops.resources import relays as _relays
+from holdfast.ops.resources import schedules as _schedules
+from holdfast.ops.resources import tokens as _tokens
+from holdfast.ops.resources import webhooks as _webhooks
+from holdfast.ops.steps import AsyncService, ServiceMethod, SyncService
 
 
 class _Catalogue:
     """What both sides offer. Every action names its actor and is audited in the transaction that does it."""
 
-    now = Task(_deliveries.now)
-    stats = Task(_stats.stats)
-    metrics = Task(_metrics.metrics)
-    trend = Task(_trend.trend)
-    retrying = Task(_trend.retrying)
-    doctor = Task(_doctor.doctor)
+    now = ServiceMethod(_deliveries.now)
+    stats = ServiceMethod(_stats.stats)
+    metrics = ServiceMethod(_metrics.metrics)
+    trend = ServiceMethod(_trend.trend)
+    retrying = ServiceMethod(_trend.retrying)
+    doctor = ServiceMethod(_doctor.doctor)
 
-    deliveries = Task(_deliveries.deliveries)
-    delivery = Task(_deliveries.delivery)
-    delivery_page = Task(_pages.delivery_page)
-    export = Task(_deliveries.export)
-    job = Task(_deliveries.job)
-    dead_letter_counts = Task(_deliveries.dead_letter_counts)
-    failure_groups = Task(_deliveries.failure_groups)
-    search = Task(_search.search)
-    has_request = Task(_search.has_request)
+    deliveries = ServiceMethod(_deliveries.deliveries)
+    delivery = ServiceMethod(_deliveries.delivery)
+    delivery_page = ServiceMethod(_pages.delivery_page)
+    export = ServiceMethod(_deliveries.export)
+    job = ServiceMethod(_deliveries.job)
+    dead_letter_counts = ServiceMethod(_deliveries.dead_letter_counts)
+    failure_groups = ServiceMethod(_deliveries.failure_groups)
+    search = ServiceMethod(_search.search)
+    has_request = ServiceMethod(_search.has_request)
 
-    create_plan = Task(_plans.create_plan)
-    plan_replay = Task(_plans.plan_replay)
-    plan_discard = Task(_plans.plan_discard)
-    plan_cancel = Task(_plans.plan_cancel)
-    replay = Task(_plans.replay)
-    discard = Task(_plans.discard)
-    cancel = Task(_plans.cancel)
+    create_plan = ServiceMethod(_plans.create_plan)
+    plan_replay = ServiceMethod(_plans.plan_replay)
+    plan_discard = ServiceMethod(_plans.plan_discard)
+    plan_cancel = ServiceMethod(_plans.plan_cancel)
+    replay = ServiceMethod(_plans.replay)
+    discard = ServiceMethod(_plans.discard)
+    cancel = ServiceMethod(_plans.cancel)
 
-    plans = Task(_plans.plans)
-    plan = Task(_plans.plan)
-    plan_items = Task(_plans.plan_items)
-    start_plan = Task(_plans.start_plan)
-    pause_plan = Task(_plans.pause_plan)
-    resume_plan = Task(_plans.resume_plan)
-    abandon_plan = Task(_plans.abandon_plan)
-    advance_plan = Task(_plans.advance_plan)
-    advance_plans = Task(_plans.advance_plans)
-    run_plan = Task(_plans.run_plan)
-    follow_plans = Task(_plans.follow_plans)
-    export_plan = Task(_plans.export_plan)
-    load_plan = Task(_plans.load_plan)
+    plans = ServiceMethod(_plans.plans)
+    plan = ServiceMethod(_plans.plan)
+    plan_items = ServiceMethod(_plans.plan_items)
+    start_plan = ServiceMethod(_plans.start_plan)
+    pause_plan = ServiceMethod(_plans.pause_plan)
+    resume_plan = ServiceMethod(_plans.resume_plan)
+    abandon_plan = ServiceMethod(_plans.abandon_plan)
+    advance_plan = ServiceMethod(_plans.advance_plan)
+    advance_plans = ServiceMethod(_plans.advance_plans)
+    run_plan = ServiceMethod(_plans.run_plan)
+    follow_plans = ServiceMethod(_plans.follow_plans)
+    export_plan = ServiceMethod(_plans.export_plan)
+    load_plan = ServiceMethod(_plans.load_plan)
 
-    messages = Task(_messages.messages)
-    message = Task(_messages.message)
-    message_page = Task(_pages.message_page)
-    trace_request = Task(_trail.trace_request)
-    publish = Task(_messages.publish_event)
-    enqueue = Task(_messages.enqueue)
+    messages = ServiceMethod(_messages.messages)
+    message = ServiceMethod(_messages.message)
+    message_page = ServiceMethod(_pages.message_page)
+    trace_request = ServiceMethod(_trail.trace_request)
+    publish = ServiceMethod(_messages.publish_event)
+    enqueue = ServiceMethod(_messages.enqueue)
 
-    queues = Task(_queues.queues)
-    pause_queue = Task(_queues.pause_queue)
-    resume_queue = Task(_queues.resume_queue)
+    queues = ServiceMethod(_queues.queues)
+    pause_queue = ServiceMethod(_queues.pause_queue)
+    resume_queue = ServiceMethod(_queues.resume_queue)
 
-    consumers = Task(_consumers.consumers)
-    pause_consumer = Task(_consumers.pause_consumer)
-    resume_consumer = Task(_consumers.resume_consumer)
-    unblock_consumer = Task(_consumers.unblock_consumer)
-    retire_consumer = Task(_consumers.retire_consumer)
-    catch_up = Task(_consumers.catch_up)
+    consumers = ServiceMethod(_consumers.consumers)
+    pause_consumer = ServiceMethod(_consumers.pause_consumer)
+    resume_consumer = ServiceMethod(_consumers.resume_consumer)
+    unblock_consumer = ServiceMethod(_consumers.unblock_consumer)
+    retire_consumer = ServiceMethod(_consumers.retire_consumer)
+    catch_up = ServiceMethod(_consumers.catch_up)
 
-    projectors = Task(_projectors.projectors)
+    projectors = ServiceMethod(_projectors.projectors)
 
-    relays = Task(_relays.relays)
+    relays = ServiceMethod(_relays.relays)
 
-    schedules = Task(_schedules.schedules)
-    pause_schedule = Task(_schedules.pause_schedule)
-    resume_schedule = Task(_schedules.resume_schedule)
-    run_schedule = Task(_schedules.run_schedule)
+    schedules = ServiceMethod(_schedules.schedules)
+    pause_schedule = ServiceMethod(_schedules.pause_schedule)
+    resume_schedule = ServiceMethod(_schedules.resume_schedule)
+    run_schedule = ServiceMethod(_schedules.run_schedule)
 
-    webhooks = Task(_webhooks.webhooks)
-    add_webhook = Task(_webhooks.add_webhook)
-    disable_webhook = Task(_webhooks.disable_webhook)
-    enable_webhook = Task(_webhooks.enable_webhook)
-    rotate_webhook_secret = Task(_webhooks.rotate_webhook_secret)
-    test_webhook = Task(_webhooks.try_webhook)
+    webhooks = ServiceMethod(_webhooks.webhooks)
+    add_webhook = ServiceMethod(_webhooks.add_webhook)
+    disable_webhook = ServiceMethod(_webhooks.disable_webhook)
+    enable_webhook = ServiceMethod(_webhooks.enable_webhook)
+    rotate_webhook_secret = ServiceMethod(_webhooks.rotate_webhook_secret)
+    test_webhook = ServiceMethod(_webhooks.try_webhook)
 
-    breakers = Task(_breakers.breakers)
-    reset_breaker = Task(_breakers.reset_breaker)
-    trip_breaker = Task(_breakers.trip_breaker)
+    breakers = ServiceMethod(_breakers.breakers)
+    reset_breaker = ServiceMethod(_breakers.reset_breaker)
+    trip_breaker = ServiceMethod(_breakers.trip_breaker)
 
-    idempotency_keys = Task(_idempotency.idempotency_keys)
-    idempotency_key = Task(_idempotency.idempotency_key)
-    release_idempotency_key = Task(_idempotency.release_idempotency_key)
+    idempotency_keys = ServiceMethod(_idempotency.idempotency_keys)
+    idempotency_key = ServiceMethod(_idempotency.idempotency_key)
+    release_idempotency_key = ServiceMethod(_idempotency.release_idempotency_key)
 
-    create_token = Task(_tokens.create_token)
-    tokens = Task(_tokens.tokens)
-    revoke_token = Task(_tokens.revoke_token)
-    recognise_token = Task(_tokens.recognise_token)
+    create_token = ServiceMethod(_tokens.create_token)
+    tokens = ServiceMethod(_tokens.tokens)
+    revoke_token = ServiceMethod(_tokens.revoke_token)
+    recognise_token = ServiceMethod(_tokens.recognise_token)
 
-    workers = Task(_upkeep.worker_list)
-    audit = Task(_upkeep.audit)
-    prunable = Task(_upkeep.prunable_now)
-    prune = Task(_upkeep.prune)
-    schema_status = Task(_upkeep.schema_status)
-    schema_sql = Task(_upkeep.schema_sql)
-    migrate = Task(_upkeep.migrate)
+    workers = ServiceMethod(_upkeep.worker_list)
+    audit = ServiceMethod(_upkeep.audit)
+    prunable = ServiceMethod(_upkeep.prunable_now)
+    prune = ServiceMethod(_upkeep.prune)
+    schema_status = ServiceMethod(_upkeep.schema_status)
+    schema_sql = ServiceMethod(_upkeep.schema_sql)
+    migrate = ServiceMethod(_upkeep.migrate)
 
 
-class SyncOperations(_Catalogue, Blocking):
+class SyncOperations(_Catalogue, SyncService):
     """`hf.ops.sync`: the same names, blocking."""
 
 
-class Operations(_Catalogue, Awaiting):
+class Operations(_Catalogue, AsyncService):
     """What operators see and do on one store.
 
     plan = await hf.ops.plan_replay(Filter(group="9768cf8bff58e58b"), limit=100)

@@ -13,18 +13,18 @@ from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page,
 from holdfast.interfaces.api.fields import Flag, LimitParams, Moment, NoParams, PageParams, StepLimit, Text
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
-from holdfast.ops.breakers import BreakerState
-from holdfast.ops.consumers import ConsumerState
-from holdfast.ops.deliveries import DeliveryDetail
-from holdfast.ops.messages import MessageDetail
-from holdfast.ops.projectors import ProjectorState
-from holdfast.ops.queues import Queue
-from holdfast.ops.relays import RelayState
-from holdfast.ops.schedules import ScheduleState
-from holdfast.ops.search import Found
-from holdfast.ops.stats import Stats
-from holdfast.ops.trail import Trail
-from holdfast.ops.webhooks import Webhook
+from holdfast.ops.queries.deliveries import DeliveryDetail
+from holdfast.ops.queries.messages import MessageDetail
+from holdfast.ops.queries.request_trace import RequestTrace
+from holdfast.ops.queries.search import Found
+from holdfast.ops.queries.stats import Stats
+from holdfast.ops.resources.breakers import BreakerState
+from holdfast.ops.resources.consumers import ConsumerState
+from holdfast.ops.resources.projectors import ProjectorState
+from holdfast.ops.resources.queues import Queue
+from holdfast.ops.resources.relays import RelayState
+from holdfast.ops.resources.schedules import ScheduleState
+from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.token import Scope, Token
 from holdfast.stores.deliveries.worker import WorkerRecord
@@ -239,7 +239,7 @@ async def _relays(call: Call) -> Page[RelayState]:
     return Page(await call.ops.relays())
 
 
-async def _request_trace(call: Call) -> Trail:
+async def _request_trace(call: Call) -> RequestTrace:
     return await call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after)
 
 
@@ -289,7 +289,7 @@ ENDPOINTS = (
     ),
     _get("/messages", "List messages, newest first", Page[Message], _messages, query=MessageQuery),
     _get("/messages/{id}", "Get a message with its deliveries", MessageDetail, _message, ids=_ID),
-    _get("/requests/{name}", "Trace one request by its id", Trail, _request_trace, query=RequestTraceQuery),
+    _get("/requests/{name}", "Trace one request by its id", RequestTrace, _request_trace, query=RequestTraceQuery),
     _get("/projectors", "List projectors with their positions", Page[ProjectorState], _projectors),
     _get("/relays", "List relays with their lag", Page[RelayState], _relays),
     _get("/schedules", "List schedules", Page[ScheduleState], _schedules),

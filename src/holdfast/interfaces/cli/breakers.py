@@ -6,7 +6,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import BREAKERS
 from holdfast.interfaces.presentation.formatting import ago, moment
-from holdfast.ops.breakers import BreakerState
+from holdfast.ops.resources.breakers import BreakerState
 
 _STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}
 

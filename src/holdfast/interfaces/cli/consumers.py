@@ -11,7 +11,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import CONSUMERS
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries, rough
-from holdfast.ops.consumers import ConsumerState
+from holdfast.ops.resources.consumers import ConsumerState
 
 
 @group("consumers")

@@ -6,7 +6,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import SCHEDULES
 from holdfast.interfaces.presentation.formatting import ago, moment
-from holdfast.ops.schedules import ScheduleState
+from holdfast.ops.resources.schedules import ScheduleState
 
 
 @group("cron")

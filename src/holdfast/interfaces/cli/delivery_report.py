@@ -8,7 +8,7 @@ from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.presentation.deliveries import attempts, next_commands, state
 from holdfast.interfaces.presentation.formatting import ago, clock, many, moment, one_line, printable, rough
 from holdfast.interfaces.presentation.views import dumps
-from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.stores.queries.query import Run
 
 _FRAMES = 3

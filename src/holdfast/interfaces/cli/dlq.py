@@ -21,7 +21,7 @@ from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.filters import DEAD_LETTER_STATES, delivery_filter
 from holdfast.interfaces.presentation.formatting import ago, many, one_line, short_frame
-from holdfast.ops.deliveries import Exported
+from holdfast.ops.queries.deliveries import Exported
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.admin.plan import Action
 from holdfast.stores.file import private

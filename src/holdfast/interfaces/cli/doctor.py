@@ -9,10 +9,10 @@ from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import console, show_json, status_style
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.formatting import many, printable
-from holdfast.ops.findings import Finding, Level
+from holdfast.ops.doctor.checks import Finding, Level
 
 if TYPE_CHECKING:
-    from holdfast.ops.brokers import Place
+    from holdfast.ops.doctor.broker_checks import Place
 
 _LEAST = 30
 

@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.arguments import read_headers, read_json
 from holdfast.interfaces.cli.filters import DURATION
 from holdfast.interfaces.cli.publish import print_published
 from holdfast.interfaces.cli.settings import command, settings
-from holdfast.ops.messages import OPERATOR
+from holdfast.ops.queries.messages import OPERATOR
 
 
 @command(name="enqueue", acts=True)

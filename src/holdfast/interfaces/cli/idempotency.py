@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import KEYS
 from holdfast.interfaces.presentation.formatting import ago, moment, printable
-from holdfast.ops.idempotency import KeyDetail
+from holdfast.ops.resources.idempotency import KeyDetail
 from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus
 
 _SHOWN = 2000

@@ -13,7 +13,7 @@ from holdfast.interfaces.cli.filters import ID, STATUS, page_options
 from holdfast.interfaces.cli.output import show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.filters import delivery_filter
-from holdfast.ops.deliveries import JOBS
+from holdfast.ops.queries.deliveries import JOBS
 from holdfast.stores.queries.query import Filter
 
 

@@ -11,7 +11,7 @@ from holdfast.interfaces.cli.output import note, print_table, show_json, show_li
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.deliveries import state
 from holdfast.interfaces.presentation.formatting import moment, one_line, printable
-from holdfast.ops.trail import MOST_STEPS
+from holdfast.ops.queries.request_trace import MAX_TRACED
 
 
 @group("messages")
@@ -65,7 +65,7 @@ def show(id: UUID) -> None:
 @command(cli, name="trace")
 @click.argument("request_id")
 @click.option(
-    "--limit", type=click.IntRange(1, MOST_STEPS), default=20, show_default=True, help="Maximum number of messages."
+    "--limit", type=click.IntRange(1, MAX_TRACED), default=20, show_default=True, help="Maximum number of messages."
 )
 @click.option("--after", type=ID, metavar="ID", help="Start after this message, the last one of the previous page.")
 def trace(request_id: str, limit: int, after: UUID | None) -> None:

@@ -15,7 +15,7 @@ from holdfast.interfaces.cli.output import note, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.formatting import ago, many, many_deliveries, moment, one_line, rough
-from holdfast.ops.projectors import ProjectorState
+from holdfast.ops.resources.projectors import ProjectorState
 
 if TYPE_CHECKING:
     from holdfast.projections.rebuild import RebuildProgress, Rebuilt

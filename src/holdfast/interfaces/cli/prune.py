@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.filters import DURATION
 from holdfast.interfaces.cli.output import ProgressLine, note, show_json
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.formatting import many
-from holdfast.ops.upkeep import Pruned
+from holdfast.ops.maintenance import Pruned
 
 
 @command(name="prune", acts=True)

@@ -5,7 +5,7 @@ import click
 from holdfast.interfaces.cli.arguments import read_headers, read_json
 from holdfast.interfaces.cli.output import note, show_json
 from holdfast.interfaces.cli.settings import command, settings
-from holdfast.ops.messages import OPERATOR
+from holdfast.ops.queries.messages import OPERATOR
 from holdfast.stores.messages.publish import Published
 
 

@@ -6,7 +6,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import QUEUES
 from holdfast.interfaces.presentation.formatting import ago, rough
-from holdfast.ops.queues import Queue
+from holdfast.ops.resources.queues import Queue
 
 
 @group("queues")

@@ -11,7 +11,7 @@ from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.deliveries import search_scope, state
 from holdfast.interfaces.presentation.formatting import one_line
-from holdfast.ops.search import Match
+from holdfast.ops.queries.search import Match
 from holdfast.stores.queries.query import FailureGroup
 
 

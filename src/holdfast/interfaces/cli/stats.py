@@ -13,8 +13,8 @@ from holdfast.interfaces.cli.output import console, note, show_json
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.presentation.formatting import ago, clock, many, one_line, rough
-from holdfast.ops.relays import RelayState
-from holdfast.ops.stats import Condition, Load, Stats, read_conditions
+from holdfast.ops.queries.stats import Condition, Load, Stats, read_conditions
+from holdfast.ops.resources.relays import RelayState
 from holdfast.stores.messages.intake import IntakeReport
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import WEBHOOKS
 from holdfast.interfaces.presentation.formatting import ago, one_line, printable
-from holdfast.ops.webhooks import Webhook
+from holdfast.ops.resources.webhooks import Webhook
 
 if TYPE_CHECKING:
     from holdfast.outbound.webhooks.endpoint import Added

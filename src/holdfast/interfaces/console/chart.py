@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 from holdfast.interfaces.console.stats_cache import StatsSample
 from holdfast.interfaces.presentation.formatting import rough
-from holdfast.ops.trend import Minute
+from holdfast.ops.queries.throughput import Minute
 from holdfast.stores.queries.delivery_counts import MINUTES
 
 _WIDTH, _FLOOR, _ROOM = 600, 100, 92

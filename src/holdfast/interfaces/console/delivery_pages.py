@@ -19,7 +19,7 @@ from holdfast.interfaces.presentation.filters import (
     parse_filter,
     parse_id,
 )
-from holdfast.ops.deliveries import DeliveryDetail
+from holdfast.ops.queries.deliveries import DeliveryDetail
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from holdfast.core.circuit import CircuitState
 from holdfast.interfaces.console import chart
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
-from holdfast.ops.breakers import BreakerState
-from holdfast.ops.consumers import ConsumerState
-from holdfast.ops.queues import Queue
+from holdfast.ops.resources.breakers import BreakerState
+from holdfast.ops.resources.consumers import ConsumerState
+from holdfast.ops.resources.queues import Queue
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.query import FailureGroup

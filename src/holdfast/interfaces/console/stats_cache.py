@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError
+from holdfast.ops.queries.stats import Stats
 from holdfast.ops.service import Operations
-from holdfast.ops.stats import Stats
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 
 T = TypeVar("T")

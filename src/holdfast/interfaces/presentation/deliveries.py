@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from holdfast.core.delivery import Status
 from holdfast.interfaces.presentation.formatting import clock
-from holdfast.ops.deliveries import DeliveryDetail
-from holdfast.ops.search import Found
+from holdfast.ops.queries.deliveries import DeliveryDetail
+from holdfast.ops.queries.search import Found
 from holdfast.stores.queries.query import DeliverySummary
 
 _SAMPLE = 10

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError
 from holdfast.core.text import sanitise
-from holdfast.ops.work import do, perform
+from holdfast.ops.steps import run_steps, transact
 from holdfast.stores.admin.actions import record
 from holdfast.stores.protocol import Store
 
@@ -50,7 +50,7 @@ class Refusals:
             return
         entry = record(actor, "refused", self._kind, path, sanitise(why, 500), {"method": method, "from": came_from})
         try:
-            await perform(self._store(), do(entry))
+            await run_steps(self._store(), transact(entry))
         except HoldfastError as error:
             log.warning("refusal audit failed", error=str(error))
 

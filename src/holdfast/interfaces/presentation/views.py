@@ -18,14 +18,14 @@ import orjson
 from holdfast.core.bounded_count import is_or_more
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
-from holdfast.ops.consumers import ConsumerState
-from holdfast.ops.deliveries import DeliveryDetail, Exported
-from holdfast.ops.messages import MessageDetail
-from holdfast.ops.projectors import ProjectorState
-from holdfast.ops.queues import Queue
-from holdfast.ops.stats import Load, Stats
-from holdfast.ops.trail import Followed
-from holdfast.ops.webhooks import Webhook
+from holdfast.ops.queries.deliveries import DeliveryDetail, Exported
+from holdfast.ops.queries.messages import MessageDetail
+from holdfast.ops.queries.request_trace import TracedDelivery
+from holdfast.ops.queries.stats import Load, Stats
+from holdfast.ops.resources.consumers import ConsumerState
+from holdfast.ops.resources.projectors import ProjectorState
+from holdfast.ops.resources.queues import Queue
+from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup
 
@@ -65,7 +65,7 @@ _TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
 VIEWS: Mapping[type, View] = {
     DeliverySummary: View(flatten="delivery"),
     Exported: View(flatten="listed"),
-    Followed: View(flatten="listed"),
+    TracedDelivery: View(flatten="listed"),
     DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike",)),
     Message: View(computed={"payload": (Any, lambda one: orjson.Fragment(one.payload.encode()))}),
     MessageDetail: View(flatten="message"),

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Message
-from holdfast.ops.deliveries import groups_where
-from holdfast.ops.redaction import redactor, shown_listed, shown_message
-from holdfast.ops.work import Work, do
+from holdfast.ops.queries.deliveries import groups_where
+from holdfast.ops.queries.redaction import redactor, shown_listed, shown_message
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.queries import query
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter, messages_with, page_size
 from holdfast.stores.queries.request_trace import request_audit, request_messages
@@ -63,7 +63,7 @@ class Found:
 
 def search(
     text: str, *, limit: int = 50, after: str | None = None, timer: Callable[[], float] = time.monotonic
-) -> Work[Found]:
+) -> TaskSteps[Found]:
     """Failure groups and deliveries that hold `text`: in an id or a part of one, the consumer, type, key, error, tenant
     and other headers, or the payload. Pass `next` as `after` to continue."""
     wanted = _checked(text)
@@ -79,7 +79,7 @@ def search(
         until = timer() + _PATIENCE
         while marks[dead] != _END and len(ids) < limit:
             before = None if marks[dead] == "" else UUID(marks[dead])
-            scanned: Scanned = yield from do(search_stretch(wanted, limit - len(ids), before, dead=dead))
+            scanned: Scanned = yield from transact(search_stretch(wanted, limit - len(ids), before, dead=dead))
             ids += scanned.ids
             counts[dead] += STRETCH
             marks[dead] = _END if scanned.next is None else str(scanned.next)
@@ -97,9 +97,9 @@ def search(
     )
 
 
-def has_request(id: str) -> Work[bool]:
+def has_request(id: str) -> TaskSteps[bool]:
     """Whether a message or an act carries this request id."""
-    return bool((yield from do(request_messages(id, 1))) or (yield from do(request_audit(id, 1))))
+    return bool((yield from transact(request_messages(id, 1))) or (yield from transact(request_audit(id, 1))))
 
 
 def _checked(text: str) -> str:
@@ -112,20 +112,20 @@ def _checked(text: str) -> str:
     return wanted
 
 
-def _looked_up(wanted: str, groups: Sequence[FailureGroup], limit: int) -> Work[list[UUID]]:
+def _looked_up(wanted: str, groups: Sequence[FailureGroup], limit: int) -> TaskSteps[list[UUID]]:
     """What an index finds: an exact key or request id, the beginning of an id, a matching group's newest, a consumer."""
     found: list[UUID] = []
     prefix = wanted.lower().replace("-", "")
     if _HEX.fullmatch(prefix):
-        found += yield from do(deliveries_by_prefix(prefix, limit))
+        found += yield from transact(deliveries_by_prefix(prefix, limit))
     named = [
-        *(yield from do(query.messages(key=wanted, limit=limit))),
-        *(yield from do(request_messages(wanted, limit))),
+        *(yield from transact(query.messages(key=wanted, limit=limit))),
+        *(yield from transact(request_messages(wanted, limit))),
     ]
     if named:
-        found += yield from do(deliveries_of_messages([one.id for one in named], limit))
+        found += yield from transact(deliveries_of_messages([one.id for one in named], limit))
     found += [group.example for group in groups]
-    dead = yield from do(query.deliveries(Filter(dead=True, consumers=(wanted,)), limit))
+    dead = yield from transact(query.deliveries(Filter(dead=True, consumers=(wanted,)), limit))
     return [*found, *(one.delivery.id for one in dead)][:limit]
 
 
@@ -134,12 +134,12 @@ def _in_group(group: FailureGroup, wanted: str) -> bool:
     return any(wanted.lower() in field.lower() for field in fields if field)
 
 
-def _matches(wanted: str, ids: Sequence[UUID]) -> Work[list[Match]]:
+def _matches(wanted: str, ids: Sequence[UUID]) -> TaskSteps[list[Match]]:
     """The deliveries with where each holds the text, as it may be shown; what holds it only in secret is left out."""
     if not ids:
         return []
-    listed = {one.delivery.id: one for one in (yield from do(query.deliveries(Filter(ids=tuple(ids)), len(ids))))}
-    messages = yield from do(messages_with(list({one.delivery.message_id for one in listed.values()})))
+    listed = {one.delivery.id: one for one in (yield from transact(query.deliveries(Filter(ids=tuple(ids)), len(ids))))}
+    messages = yield from transact(messages_with(list({one.delivery.message_id for one in listed.values()})))
     known = yield from redactor()
     found = []
     for id in ids:
@@ -176,10 +176,10 @@ def _fields(listed: DeliverySummary, message: Message | None) -> Iterator[tuple[
         yield "payload", message.payload
 
 
-def _made_at(mark: str) -> Work[datetime | None]:
+def _made_at(mark: str) -> TaskSteps[datetime | None]:
     if mark in ("", _END):
         return None
-    found = yield from do(query.deliveries(Filter(ids=(UUID(mark),)), 1))
+    found = yield from transact(query.deliveries(Filter(ids=(UUID(mark),)), 1))
     return found[0].delivery.created_at if found else None
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT
 from holdfast.core.duration import format_duration
-from holdfast.ops.relays import RelayState
+from holdfast.ops.resources.relays import RelayState
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.messages.registry import Consumer
 from holdfast.stores.migration import SchemaStatus
@@ -116,7 +116,7 @@ def schema_finding(status: SchemaStatus) -> Finding:
     return Finding("schema", Level.FAIL, message, "upgrade holdfast here" if newer else "run `holdfast schema migrate`")
 
 
-def judge(facts: Facts) -> list[Finding]:
+def run_checks(facts: Facts) -> list[Finding]:
     """All findings, worst first, otherwise in the order of the checks."""
     checks = (
         _settings,

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from holdfast.core.bounded_count import NONE, BoundedCount, is_or_more, total
 from holdfast.core.duration import format_duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.ops.relays import RelayState, relays
-from holdfast.ops.work import Work, do
+from holdfast.ops.resources.relays import RelayState, relays
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.intake import IntakeReport, intakes
 from holdfast.stores.messages.registry import consumers
@@ -77,25 +77,25 @@ class Stats:
         return max(lags, default=_ZERO)
 
 
-def stats(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> Work[Stats]:
+def stats(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> TaskSteps[Stats]:
     """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
 
     Counts end at a bound, so that asking takes the same time however much there is; `exact` counts to the end.
     Pass `dead_letter_counts()` as `dead` to avoid counting dead letters again.
     """
-    rows = yield from do(counts(exact=exact, dead=dead))
-    now = yield from do(clock())
-    known = yield from do(consumers())
-    alive = [worker for worker in (yield from do(workers())) if worker.alive]
+    rows = yield from transact(counts(exact=exact, dead=dead))
+    now = yield from transact(clock())
+    known = yield from transact(consumers())
+    alive = [worker for worker in (yield from transact(workers())) if worker.alive]
     return Stats(
         now=now,
         loads=tuple(loads(rows)),
         workers=len(alive),
-        paused_queues=tuple(sorted((yield from do(paused_queues())))),
+        paused_queues=tuple(sorted((yield from transact(paused_queues())))),
         paused_consumers=tuple(one.name for one in known if one.paused_at is not None),
         blocked_consumers=tuple(one.name for one in known if one.blocked_until is not None and one.blocked_until > now),
         relays=tuple((yield from relays())),
-        sources=tuple((yield from do(intakes()))),
+        sources=tuple((yield from transact(intakes()))),
     )
 
 

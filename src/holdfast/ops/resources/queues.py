@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
 from holdfast.core.names import check_name
-from holdfast.ops.stats import Load, loads
-from holdfast.ops.work import Work, ask, do
+from holdfast.ops.queries.stats import Load, loads
+from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin import actions
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.registry import consumers
@@ -31,13 +31,13 @@ class Queue:
     lag: timedelta
 
 
-def queues(*, held: Sequence[Load] | None = None) -> Work[list[Queue]]:
+def queues(*, held: Sequence[Load] | None = None) -> TaskSteps[list[Queue]]:
     """Every queue, by name. Pass `stats().loads` as `held` to avoid counting again."""
-    known = yield from do(consumers())
+    known = yield from transact(consumers())
     if held is None:
-        held = loads((yield from do(counts())))
-    paused = yield from do(paused_queues())
-    alive = [worker for worker in (yield from do(workers())) if worker.alive]
+        held = loads((yield from transact(counts())))
+    paused = yield from transact(paused_queues())
+    alive = [worker for worker in (yield from transact(workers())) if worker.alive]
     names = {one.queue for one in known} | {load.queue for load in held} | paused.keys()
     found = []
     for name in sorted(names):
@@ -59,7 +59,7 @@ def queues(*, held: Sequence[Load] | None = None) -> Work[list[Queue]]:
     return found
 
 
-def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool = False) -> Work[None]:
+def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool = False) -> TaskSteps[None]:
     """Leaves a queue out of every claim until it is resumed; running work finishes.
 
     A queue nobody has named yet is `NotFound` unless `force`: a slip of the pen must not look like a pause.
@@ -67,20 +67,20 @@ def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool
     check_name("queue", name)
     if not force:
         yield from _known(name)
-    yield from do(actions.pause_queue(name, actor, reason))
+    yield from transact(actions.pause_queue(name, actor, reason))
 
 
-def resume_queue(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+def resume_queue(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Lets a queue be claimed again; false when it was not paused."""
     check_name("queue", name)
-    if (yield from do(actions.resume_queue(name, actor, reason))):
-        yield from ask(lambda store: store.hint_sync())
+    if (yield from transact(actions.resume_queue(name, actor, reason))):
+        yield from call_store(lambda store: store.hint_sync())
         return True
     yield from _known(name)
     return False
 
 
-def _known(name: str) -> Work[None]:
+def _known(name: str) -> TaskSteps[None]:
     names = [queue.name for queue in (yield from queues())]
     if name not in names:
         raise NotFound("queue", name, f"known are {', '.join(names[:20]) or 'none yet'}")

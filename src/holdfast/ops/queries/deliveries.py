@@ -11,8 +11,8 @@ from holdfast.core.errors import NotFound
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.failures.frame import own_frame
 from holdfast.core.message import Message
-from holdfast.ops.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
-from holdfast.ops.work import Work, do
+from holdfast.ops.queries.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.registry import consumers
@@ -55,65 +55,67 @@ class Exported:
 
 def deliveries(
     wanted: Filter | None = None, *, limit: int = 50, before: UUID | None = None
-) -> Work[list[DeliverySummary]]:
+) -> TaskSteps[list[DeliverySummary]]:
     """A page of deliveries, newest first; pass the last id as `before` for the next."""
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
-    return [shown_listed(one) for one in (yield from do(query.deliveries(wanted, limit, before)))]
+    return [shown_listed(one) for one in (yield from transact(query.deliveries(wanted, limit, before)))]
 
 
-def export(wanted: Filter | None = None, *, limit: int = 500, before: UUID | None = None) -> Work[list[Exported]]:
+def export(wanted: Filter | None = None, *, limit: int = 500, before: UUID | None = None) -> TaskSteps[list[Exported]]:
     """`deliveries`, each with its message."""
     page = yield from deliveries(wanted, limit=limit, before=before)
-    found = yield from do(messages_with(list({one.delivery.message_id for one in page})))
+    found = yield from transact(messages_with(list({one.delivery.message_id for one in page})))
     known = yield from redactor()
     shown = {id: shown_message(known, message) for id, message in found.items()}
     return [Exported(one, shown.get(one.delivery.message_id)) for one in page]
 
 
-def delivery(id: UUID) -> Work[DeliveryDetail]:
+def delivery(id: UUID) -> TaskSteps[DeliveryDetail]:
     """Everything about one delivery: message, runs, audit, its siblings, how many failed alike."""
-    found = yield from do(query.deliveries(Filter(ids=(id,)), 1))
+    found = yield from transact(query.deliveries(Filter(ids=(id,)), 1))
     if not found:
-        if (yield from do(query.messages(id=id, limit=1))):
+        if (yield from transact(query.messages(id=id, limit=1))):
             raise NotFound("delivery", id, f"it is a message: see `holdfast messages show {id}`")
         raise NotFound("delivery", id)
     return (yield from _detail(found[0]))
 
 
-def job(id: UUID) -> Work[DeliveryDetail]:
+def job(id: UUID) -> TaskSteps[DeliveryDetail]:
     """Everything about one job, by its delivery's id or by the id that enqueueing it returned."""
-    for one in (yield from do(query.deliveries(Filter(ids=(id,)), 1))) or (yield from do(query.deliveries_of(id))):
+    for one in (yield from transact(query.deliveries(Filter(ids=(id,)), 1))) or (
+        yield from transact(query.deliveries_of(id))
+    ):
         if one.type.startswith("job."):
             return (yield from _detail(one))
     raise NotFound("job", id)
 
 
-def dead_letter_counts() -> Work[DeadLetterCounts | None]:
+def dead_letter_counts() -> TaskSteps[DeadLetterCounts | None]:
     """Dead letters by group and minute, counted once for `failure_groups`, `stats` and `trend`; none when they are many."""
-    return (yield from do(delivery_counts.dead_letter_counts()))
+    return (yield from transact(delivery_counts.dead_letter_counts()))
 
 
 def failure_groups(
     *, limit: int = 50, consumers: Sequence[str] = (), dead: DeadLetterCounts | None = None
-) -> Work[list[FailureGroup]]:
+) -> TaskSteps[list[FailureGroup]]:
     """Dead letters gathered by what went wrong, largest group first, with the deploy each began with and its frame."""
-    return (yield from _described((yield from do(delivery_counts.failure_groups(limit, consumers, dead=dead)))))
+    return (yield from _described((yield from transact(delivery_counts.failure_groups(limit, consumers, dead=dead)))))
 
 
-def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> Work[list[FailureGroup]]:
+def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> TaskSteps[list[FailureGroup]]:
     """`failure_groups` of those that match by what they show, largest first; only these are counted."""
-    every = yield from _described((yield from do(delivery_counts.uncounted_groups())))
+    every = yield from _described((yield from transact(delivery_counts.uncounted_groups())))
     kinds = [(one.fingerprint, one.consumer) for one in every if matches(one)]
     if not kinds:
         return []
-    return (yield from _described((yield from do(delivery_counts.failure_groups(limit, kinds=kinds)))))
+    return (yield from _described((yield from transact(delivery_counts.failure_groups(limit, kinds=kinds)))))
 
 
-def _described(found: Sequence[FailureGroup]) -> Work[list[FailureGroup]]:
+def _described(found: Sequence[FailureGroup]) -> TaskSteps[list[FailureGroup]]:
     """Groups with the deploy each began with and its frame, as they may be shown."""
-    runs = yield from do(failing_runs([(one.fingerprint, one.consumer, one.example) for one in found]))
+    runs = yield from transact(failing_runs([(one.fingerprint, one.consumer, one.example) for one in found]))
     return [
         shown_group(
             replace(
@@ -127,25 +129,27 @@ def _described(found: Sequence[FailureGroup]) -> Work[list[FailureGroup]]:
     ]
 
 
-def now() -> Work[datetime]:
+def now() -> TaskSteps[datetime]:
     """The database's own time."""
-    return (yield from do(query.clock()))
+    return (yield from transact(query.clock()))
 
 
-def _detail(one: DeliverySummary) -> Work[DeliveryDetail]:
+def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
     row = one.delivery
-    message = (yield from do(messages_with([row.message_id]))).get(row.message_id)
+    message = (yield from transact(messages_with([row.message_id]))).get(row.message_id)
     known = yield from redactor()
     hide = None if message is None else known.hide(message.type, message.payload)
-    runs = yield from do(query.runs(row.id))
-    entries = yield from do(audit(_ENTRIES, target=("delivery", str(row.id))))
-    siblings = [other for other in (yield from do(query.deliveries_of(row.message_id))) if other.delivery.id != row.id]
+    runs = yield from transact(query.runs(row.id))
+    entries = yield from transact(audit(_ENTRIES, target=("delivery", str(row.id))))
+    siblings = [
+        other for other in (yield from transact(query.deliveries_of(row.message_id))) if other.delivery.id != row.id
+    ]
     alike = None
     if row.dead:
         alike = (
             BoundedCount(1)
             if row.fingerprint is None
-            else (yield from do(delivery_counts.group_size(row.consumer, row.fingerprint)))
+            else (yield from transact(delivery_counts.group_size(row.consumer, row.fingerprint)))
         )
     obstacles = (yield from _obstacles(one)) if row.status is Status.PENDING else ()
     return DeliveryDetail(
@@ -156,23 +160,23 @@ def _detail(one: DeliverySummary) -> Work[DeliveryDetail]:
         siblings=tuple(shown_listed(other, hide) for other in siblings),
         alike=alike,
         obstacles=obstacles,
-        now=(yield from do(query.clock())),
+        now=(yield from transact(query.clock())),
         frame=own_frame(next((run.trace for run in reversed(runs) if run.trace), None)),
     )
 
 
-def _obstacles(one: DeliverySummary) -> Work[tuple[str, ...]]:
+def _obstacles(one: DeliverySummary) -> TaskSteps[tuple[str, ...]]:
     row = one.delivery
-    now = yield from do(query.clock())
+    now = yield from transact(query.clock())
     found: list[str] = []
-    if row.queue in (yield from do(paused_queues())):
+    if row.queue in (yield from transact(paused_queues())):
         found.append(f"queue {row.queue} is paused")
-    for consumer in (yield from do(consumers())):
+    for consumer in (yield from transact(consumers())):
         if consumer.name == row.consumer and consumer.paused_at is not None:
             found.append(f"consumer {row.consumer} is paused")
         if consumer.name == row.consumer and consumer.blocked_until is not None and consumer.blocked_until > now:
             found.append(f"consumer {row.consumer} is blocked: {consumer.blocked_resource} is unavailable")
-    serving = [w for w in (yield from do(workers())) if w.alive and row.consumer in w.consumers]
+    serving = [w for w in (yield from transact(workers())) if w.alive and row.consumer in w.consumers]
     if not serving:
         found.append(f"no living worker serves {row.consumer}")
     elif not any(not w.queues or row.queue in w.queues for w in serving):

@@ -10,8 +10,8 @@ from cronsim import CronSim, CronSimError
 from holdfast.core.errors import NotFound
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, new_message
-from holdfast.ops.messages import OPERATOR, publish_audited
-from holdfast.ops.work import Work, ask, do
+from holdfast.ops.queries.messages import OPERATOR, publish_audited
+from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import live_generation
 from holdfast.stores.messages import schedule
 from holdfast.stores.messages.publish import Published
@@ -31,7 +31,7 @@ class ScheduleState:
     paused_at: datetime | None
 
 
-def schedules() -> Work[list[ScheduleState]]:
+def schedules() -> TaskSteps[list[ScheduleState]]:
     """Every schedule, by name."""
     return [
         ScheduleState(
@@ -43,28 +43,28 @@ def schedules() -> Work[list[ScheduleState]]:
             next_at=None if one.paused_at is not None else _next(one.expression, one.tz, one.now),
             paused_at=one.paused_at,
         )
-        for one in (yield from do(schedule.schedules()))
+        for one in (yield from transact(schedule.schedules()))
     ]
 
 
-def pause_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[None]:
+def pause_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
     """Fires nothing until it is resumed."""
     yield from _known(name)
-    yield from do(schedule.pause_schedule(name, actor, reason))
+    yield from transact(schedule.pause_schedule(name, actor, reason))
 
 
-def resume_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+def resume_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Fires again; false when it was not paused. Occurrences of the pause count as missed."""
     yield from _known(name)
-    return (yield from do(schedule.resume_schedule(name, actor, reason)))
+    return (yield from transact(schedule.resume_schedule(name, actor, reason)))
 
 
-def run_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[Published]:
+def run_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[Published]:
     """Enqueues one run now, beside the occurrences that are due: those still fire. Audited."""
     found = yield from _known(name)
-    row = next((one for one in (yield from do(consumers())) if one.name == name), None)
+    row = next((one for one in (yield from transact(consumers())) if one.name == name), None)
     address = Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)
-    live = yield from do(live_generation(name, address.queue))
+    live = yield from transact(live_generation(name, address.queue))
     call = new_message(
         id=uuid7(int(found.now.timestamp() * 1000), secrets.randbits(74)),
         type=f"job.{name}",
@@ -74,13 +74,13 @@ def run_schedule(name: str, *, actor: str, reason: str | None = None) -> Work[Pu
         generation=live if live is not None else (row.generation if row else 0),
         addressed=[address],
     )
-    published = yield from do(publish_audited(call, actor, "run", reason))
-    yield from ask(lambda store: store.hint_sync())
+    published = yield from transact(publish_audited(call, actor, "run", reason))
+    yield from call_store(lambda store: store.hint_sync())
     return published
 
 
-def _known(name: str) -> Work[schedule.StoredSchedule]:
-    found = yield from do(schedule.schedules())
+def _known(name: str) -> TaskSteps[schedule.StoredSchedule]:
+    found = yield from transact(schedule.schedules())
     for one in found:
         if one.name == name:
             return one

@@ -12,8 +12,8 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
 from holdfast.core.redaction.mask import mask
-from holdfast.ops.stats import loads
-from holdfast.ops.work import Work, ask, do
+from holdfast.ops.queries.stats import loads
+from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.outbound.webhooks.endpoint import CONCURRENCY, Added, new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.signature import new_secret
@@ -51,7 +51,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class WebhookTestResult:
     """What came of a test event. Without a status nothing answered, and `error` says why."""
 
     id: str
@@ -62,14 +62,14 @@ class Tried:
     error: str | None
 
 
-def webhooks(*, tenant: str | None = None, show_path: bool = False) -> Work[list[Webhook]]:
+def webhooks(*, tenant: str | None = None, show_path: bool = False) -> TaskSteps[list[Webhook]]:
     """Every endpoint, or a tenant's, oldest first.
 
     Paths are hidden unless `show_path` is given: the path of many incoming webhooks is a secret.
     """
-    found = yield from do(webhook.listed_endpoints())
-    held = loads((yield from do(counts())))
-    circuits = {one.name: one for one in (yield from do(breakers()))}
+    found = yield from transact(webhook.listed_endpoints())
+    held = loads((yield from transact(counts())))
+    circuits = {one.name: one for one in (yield from transact(breakers()))}
     listed = []
     for one in found:
         if tenant is not None and one.tenant != tenant:
@@ -111,7 +111,7 @@ def add_webhook(
     rate: float | None = None,
     concurrency: int = CONCURRENCY,
     options: WebhookOptions | None = None,
-) -> Work[Added]:
+) -> TaskSteps[Added]:
     """Stores an endpoint that gets these events from now on; the secret is shown this once."""
     endpoint = new_endpoint(
         url,
@@ -123,24 +123,26 @@ def add_webhook(
         rate=rate,
         concurrency=concurrency,
     )
-    yield from do(webhook.add_endpoint(endpoint, actor))
+    yield from transact(webhook.add_endpoint(endpoint, actor))
     return Added(endpoint.id, endpoint.secrets[0])
 
 
-def disable_webhook(id: str, *, actor: str, reason: str) -> Work[bool]:
+def disable_webhook(id: str, *, actor: str, reason: str) -> TaskSteps[bool]:
     """Makes no more deliveries for an endpoint and holds those there are; false when it was disabled before."""
-    return (yield from do(webhook.disable_endpoint(id, actor, reason)))
+    return (yield from transact(webhook.disable_endpoint(id, actor, reason)))
 
 
-def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Goes on with what was held, and with events from now on; false when it was not disabled."""
-    enabled = yield from do(webhook.enable_endpoint(id, actor, reason))
+    enabled = yield from transact(webhook.enable_endpoint(id, actor, reason))
     if enabled:
-        yield from ask(lambda store: store.hint_sync())
+        yield from call_store(lambda store: store.hint_sync())
     return enabled
 
 
-def rotate_webhook_secret(id: str, *, actor: str, overlap: Duration = "1d", reason: str | None = None) -> Work[Added]:
+def rotate_webhook_secret(
+    id: str, *, actor: str, overlap: Duration = "1d", reason: str | None = None
+) -> TaskSteps[Added]:
     """Gives an endpoint a new secret, shown this once; for `overlap` deliveries are signed with the old one as well."""
     wanted = to_timedelta(overlap, name="overlap")
     if wanted > _LONGEST_OVERLAP:
@@ -148,23 +150,23 @@ def rotate_webhook_secret(id: str, *, actor: str, overlap: Duration = "1d", reas
             f"overlap is {wanted}; at most {_LONGEST_OVERLAP.days} days: a secret that may be known is no secret"
         )
     secret = new_secret()
-    yield from do(webhook.rotate_secret(id, secret, wanted, actor, reason))
+    yield from transact(webhook.rotate_secret(id, secret, wanted, actor, reason))
     return Added(id, secret)
 
 
-def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -> Work[Tried]:
+def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -> TaskSteps[WebhookTestResult]:
     """Posts a signed event of type `webhook.test` from here, at once, past circuit and limits; nothing is delivered."""
-    found = [one for one in (yield from do(webhook.endpoints())) if one.id == id]
+    found = [one for one in (yield from transact(webhook.endpoints())) if one.id == id]
     if not found:
         raise NotFound("webhook endpoint", id, "`holdfast webhooks list` shows those there are")
     chosen = options or WebhookOptions.from_environment()
-    tried = yield from ask(lambda _: asyncio.run(_try(found[0], chosen)))
+    tried = yield from call_store(lambda _: asyncio.run(_try(found[0], chosen)))
     detail = {"status": tried.status, "accepted": tried.accepted, "error": tried.error}
-    yield from do(record(actor, "test", "webhook", id, None, detail))
+    yield from transact(record(actor, "test", "webhook", id, None, detail))
     return tried
 
 
-async def _try(endpoint: Endpoint, options: WebhookOptions) -> Tried:
+async def _try(endpoint: Endpoint, options: WebhookOptions) -> WebhookTestResult:
     from holdfast.outbound.webhooks.dispatcher import WebhookEvent, post
     from holdfast.outbound.webhooks.sender import Sender
 
@@ -180,10 +182,12 @@ async def _try(endpoint: Endpoint, options: WebhookOptions) -> Tried:
         answer = await post(sender, endpoint, event, within=options.seconds)
     except (OSError, HoldfastError) as error:
         latency = timedelta(seconds=time.monotonic() - started)
-        return Tried(id=endpoint.id, accepted=False, status=None, latency=latency, excerpt="", error=str(error))
+        return WebhookTestResult(
+            id=endpoint.id, accepted=False, status=None, latency=latency, excerpt="", error=str(error)
+        )
     finally:
         await sender.close()
-    return Tried(
+    return WebhookTestResult(
         id=endpoint.id,
         accepted=200 <= answer.status < 300,
         status=answer.status,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.names import check_name
-from holdfast.ops.work import Work, do
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin import token
 from holdfast.stores.admin.token import Scope, Token
 
@@ -26,7 +26,7 @@ class CreatedToken:
 
 def create_token(
     name: str, *, scope: Scope | str = Scope.READ, expires: Duration | None = None, actor: str
-) -> Work[CreatedToken]:
+) -> TaskSteps[CreatedToken]:
     """Makes a token; its name is the actor of what is done with it. The secret is shown this once."""
     check_name("token", name)
     if scope not in set(Scope):
@@ -38,29 +38,29 @@ def create_token(
     made = token.add_token(
         f"tok_{secrets.token_hex(6)}", name, Scope(scope), digest(secret), secret[:_SHOWN], lasting, actor
     )
-    return CreatedToken((yield from do(made)), secret)
+    return CreatedToken((yield from transact(made)), secret)
 
 
-def tokens() -> Work[list[Token]]:
+def tokens() -> TaskSteps[list[Token]]:
     """Every token, oldest first: whose, for what, used when; never the secret."""
-    return (yield from do(token.tokens()))
+    return (yield from transact(token.tokens()))
 
 
-def revoke_token(id: str, *, actor: str, reason: str | None = None) -> Work[None]:
+def revoke_token(id: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
     """Ends a token at once; it is named by its id or its name."""
-    yield from do(token.revoke_token(id, actor, reason))
+    yield from transact(token.revoke_token(id, actor, reason))
 
 
-def recognise_token(secret: str) -> Work[Token | None]:
+def recognise_token(secret: str) -> TaskSteps[Token | None]:
     """The token that has this secret, valid or not; none when there never was one. Its use is noted once a minute."""
     if not secret.startswith(_MARK) or len(secret) > _LONGEST:
         return None
-    found = yield from do(token.find_token(digest(secret)))
+    found = yield from transact(token.find_token(digest(secret)))
     if found is None:
         return None
     known, unnoted = found
     if known.valid and unnoted:
-        yield from do(token.use_token(known.id))
+        yield from transact(token.use_token(known.id))
     return known
 
 

@@ -8,9 +8,9 @@ from uuid import UUID
 from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
-from holdfast.ops.relays import relays
-from holdfast.ops.stats import Load, loads
-from holdfast.ops.work import Work, ask, do
+from holdfast.ops.queries.stats import Load, loads
+from holdfast.ops.resources.relays import relays
+from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin import actions
 from holdfast.stores.admin.actions import audited, record
 from holdfast.stores.deliveries.worker import workers
@@ -52,17 +52,17 @@ class ConsumerState:
     relays_to: str | None = None
 
 
-def consumers(*, held: Sequence[Load] | None = None) -> Work[list[ConsumerState]]:
+def consumers(*, held: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerState]]:
     """Every consumer that ever registered, by name. Pass `stats().loads` as `held` to avoid counting again."""
-    known = yield from do(registry.consumers())
+    known = yield from transact(registry.consumers())
     if held is None:
-        held = loads((yield from do(counts())))
-    alive = [worker for worker in (yield from do(workers())) if worker.alive]
+        held = loads((yield from transact(counts())))
+    alive = [worker for worker in (yield from transact(workers())) if worker.alive]
     patterns: dict[str, list[str]] = {}
-    for one in (yield from do(subscriptions())):
+    for one in (yield from transact(subscriptions())):
         if one.active:
             patterns.setdefault(one.consumer, []).append(one.pattern)
-    now = yield from do(clock())
+    now = yield from transact(clock())
     sending = {relay.name: relay for relay in (yield from relays())}
     found = []
     for row in known:
@@ -96,38 +96,38 @@ def consumers(*, held: Sequence[Load] | None = None) -> Work[list[ConsumerState]
     return found
 
 
-def pause_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[None]:
+def pause_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
     """Leaves a consumer out of every claim until it is resumed; running work finishes."""
     yield from _known(name)
-    yield from do(actions.pause_consumer(name, actor, reason))
+    yield from transact(actions.pause_consumer(name, actor, reason))
 
 
-def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Lets a paused consumer be claimed again; false when it was not paused."""
     yield from _known(name)
-    resumed = yield from do(actions.resume_consumer(name, actor, reason))
-    yield from ask(lambda store: store.hint_sync())
+    resumed = yield from transact(actions.resume_consumer(name, actor, reason))
+    yield from call_store(lambda store: store.hint_sync())
     return resumed
 
 
-def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Lets a blocked consumer try again at once; false when it was not blocked."""
     yield from _known(name)
-    unblocked = yield from do(actions.unblock_consumer(name, actor, reason))
-    yield from ask(lambda store: store.hint_sync())
+    unblocked = yield from transact(actions.unblock_consumer(name, actor, reason))
+    yield from call_store(lambda store: store.hint_sync())
     return unblocked
 
 
 def retire_consumer(
     name: str, *, actor: str, reason: str | None = None, pattern: str | None = None
-) -> Work[tuple[str, ...]]:
+) -> TaskSteps[tuple[str, ...]]:
     """Ends a consumer's subscriptions, or one of them; returns the patterns. What it already has is still run.
 
     A relay is forgotten with how far it had come; `Refused` while a worker runs it. Of one that reads a broker, the
     place there is the broker's to forget.
     """
     yield from _known(name)
-    return (yield from do(_retire(name, pattern, actor, reason)))
+    return (yield from transact(_retire(name, pattern, actor, reason)))
 
 
 def catch_up(
@@ -136,7 +136,7 @@ def catch_up(
     since: datetime | None = None,
     actor: str,
     progress: Callable[[int], None] | None = None,
-) -> Work[int]:
+) -> TaskSteps[int]:
     """Gives subscriptions the messages that they missed; how many deliveries were added.
 
     Without a name every subscription gets those whose publishers did not know it. Workers do this by themselves, second
@@ -148,7 +148,7 @@ def catch_up(
         yield from _known(name)
     added, more = 0, True
     while more:
-        some, more = yield from do(registry.catch_up())
+        some, more = yield from transact(registry.catch_up())
         added += some
         if progress is not None:
             progress(added)
@@ -156,21 +156,21 @@ def catch_up(
         added += yield from _backfill(name, since, added, progress)
     detail = {"added": added, **({} if since is None else {"since": since.isoformat()})}
     target = ("store", "subscriptions") if name is None else ("consumer", name)
-    yield from do(record(actor, "catch-up", *target, None, detail))
+    yield from transact(record(actor, "catch-up", *target, None, detail))
     if added:
-        yield from ask(lambda store: store.hint_sync())
+        yield from call_store(lambda store: store.hint_sync())
     return added
 
 
-def _backfill(name: str, since: datetime | None, before: int, progress: Callable[[int], None] | None) -> Work[int]:
+def _backfill(name: str, since: datetime | None, before: int, progress: Callable[[int], None] | None) -> TaskSteps[int]:
     # What is published from now on finds its way to the consumer by itself.
-    ceiling = first_id((yield from do(clock())) + timedelta(seconds=1))
+    ceiling = first_id((yield from transact(clock())) + timedelta(seconds=1))
     cursor: UUID | None = FIRST if since is None else first_id(since)
-    if (pruned := (yield from do(pruned_to(name)))) is not None and cursor is not None:
+    if (pruned := (yield from transact(pruned_to(name)))) is not None and cursor is not None:
         cursor = max(cursor, pruned)
     added = 0
     while cursor is not None:
-        some, cursor = yield from do(backfill(name, cursor, ceiling))
+        some, cursor = yield from transact(backfill(name, cursor, ceiling))
         added += some
         if progress is not None:
             progress(before + added)
@@ -193,7 +193,7 @@ def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> S
     return (*ending, *relayed, *read)
 
 
-def _known(name: str) -> Work[None]:
-    names = [row.name for row in (yield from do(registry.consumers()))]
+def _known(name: str) -> TaskSteps[None]:
+    names = [row.name for row in (yield from transact(registry.consumers()))]
     if name not in names:
         raise NotFound("consumer", name, f"registered are {', '.join(names[:20]) or 'none yet'}")

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.bounded_count import total
 from holdfast.core.duration import format_duration
-from holdfast.ops.findings import Facts, Finding, Level
+from holdfast.ops.doctor.checks import Facts, Finding, Level
 from holdfast.stores.queries.query import FailureGroup
 from holdfast.stores.queries.trend import Retrying
 
@@ -16,7 +16,7 @@ GROUPS = 200
 _SHOWN = 10
 
 
-def judge_work(facts: Facts, groups: Sequence[FailureGroup], retrying: Sequence[Retrying]) -> list[Finding]:
+def check_work(facts: Facts, groups: Sequence[FailureGroup], retrying: Sequence[Retrying]) -> list[Finding]:
     """What an operator has to do first: what is dead, what fails now, what waits too long."""
     return [*_failing(groups, retrying, facts.now), *_dead(facts, groups), *_old(facts)]
 

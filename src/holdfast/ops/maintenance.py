@@ -7,8 +7,8 @@ from importlib import import_module
 from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.ops.redaction import shown_entry
-from holdfast.ops.work import Work, ask, do
+from holdfast.ops.queries.redaction import shown_entry
+from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import AuditEntry, record
 from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.deliveries import worker
@@ -31,14 +31,14 @@ class Pruned:
     idempotency_keys: int = 0
 
 
-def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> Work[Pruned]:
+def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> TaskSteps[Pruned]:
     """What `prune` would remove; nothing changes."""
-    top = ceiling((yield from do(clock())), older_than)
+    top = ceiling((yield from transact(clock())), older_than)
     return Pruned(
-        delivered=(yield from do(prunable(top, older_than))),
-        discarded=(yield from do(prunable(top, older_than, discarded=True))) if discarded else 0,
-        messages=(yield from do(prunable_messages(top, older_than, discarded=discarded))) if messages else 0,
-        idempotency_keys=(yield from do(expired_requests())),
+        delivered=(yield from transact(prunable(top, older_than))),
+        discarded=(yield from transact(prunable(top, older_than, discarded=True))) if discarded else 0,
+        messages=(yield from transact(prunable_messages(top, older_than, discarded=discarded))) if messages else 0,
+        idempotency_keys=(yield from transact(expired_requests())),
     )
 
 
@@ -49,14 +49,14 @@ def prune(
     discarded: bool = False,
     messages: bool = False,
     progress: Callable[[Pruned], None] | None = None,
-) -> Work[Pruned]:
+) -> TaskSteps[Pruned]:
     """Removes delivered rows older than that, in small transactions; failed ones never. Audited.
 
     `discarded` removes discarded ones too, `messages` what no delivery and no subscription needs any more: an event
     store is pruned only when somebody says so. Idempotency keys go when they have expired. It can be stopped at any
     moment and started again.
     """
-    top = ceiling((yield from do(clock())), older_than)
+    top = ceiling((yield from transact(clock())), older_than)
     removed = Pruned()
 
     def batch_of(kind: str, cursor: UUID) -> Operation[tuple[int, UUID | None]]:
@@ -69,24 +69,24 @@ def prune(
     for kind in kinds:
         cursor: UUID | None = FROM_THE_START
         while cursor is not None:
-            count, cursor = yield from do(batch_of(kind, cursor))
+            count, cursor = yield from transact(batch_of(kind, cursor))
             counts[kind] += count
             removed = Pruned(**counts)
             if progress is not None:
                 progress(removed)
     expired, more = 0, True
     while more:
-        some, more = yield from do(forget_requests())
+        some, more = yield from transact(forget_requests())
         expired += some
     counts["idempotency_keys"] = expired
     removed = Pruned(**counts)
-    yield from do(record(actor, "prune", "store", "deliveries", None, {"older_than": str(older_than), **counts}))
+    yield from transact(record(actor, "prune", "store", "deliveries", None, {"older_than": str(older_than), **counts}))
     return removed
 
 
-def worker_list() -> Work[list[WorkerRecord]]:
+def worker_list() -> TaskSteps[list[WorkerRecord]]:
     """Every worker known, oldest first; one that is not alive any more ended without a word."""
-    return (yield from do(worker.workers()))
+    return (yield from transact(worker.workers()))
 
 
 def audit(
@@ -99,7 +99,7 @@ def audit(
     kind: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-) -> Work[list[AuditEntry]]:
+) -> TaskSteps[list[AuditEntry]]:
     """The newest audit entries; pass the last id as `before` for the next. A plan is one entry, with how far it is.
 
     With a (kind, target) every entry of that item is listed: of a plan each step, of a delivery each act.
@@ -116,28 +116,28 @@ def audit(
         since=since,
         until=until,
     )
-    return [shown_entry(entry) for entry in (yield from do(audit_page(wanted, limit, before)))]
+    return [shown_entry(entry) for entry in (yield from transact(audit_page(wanted, limit, before)))]
 
 
-def schema_status() -> Work[SchemaStatus]:
+def schema_status() -> TaskSteps[SchemaStatus]:
     """Which version the tables have and which this release needs."""
-    return (yield from ask(lambda store: store.schema_status()))
+    return (yield from call_store(lambda store: store.schema_status()))
 
 
-def migrate(lock_timeout: timedelta = timedelta(seconds=10)) -> Work[list[str]]:
+def migrate(lock_timeout: timedelta = timedelta(seconds=10)) -> TaskSteps[list[str]]:
     """Brings the tables to the version this release needs and names what it applied; nothing when they are."""
-    return (yield from ask(lambda store: store.migrate(lock_timeout)))
+    return (yield from call_store(lambda store: store.migrate(lock_timeout)))
 
 
-def schema_sql() -> Work[str]:
+def schema_sql() -> TaskSteps[str]:
     """The tables as one script, for people who apply it themselves; nothing is connected."""
-    return (yield from ask(_script))
+    return (yield from call_store(_script))
 
 
-def now_and_skew(local: Callable[[], datetime]) -> Work[timedelta]:
+def now_and_skew(local: Callable[[], datetime]) -> TaskSteps[timedelta]:
     """How far the database's clock is ahead of this machine's, give or take the way there."""
     before = local()
-    theirs = yield from do(clock())
+    theirs = yield from transact(clock())
     return theirs - (before + (local() - before) / 2)
 
 

@@ -8,7 +8,7 @@ from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.names import check_name
 from holdfast.core.redaction.mask import mask
-from holdfast.ops.work import Work, do
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations import breaker
 
 
@@ -24,22 +24,22 @@ class BreakerState:
     why: str | None
 
 
-def breakers() -> Work[list[BreakerState]]:
+def breakers() -> TaskSteps[list[BreakerState]]:
     """Every circuit that had a failure or was tripped, by name."""
-    return [_state(one) for one in (yield from do(breaker.breakers()))]
+    return [_state(one) for one in (yield from transact(breaker.breakers()))]
 
 
-def reset_breaker(name: str, *, actor: str, reason: str | None = None) -> Work[bool]:
+def reset_breaker(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
     """Closes a circuit and forgets its failures; false when there was nothing to close. Processes see it in a second."""
-    return (yield from do(breaker.reset_breaker(check_name("circuit", name), actor, reason)))
+    return (yield from transact(breaker.reset_breaker(check_name("circuit", name), actor, reason)))
 
 
-def trip_breaker(name: str, *, actor: str, duration: Duration = "1h", reason: str | None = None) -> Work[None]:
+def trip_breaker(name: str, *, actor: str, duration: Duration = "1h", reason: str | None = None) -> TaskSteps[None]:
     """Opens a circuit for `duration`; then it is probed as ever. Processes see it in a second."""
     lasting = to_timedelta(duration, name="duration")
     if not lasting:
         raise ConfigurationError("a circuit cannot be open for no time; give a duration above zero, such as 1h")
-    yield from do(breaker.trip_breaker(check_name("circuit", name), lasting, actor, reason))
+    yield from transact(breaker.trip_breaker(check_name("circuit", name), lasting, actor, reason))
 
 
 def _state(stored: breaker.StoredBreaker) -> BreakerState:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.redaction.mask import REDACTED, mask, secret_name
-from holdfast.ops.work import Work, do
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations import idempotency
 from holdfast.stores.integrations.idempotency import Headers, KeyRecord, KeyStatus, RecordCursor
 from holdfast.stores.queries.query import MAX_PAGE
@@ -27,18 +27,18 @@ def idempotency_keys(
     status: KeyStatus | None = None,
     limit: int = 50,
     before: KeyRecord | RecordCursor | None = None,
-) -> Work[list[KeyRecord]]:
+) -> TaskSteps[list[KeyRecord]]:
     """A page of keys, newest first, of a scope, in a state; pass the last one as `before` for the next."""
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page has 1 to {MAX_PAGE} items, read the next page for more")
     wanted = idempotency.records(scope=scope, key=key, status=status, limit=limit, before=before)
-    return (yield from do(wanted))
+    return (yield from transact(wanted))
 
 
-def idempotency_key(scope: str, key: str) -> Work[KeyDetail]:
+def idempotency_key(scope: str, key: str) -> TaskSteps[KeyDetail]:
     """One key and what was answered under it."""
-    found = yield from do(idempotency.records(scope=scope, key=key, limit=1))
-    answered = yield from do(idempotency.read_record(scope, key))
+    found = yield from transact(idempotency.records(scope=scope, key=key, limit=1))
+    answered = yield from transact(idempotency.read_record(scope, key))
     if not found:
         raise NotFound("idempotency key", key, f"it may have expired, or belong to another scope than {scope!r}")
     response = None if answered is None else answered.response
@@ -50,13 +50,13 @@ def idempotency_key(scope: str, key: str) -> Work[KeyDetail]:
 
 def release_idempotency_key(
     scope: str, key: str, *, actor: str, reason: str | None = None, force: bool = False
-) -> Work[KeyStatus]:
+) -> TaskSteps[KeyStatus]:
     """Lets a key be used anew; returns the state it was in. Audited.
 
     A request that holds it can no longer complete. A key that was answered is `Refused` unless `force`: its effect is
     done, and the next request would apply it again.
     """
-    return (yield from do(idempotency.release_record(scope, key, actor, reason, force=force)))
+    return (yield from transact(idempotency.release_record(scope, key, actor, reason, force=force)))
 
 
 def _text(body: bytes | None) -> str | None:

@@ -11,8 +11,8 @@ from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, Message, NewMessage, new_message
 from holdfast.core.names import check_name
-from holdfast.ops.redaction import redactor, shown_listed, shown_message, shown_messages
-from holdfast.ops.work import Work, ask, do
+from holdfast.ops.queries.redaction import redactor, shown_listed, shown_message, shown_messages
+from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import audited, live_generation
 from holdfast.stores.messages.publish import Fanout, Published, publish
 from holdfast.stores.messages.registry import consumers
@@ -39,24 +39,24 @@ def messages(
     key: str | None = None,
     limit: int = 50,
     before: UUID | None = None,
-) -> Work[list[Message]]:
+) -> TaskSteps[list[Message]]:
     """A page of messages, newest first; pass the last id as `before` for the next."""
     if type is not None:
         check_pattern(type)
-    found = yield from do(query.messages(type=type, source=source, key=key, limit=limit, before=before))
+    found = yield from transact(query.messages(type=type, source=source, key=key, limit=limit, before=before))
     return (yield from shown_messages(found))
 
 
-def message(id: UUID) -> Work[MessageDetail]:
+def message(id: UUID) -> TaskSteps[MessageDetail]:
     """One message and how its deliveries are doing."""
-    found = yield from do(query.messages(id=id, limit=1))
+    found = yield from transact(query.messages(id=id, limit=1))
     if not found:
-        if (yield from do(query.deliveries(Filter(ids=(id,)), 1))):
+        if (yield from transact(query.deliveries(Filter(ids=(id,)), 1))):
             raise NotFound("message", id, f"it is a delivery: see `holdfast deliveries show {id}`")
         raise NotFound("message", id)
     known = yield from redactor()
     hide = known.hide(found[0].type, found[0].payload)
-    deliveries = [shown_listed(one, hide) for one in (yield from do(query.deliveries_of(id)))]
+    deliveries = [shown_listed(one, hide) for one in (yield from transact(query.deliveries_of(id)))]
     return MessageDetail(shown_message(known, found[0]), tuple(deliveries))
 
 
@@ -69,7 +69,7 @@ def publish_event(
     key: str | None = None,
     headers: Mapping[str, object] | None = None,
     generation: int = 0,
-) -> Work[Published]:
+) -> TaskSteps[Published]:
     """Stores an event with a delivery for everyone subscribed; audited. The same key again stores nothing."""
     id = yield from _fresh_id()
     event = new_message(
@@ -91,14 +91,14 @@ def enqueue(
     priority: int | None = None,
     unique: str | None = None,
     force: bool = False,
-) -> Work[Published]:
+) -> TaskSteps[Published]:
     """Stores a call of a job where its registration says it belongs; audited.
 
     `NotFound` when no job of that name ever registered, unless `force`: then a worker that comes later may run it.
     """
     check_name("consumer", job)
-    known = {one.name: one for one in (yield from do(consumers()))}
-    patterns = {one.consumer: one.pattern for one in (yield from do(subscriptions())) if one.active}
+    known = {one.name: one for one in (yield from transact(consumers()))}
+    patterns = {one.consumer: one.pattern for one in (yield from transact(subscriptions())) if one.active}
     if job in patterns:
         raise Refused(
             "enqueue", job, f"a consumer of {patterns[job]}, not a job", f"publish {patterns[job]} to make it run"
@@ -108,7 +108,7 @@ def enqueue(
         raise NotFound("job", job, f"registered are {names}; force stores it for a worker that comes later")
     row = known.get(job)
     queue = queue or (row.queue if row else "default")
-    live = yield from do(live_generation(job, queue))
+    live = yield from transact(live_generation(job, queue))
     address = Address(
         consumer=job,
         queue=queue,
@@ -130,14 +130,14 @@ def enqueue(
     return (yield from _store(call, actor, "enqueue"))
 
 
-def _store(message: NewMessage, actor: str, action: str) -> Work[Published]:
-    published = yield from do(publish_audited(message, actor, action))
-    yield from ask(lambda store: store.hint_sync())
+def _store(message: NewMessage, actor: str, action: str) -> TaskSteps[Published]:
+    published = yield from transact(publish_audited(message, actor, action))
+    yield from call_store(lambda store: store.hint_sync())
     return published
 
 
-def _fresh_id() -> Work[UUID]:
-    now = yield from do(query.clock())
+def _fresh_id() -> TaskSteps[UUID]:
+    now = yield from transact(query.clock())
     return uuid7(int(now.timestamp() * 1000), secrets.randbits(74))
 
 

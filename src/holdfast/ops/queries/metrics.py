@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.telemetry.metric import Family, MetricKind, Sample
-from holdfast.ops.stats import Load, Stats, stats
-from holdfast.ops.work import Work, do
+from holdfast.ops.queries.stats import Load, Stats, stats
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.messages.registry import consumers
 
@@ -20,7 +20,7 @@ _STATES: dict[str, Callable[[Load], int]] = {
 }
 
 
-def metrics() -> Work[list[Family]]:
+def metrics() -> TaskSteps[list[Family]]:
     """The store at this moment as metrics. One process of many may tell them, or all: they say the same.
 
     Counted to the end, in a time that grows with what is not done: a graph must not lie flat at a bound.
@@ -28,9 +28,13 @@ def metrics() -> Work[list[Family]]:
     now = yield from stats(exact=True)
     busy = {load.consumer for load in now.loads}
     # A series that comes and goes hides a rise: a consumer with nothing to do is at zero.
-    idle = [Load(queue=one.queue, consumer=one.name) for one in (yield from do(consumers())) if one.name not in busy]
+    idle = [
+        Load(queue=one.queue, consumer=one.name) for one in (yield from transact(consumers())) if one.name not in busy
+    ]
     now = replace(now, loads=(*now.loads, *idle))
-    circuits = [one.name for one in (yield from do(breakers())) if one.circuit.state(one.now) is CircuitState.OPEN]
+    circuits = [
+        one.name for one in (yield from transact(breakers())) if one.circuit.state(one.now) is CircuitState.OPEN
+    ]
     return families(now, circuits)
 
 

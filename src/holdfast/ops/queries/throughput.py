@@ -10,8 +10,8 @@ from uuid import UUID
 
 from holdfast.core.identity import uuid7
 from holdfast.core.redaction.redact import redacted
-from holdfast.ops.stats import Load, loads
-from holdfast.ops.work import Work, do
+from holdfast.ops.queries.stats import Load, loads
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.queries import trend as _trend
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts, counts, minutes_until
 from holdfast.stores.queries.query import clock
@@ -59,23 +59,23 @@ class _Estimate:
     waiting: float
 
 
-def trend(*, dead: DeadLetterCounts | None = None) -> Work[list[Minute]]:
+def trend(*, dead: DeadLetterCounts | None = None) -> TaskSteps[list[Minute]]:
     """The last hour in minutes, oldest first; the last one is under way.
 
     Pass `dead_letter_counts()` as `dead` to avoid counting dead letters again.
     """
-    starts = minutes_until((yield from do(clock())) if dead is None else dead.now)
+    starts = minutes_until((yield from transact(clock())) if dead is None else dead.now)
     first, end = starts[0], starts[-1] + timedelta(minutes=1)
     edges = [_first_id(at) for at in (*starts, end)]
     slots = [_first_id(first + n * timedelta(minutes=1) / _SLOTS) for n in range(len(starts) * _SLOTS + 1)]
-    samples = yield from do(_trend.accepted_samples(slots, _MESSAGES))
+    samples = yield from transact(_trend.accepted_samples(slots, _MESSAGES))
     estimates = _estimates(samples, 1.0)
     exact = sum(one.made for one in estimates) <= EXACT
     if not exact:
-        spans = yield from do(_trend.position_gaps(edges, _STRETCH))
+        spans = yield from transact(_trend.position_gaps(edges, _STRETCH))
         estimates = _estimates(samples, min(1.0, _STRETCH * len(spans) / sum(spans)) if sum(spans) > 0 else 1.0)
-    counted = yield from do(_trend.accepted_counts(edges, exact=exact))
-    died = (yield from do(_trend.died(starts))) if dead is None else dead.died
+    counted = yield from transact(_trend.accepted_counts(edges, exact=exact))
+    died = (yield from transact(_trend.died(starts))) if dead is None else dead.died
     found = []
     for at, estimate, one in zip(starts, estimates, counted, strict=True):
         made = round(estimate.made) if one.made is None else one.made
@@ -126,16 +126,16 @@ def _deviation(values: Sequence[float]) -> float:
     return sqrt(fmean((value - mean) ** 2 for value in values))
 
 
-def retrying(*, held: Sequence[Load] | None = None) -> Work[list[Retrying]]:
+def retrying(*, held: Sequence[Load] | None = None) -> TaskSteps[list[Retrying]]:
     """What fails and waits for its next run, most first; of a long backlog only a part is read.
 
     Pass `stats().loads` as `held` to avoid counting again.
     """
     if held is None:
-        held = loads((yield from do(counts())))
+        held = loads((yield from transact(counts())))
     waiting = sorted((load for load in held if load.pending), key=lambda load: -load.pending)
     lanes = [(load.queue, load.consumer) for load in waiting[:_LANES]]
-    found = yield from do(_trend.retrying(lanes, _WAITING))
+    found = yield from transact(_trend.retrying(lanes, _WAITING))
     return [
         replace(one, last_error=None if one.last_error is None else redacted(one.last_error, None)) for one in found
     ]

@@ -9,7 +9,7 @@ from typing import Protocol
 from holdfast.core.duration import format_duration
 from holdfast.core.errors import BrokerUnavailable, HoldfastError
 from holdfast.core.failures.report import report
-from holdfast.ops.findings import Finding, Level
+from holdfast.ops.doctor.checks import Finding, Level
 from holdfast.stores.messages.intake import IntakeReport
 
 _SECONDS = 15.0
@@ -74,7 +74,7 @@ def _doubt(place: Place, doubt: str) -> Finding:
     return Finding("brokers", Level.WARN, f"{place.name}: {what}", remedy)
 
 
-def judge_intakes(intakes: Sequence[IntakeReport], now: datetime) -> Iterator[Finding]:
+def check_intakes(intakes: Sequence[IntakeReport], now: datetime) -> Iterator[Finding]:
     """How far consumers are behind their sources, as workers last reported it."""
     found = [finding for one in intakes if (finding := _intake(one, now)) is not None]
     yield from found

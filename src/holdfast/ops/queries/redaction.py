@@ -7,7 +7,7 @@ from dataclasses import replace
 from holdfast.core.delivery import FailureCycle
 from holdfast.core.message import Message
 from holdfast.core.redaction.redact import Redactor, redact_headers, redacted, scrub
-from holdfast.ops.work import Work, do
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.plan import StoredPlan
 from holdfast.stores.admin.redaction import redactions
@@ -17,9 +17,9 @@ Hide = Callable[[str], str] | None
 """What takes the secrets of one message out of a text."""
 
 
-def redactor() -> Work[Redactor]:
+def redactor() -> TaskSteps[Redactor]:
     """Knows everything any app declared secret."""
-    return Redactor((yield from do(redactions())))
+    return Redactor((yield from transact(redactions())))
 
 
 def shown_message(known: Redactor, message: Message) -> Message:
@@ -30,7 +30,7 @@ def shown_message(known: Redactor, message: Message) -> Message:
     return replace(message, payload=payload, headers=headers)
 
 
-def shown_messages(messages: Iterable[Message]) -> Work[list[Message]]:
+def shown_messages(messages: Iterable[Message]) -> TaskSteps[list[Message]]:
     """`shown_message` for many."""
     known = yield from redactor()
     return [shown_message(known, message) for message in messages]

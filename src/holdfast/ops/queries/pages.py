@@ -6,8 +6,8 @@ from uuid import UUID
 
 from holdfast.core.events.pattern import ANY, check_pattern
 from holdfast.core.message import Message
-from holdfast.ops.redaction import shown_listed, shown_messages
-from holdfast.ops.work import Work, do
+from holdfast.ops.queries.redaction import shown_listed, shown_messages
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.queries import pagination
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import DeliverySummary, Filter
@@ -22,7 +22,7 @@ def delivery_page(
     limit: int = 50,
     before: UUID | None = None,
     timer: Callable[[], float] = time.monotonic,
-) -> Work[Slice[DeliverySummary]]:
+) -> TaskSteps[Slice[DeliverySummary]]:
     """A page of deliveries, newest first; pass `next` as `before` for the following.
 
     What no index serves is scanned for within a bound: a page may hold less than `limit`, even nothing after it has
@@ -33,9 +33,9 @@ def delivery_page(
     if wanted.type is not None:
         check_pattern(wanted.type)
     until = timer() + _PATIENCE
-    items, following = yield from do(pagination.delivery_page(wanted, limit, before))
+    items, following = yield from transact(pagination.delivery_page(wanted, limit, before))
     while not items and following is not None and timer() < until:
-        items, following = yield from do(pagination.delivery_page(wanted, limit, following))
+        items, following = yield from transact(pagination.delivery_page(wanted, limit, following))
     return Slice([shown_listed(one) for one in items], following)
 
 
@@ -46,10 +46,10 @@ def message_page(
     key: str | None = None,
     limit: int = 50,
     before: UUID | None = None,
-) -> Work[Slice[Message]]:
+) -> TaskSteps[Slice[Message]]:
     """A page of messages, newest first; pass `next` as `before` for the following. Bounded like `delivery_page`."""
     if type is not None:
         check_pattern(type)
     type = None if type == ANY else type
-    found = yield from do(pagination.message_page(type=type, source=source, key=key, limit=limit, before=before))
+    found = yield from transact(pagination.message_page(type=type, source=source, key=key, limit=limit, before=before))
     return Slice((yield from shown_messages(found.items)), found.next)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.ops.work import Work, do
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.event_log.log import EventFilter, behind
 from holdfast.stores.event_log.position import Position, Reader, positions
 
@@ -26,12 +26,12 @@ class RelayState:
     rewound: bool
 
 
-def relays() -> Work[list[RelayState]]:
+def relays() -> TaskSteps[list[RelayState]]:
     """Every relay that ever ran, by name; one that is gone for good is taken off with `retire_consumer`."""
     found = []
-    for position in (yield from do(positions(Reader.RELAY))):
+    for position in (yield from transact(positions(Reader.RELAY))):
         patterns = _texts(position.detail.get("events")) or ("*",)
-        late = yield from do(behind(position.cursor, EventFilter(patterns)))
+        late = yield from transact(behind(position.cursor, EventFilter(patterns)))
         found.append(
             RelayState(
                 name=position.name,

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.core.bounded_count import BoundedCount
-from holdfast.ops.consumers import ConsumerState, consumers
-from holdfast.ops.findings import Finding, Level
-from holdfast.ops.work import Work, do
+from holdfast.ops.doctor.checks import Finding, Level
+from holdfast.ops.resources.consumers import ConsumerState, consumers
+from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.event_log import projection
 from holdfast.stores.event_log.projection import LastRun, Projector, Rebuilding
 
@@ -38,17 +38,17 @@ class ProjectorState:
     rebuild: Rebuilding | None
 
 
-def projectors() -> Work[list[ProjectorState]]:
+def projectors() -> TaskSteps[list[ProjectorState]]:
     """Every projector that ever registered, by name."""
-    known = yield from do(projection.projectors())
+    known = yield from transact(projection.projectors())
     if not known:
         return []
     states: dict[str, ConsumerState] = {one.name: one for one in (yield from consumers())}
-    newest = yield from do(projection.newest_position())
+    newest = yield from transact(projection.newest_position())
     found = []
     for one in known:
         state = states[one.name]
-        oldest = yield from do(projection.oldest_unfinished(one.name))
+        oldest = yield from transact(projection.oldest_unfinished(one.name))
         found.append(
             ProjectorState(
                 name=one.name,
@@ -64,14 +64,14 @@ def projectors() -> Work[list[ProjectorState]]:
                 workers=state.workers,
                 paused_at=state.paused_at,
                 held=one.held,
-                last_run=(yield from do(projection.last_run(one.name))),
+                last_run=(yield from transact(projection.last_run(one.name))),
                 rebuild=one.rebuild,
             )
         )
     return found
 
 
-def judge_projectors(found: Iterable[Projector]) -> list[Finding]:
+def check_projectors(found: Iterable[Projector]) -> list[Finding]:
     """What is to be said of rebuilds that did not come to their end."""
     findings = []
     for one in found:

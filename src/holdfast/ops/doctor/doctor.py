@@ -1,0 +1,72 @@
+"""The doctor: gathers facts about a store and judges them; each finding names its remedy."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from holdfast.ops.doctor.broker_checks import Place, check_intakes, examine
+from holdfast.ops.doctor.checks import Facts, Finding, run_checks, schema_finding, worst_first
+from holdfast.ops.doctor.work_checks import GROUPS, check_work
+from holdfast.ops.maintenance import now_and_skew
+from holdfast.ops.queries.deliveries import failure_groups
+from holdfast.ops.queries.stats import loads
+from holdfast.ops.queries.throughput import retrying
+from holdfast.ops.resources.projectors import check_projectors
+from holdfast.ops.resources.relays import relays
+from holdfast.ops.steps import TaskSteps, call_store, transact
+from holdfast.stores.deliveries.worker import workers
+from holdfast.stores.event_log.projection import projectors
+from holdfast.stores.messages.intake import intakes
+from holdfast.stores.messages.registry import consumers
+from holdfast.stores.queries.delivery_counts import counts, dead_letter_counts
+from holdfast.stores.queries.health import (
+    at_history_bound,
+    lane_counts,
+    old_transactions,
+    overdue,
+    server_settings,
+    subscription_lag,
+    table_health,
+)
+from holdfast.stores.queries.query import clock, paused_queues
+
+_GRACE = timedelta(minutes=1)
+_OLD = timedelta(minutes=5)
+
+
+def doctor(
+    local: Callable[[], datetime] = lambda: datetime.now(UTC), places: Sequence[Place] = ()
+) -> TaskSteps[list[Finding]]:
+    """What is well and what is not: dead letters, failing consumers and old work first, then the worst; without current
+    tables that alone is found.
+
+    Changes nothing. `local` is this machine's clock; `places` are sources and targets at brokers to be asked, too.
+    """
+    status = yield from call_store(lambda store: store.schema_status())
+    if not status.current:
+        return [schema_finding(status)]
+    dead = yield from transact(dead_letter_counts())
+    facts = Facts(
+        schema=status,
+        skew=(yield from now_and_skew(local)),
+        now=(yield from transact(clock())),
+        settings=(yield from transact(server_settings())),
+        workers=tuple((yield from transact(workers()))),
+        consumers=tuple((yield from transact(consumers()))),
+        paused_queues=(yield from transact(paused_queues())),
+        counts=tuple((yield from transact(counts(dead=dead)))),
+        lanes=tuple((yield from transact(lane_counts()))),
+        overdue=(yield from transact(overdue(_GRACE))),
+        at_bound=tuple((yield from transact(at_history_bound()))),
+        lags=tuple((yield from transact(subscription_lag()))),
+        old=tuple((yield from transact(old_transactions(_OLD)))),
+        tables=tuple((yield from transact(table_health()))),
+        pooled=(yield from call_store(lambda store: bool(getattr(store, "pooled", False)))),
+        relays=tuple((yield from relays())),
+    )
+    asked = yield from call_store(lambda store: examine(places))
+    read = check_intakes((yield from transact(intakes())), facts.now)
+    rebuilds = check_projectors((yield from transact(projectors())))
+    work = check_work(
+        facts, (yield from failure_groups(limit=GROUPS, dead=dead)), (yield from retrying(held=loads(facts.counts)))
+    )
+    return worst_first([*work, *run_checks(facts), *read, *rebuilds, *asked])

@@ -1,0 +1,1 @@
+"""Reads for operators: deliveries, messages, requests, counts, throughput, search and metrics, with secrets redacted."""

@@ -1,0 +1,1 @@
+"""The resources that operators list and change: queues, consumers, schedules, webhooks, circuits, keys and tokens."""
