@@ -142,6 +142,22 @@ async def test_only_an_admin_reruns_a_delivered_delivery(client_as: ClientAs, sh
 
 
 @ONE
+async def test_after_a_sample_the_plan_leads_to_the_rest_of_its_group(
+    client_as: ClientAs, shop: Store, ops: Operations
+) -> None:
+    group = max(await ops.failure_groups(), key=lambda one: one.count)
+    async with client_as("operator") as client:
+        id = await preview(client, action="replay", group=str(group.fingerprint), consumer=group.consumer, limit="2")
+        await post(client, "/plans/start", id=id, reason="a sample")
+        await ended(ops, id)
+        page = unescape((await client.get(f"/ops/plans/{id}")).text)
+        assert f"{group.count - 2} more matched" in page
+        (link,) = re.findall(r'href="([^"]*)">show this failure group', page)
+        rest = unescape((await client.get(link)).text)
+    assert f"{group.count - 2} dead letters in this failure group" in re.sub(r"\s+", " ", rest)
+
+
+@ONE
 async def test_a_plan_is_paused_resumed_and_abandoned(client_as: ClientAs, shop: Store, ops: Operations) -> None:
     async with client_as("operator") as client:
         id = await preview(client, action="replay")

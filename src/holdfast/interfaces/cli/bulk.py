@@ -169,7 +169,8 @@ def show_report(settings: Settings, report: Report, plan: Plan | None = None) ->
     note(f"{_DONE[report.action]} {many_deliveries(len(report.done))}{earlier}")
     if plan is not None and plan.preview.remaining:
         note(
-            f"{_remaining(plan)} more match and are unchanged; run the same command for the next {plan.preview.limit:,}"
+            f"{_remaining(plan)} more match and are unchanged; run the same command for the next {plan.preview.limit:,}, "
+            "or without --limit for all"
         )
     if report.done and report.action is Action.REPLAY:
         note(f"results: holdfast plans show {report.plan}")

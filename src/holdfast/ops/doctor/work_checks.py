@@ -54,12 +54,16 @@ def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
     more = " or more" if len(groups) == GROUPS else ""
     kinds = f" in {len(groups):,} groups{more}" if len(groups) > 1 else ""
     message = f"{dead:,} dead letter{'' if dead == 1 else 's'}{kinds}"
+    group = "…"
     if groups:
         largest = max(groups, key=lambda group: group.count)
         since = "" if largest.first_failed_at is None else f" for {_since(largest.first_failed_at, facts.now)}"
         deploy = "" if largest.first_generation is None else f", first run by generation {largest.first_generation}"
+        group = largest.fingerprint or group
         message += f"; {largest.count:,} of {largest.consumer}{since}{deploy}: {_error(largest)}"
-    yield Finding("dead letters", Level.WARN, message, "run `holdfast dlq groups`, then `holdfast replay --group …`")
+    yield Finding(
+        "dead letters", Level.WARN, message, f"run `holdfast dlq groups`, then `holdfast replay --group {group}`"
+    )
 
 
 def _old(facts: Facts) -> Iterator[Finding]:
