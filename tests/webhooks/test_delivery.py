@@ -447,10 +447,10 @@ import sys
 sys.modules["httpcore2"] = sys.modules["httpx2"] = sys.modules["anyio"] = None
 import holdfast.outbound.webhooks.dispatcher, holdfast.webhooks, holdfast.ops.resources.webhooks
 from holdfast import ConfigurationError, Holdfast, WebhookOptions
-from holdfast.outbound.webhooks.sender import Sender
+from holdfast.outbound.webhooks.sender import WebhookSender
 Holdfast("sqlite:///nowhere.db").webhooks
 try:
-    Sender(WebhookOptions())
+    WebhookSender(WebhookOptions())
 except ConfigurationError as error:
     print(error)
 """

@@ -16,7 +16,7 @@ from holdfast.core.errors import AddressRefused, ConfigurationError
 from holdfast.outbound.webhooks import sender as sender_module
 from holdfast.outbound.webhooks import ssrf
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.outbound.webhooks.sender import MOST_BODY, Sender, WebhookResponse, excerpt_of
+from holdfast.outbound.webhooks.sender import MOST_BODY, WebhookResponse, WebhookSender, excerpt_of
 from tests.webhooks.receiver import (
     LOOPBACK,
     Act,
@@ -38,8 +38,8 @@ WITHIN = 0.5
 
 
 @asynccontextmanager
-async def sending(options: WebhookOptions = LOOPBACK) -> AsyncIterator[Sender]:
-    sender = Sender(options)
+async def sending(options: WebhookOptions = LOOPBACK) -> AsyncIterator[WebhookSender]:
+    sender = WebhookSender(options)
     try:
         yield sender
     finally:

@@ -33,9 +33,9 @@ class Request:
 
 
 def read_key(given: Sequence[str]) -> str | None:
-    """The key in the values of its header; none without one, `InvalidKey` if it cannot be read.
+    """The key in the values of its header; None without one. Raises `InvalidKey`.
 
-    A quoted value, as the standard writes it, and a bare one, as most clients do, are the same key.
+    The quoted form of the standard and the bare form of most clients are the same key.
 
     >>> read_key(['"8e03978e"']) == read_key(["8e03978e"]) == read_key(['"8e03978e";v=1'])
     True
@@ -49,7 +49,7 @@ def read_key(given: Sequence[str]) -> str | None:
     if not 1 <= len(key) <= MAX_KEY:
         raise InvalidKey(key, f"it has {len(key)} characters; use 1 to {MAX_KEY}")
     if any(not " " <= character <= "~" for character in key):
-        raise InvalidKey(key, "it holds other than printable ASCII characters; use a UUID, for instance")
+        raise InvalidKey(key, "it has other than printable ASCII characters; use a UUID, for example")
     if key is value and any(character in ' ,;"\\' for character in key):
         raise InvalidKey(key, "a key with blanks, commas, semicolons, quotes or backslashes must be quoted")
     return key
@@ -68,21 +68,21 @@ def _unquoted(value: str) -> str:
     else:
         if len(value) > 1 and value.endswith('"') and not escaped:
             return "".join(text)
-    raise InvalidKey(value, "it begins with a quote and is not a quoted string; quote all of it or nothing")
+    raise InvalidKey(value, "it begins with a quote and is not a quoted string; quote all of it or none of it")
 
 
 def check_scope(value: object) -> str:
-    """Whose key it is, as text; `InvalidKey` when the scope function could not say."""
+    """The owner of the key as text. Raises `InvalidKey` if the scope function returned none."""
     if isinstance(value, bool) or not isinstance(value, str | int | UUID):
-        raise InvalidKey(value, "the request does not say whose key it is")
+        raise InvalidKey(value, "the owner of the key is unknown: scope(request) returned no text, number or UUID")
     text = check_key(str(value))
     if len(text) > MAX_SCOPE:
-        raise InvalidKey(text, f"the scope has {len(text)} characters; use 1 to {MAX_SCOPE}, hash what is longer")
+        raise InvalidKey(text, f"the scope has {len(text)} characters; use 1 to {MAX_SCOPE}, or a hash")
     return text
 
 
 def request_hash(method: str, path: str, query: str, content_type: str, body: bytes) -> str:
-    """A digest of what is asked for: JSON counts by value, however it is spaced and ordered, all else by its bytes.
+    """A hash of the request. JSON bodies are compared by value, so spaces and the order of keys do not matter; others by bytes.
 
     >>> a = request_hash("POST", "/orders", "", "application/json", b'{"a": 1, "b": 2}')
     >>> a == request_hash("POST", "/orders", "", "application/json; charset=utf-8", b'{"b":2,"a":1}')
@@ -90,7 +90,7 @@ def request_hash(method: str, path: str, query: str, content_type: str, body: by
     """
     digest = hashlib.sha256()
     for part in (method.encode(), path.encode(errors="surrogateescape"), query.encode(errors="surrogateescape")):
-        # The length before each part: no part can run into the next.
+        # With the length of each part, two different requests never give the same input.
         digest.update(len(part).to_bytes(8, "big") + part)
     digest.update(_normalised(content_type, body))
     return digest.hexdigest()
@@ -100,24 +100,24 @@ def _normalised(content_type: str, body: bytes) -> bytes:
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
         try:
-            # Python's own reader keeps integers of any size apart. NaN is no JSON.
+            # Python's parser keeps integers of any size exact. NaN is not JSON.
             value = json.loads(body, object_pairs_hook=_members, parse_float=_number)
             return b"json" + json.dumps(value, sort_keys=True, allow_nan=False).encode()
         except (ValueError, ArithmeticError, RecursionError):
-            pass  # not JSON after all, or readers may differ about its value
+            pass  # not JSON, or parsers may differ about its value
     return b"bytes" + body
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
     return members
 
 
 def _number(text: str) -> float:
     number = float(text)
-    # An application that reads decimals sees more digits than a float holds.
+    # An application that parses decimals sees more digits than a float has.
     if Decimal(text) != Decimal(repr(number)):
-        raise ValueError("a float does not hold it")
+        raise ValueError("not exact as a float")
     return number

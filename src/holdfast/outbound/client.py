@@ -11,16 +11,14 @@ from typing import Any, Literal, Protocol, Self, TypeVar, Unpack, cast, overload
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import CircuitOpen, TerminalError
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
+from holdfast.outbound.response import Response, ResponseBody, parsed
 from holdfast.outbound.retry_state import Attempt
 from holdfast.outbound.service import (
     Availability,
-    Body,
-    Call,
     CallOptions,
-    Response,
     Service,
+    ServiceCall,
     ServiceOptions,
-    parsed,
     request_of,
 )
 
@@ -201,14 +199,14 @@ class _AsyncTransport:
     ) -> Awaitable[CircuitOpen | None]:
         return breaker.settle(permit, result, why)
 
-    async def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Response:
+    async def exchange(self, call: ServiceCall, headers: Mapping[str, str], seconds: float) -> Response:
         client, service = self._opened(), self._service
         request = client.build_request(**request_of(call, headers), timeout=service.phases(seconds))
         try:
             async with asyncio.timeout(seconds):
                 response = await client.send(request, stream=True)
                 try:
-                    body = Body(service, call, response.headers)
+                    body = ResponseBody(service.name, call.method, service.max_response, response.headers)
                     async for chunk in response.aiter_bytes():
                         body.add(chunk)
                 finally:
@@ -255,7 +253,7 @@ class _SyncTransport:
     def settle(self, breaker: CircuitBreaker, permit: Permit, result: Result, why: str) -> CircuitOpen | None:
         return breaker.sync.settle(permit, result, why)
 
-    def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Response:
+    def exchange(self, call: ServiceCall, headers: Mapping[str, str], seconds: float) -> Response:
         from holdfast.outbound.transport import within
 
         client, service = self._opened(), self._service
@@ -263,7 +261,7 @@ class _SyncTransport:
         with within(seconds):
             response = client.send(request, stream=True)
             try:
-                body = Body(service, call, response.headers)
+                body = ResponseBody(service.name, call.method, service.max_response, response.headers)
                 for chunk in response.iter_bytes():
                     body.add(chunk)
             finally:

@@ -9,21 +9,19 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ssl import SSLContext
 from typing import Any, Protocol, TypedDict
 from uuid import uuid4
 
-from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from holdfast._log import get_logger
 from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import CircuitOpen, ConfigurationError, InvalidPayload, ServiceRefused, TerminalError
+from holdfast.core.errors import CircuitOpen, ConfigurationError, ServiceRefused, TerminalError
 from holdfast.core.failures.classify import VerdictKind, classify
 from holdfast.core.failures.exception_info import carried_status
-from holdfast.core.failures.http import CONFLICT, fits_header, verdict_for
+from holdfast.core.failures.http import fits_header, verdict_for
 from holdfast.core.key import check_key
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
@@ -32,6 +30,7 @@ from holdfast.core.text import sanitise
 from holdfast.outbound.breaker import CircuitBreaker, Permit, Result
 from holdfast.outbound.budget import RetryBudget
 from holdfast.outbound.failure_classification import describe_error
+from holdfast.outbound.response import ENCODINGS, Response
 from holdfast.outbound.retry import DEFAULT_POLICY, RetryRunner
 from holdfast.outbound.retry_state import Attempt
 
@@ -47,7 +46,6 @@ MAX_RESPONSE = 10 * 1024 * 1024
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "QUERY"})
 _NO_RETRY = RetryPolicy.none()
 _EXCERPT = 2_000
-_ENCODINGS = ("gzip", "deflate")
 
 
 class Availability(StrEnum):
@@ -62,20 +60,6 @@ class Availability(StrEnum):
 
     def __bool__(self) -> bool:
         return self is Availability.AVAILABLE
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """A successful response, or a 409 with `conflict_ok`. Header names are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def parse(self, returns: Any) -> Any:
-        """Parses the JSON body as this type. Raises pydantic's ValidationError if it does not fit."""
-        adapter = _adapter(returns)
-        return adapter.validate_json(self.body) if self.body else adapter.validate_python(None)
 
 
 class CallMeter(Protocol):
@@ -121,7 +105,7 @@ class ServiceOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ServiceCall:
     """One call, the same in all its attempts."""
 
     method: str
@@ -143,7 +127,7 @@ class Transport(Protocol):
     def token(self, seconds: float) -> Step: ...
     def admit(self, breaker: CircuitBreaker) -> Step: ...
     def settle(self, breaker: CircuitBreaker, permit: Permit, result: Result, why: str) -> Step: ...
-    def exchange(self, call: Call, headers: Mapping[str, str], seconds: float) -> Step: ...
+    def exchange(self, call: ServiceCall, headers: Mapping[str, str], seconds: float) -> Step: ...
 
 
 class Service:
@@ -194,7 +178,7 @@ class Service:
         self.http: dict[str, Any] = {
             "base_url": base_url,
             "limits": httpx2.Limits(max_connections=max_connections, max_keepalive_connections=max_keepalive),
-            "headers": {"accept-encoding": ", ".join(_ENCODINGS)},
+            "headers": {"accept-encoding": ", ".join(ENCODINGS)},
             "verify": verify,
             "transport": transport,
             # A cookie from one caller's response must not be sent with another caller's request.
@@ -207,7 +191,7 @@ class Service:
 
         return httpx2.Timeout(seconds, connect=min(self.connect_timeout, seconds))
 
-    def call(self, method: str, path: str, conflict_ok: bool, options: CallOptions) -> tuple[Call, RetryRunner]:
+    def call(self, method: str, path: str, conflict_ok: bool, options: CallOptions) -> tuple[ServiceCall, RetryRunner]:
         """Builds a call and its retries. A method that changes data is retried only with an idempotency key."""
         if "://" in path.partition("?")[0] or path.startswith("//"):
             raise ConfigurationError(
@@ -234,7 +218,7 @@ class Service:
         named = options.get("operation")
         operation = f"{method} {shown}" if named is None else _checked("operation", named)
         fields = log_fields(ids) | {"service": self.name, "http_method": method, "path": shown}
-        call = Call(
+        call = ServiceCall(
             method=method,
             path=path,
             params=options.get("params"),
@@ -260,12 +244,12 @@ class Service:
         )
         return call, retry_runner
 
-    def attempt(self, transport: Transport, call: Call, attempt: Attempt) -> Steps:
+    def attempt(self, transport: Transport, call: ServiceCall, attempt: Attempt) -> Steps:
         """Makes one attempt. Returns the response, or raises the failure."""
         steps = self._attempt(transport, call, attempt)
         return steps if self.meter is None else _metered(self.meter, self.name, call, steps)
 
-    def _attempt(self, transport: Transport, call: Call, attempt: Attempt) -> Steps:
+    def _attempt(self, transport: Transport, call: ServiceCall, attempt: Attempt) -> Steps:
         headers = dict(call.headers)
         token = yield transport.token(_exchange_seconds(call.timeout, attempt, None))
         if token is not None:
@@ -315,7 +299,7 @@ class Service:
             return Availability.RETRIABLE if classify(error).kind is VerdictKind.RETRY else Availability.AVAILABLE
         return Availability.AVAILABLE
 
-    def _check(self, call: Call, answer: Response) -> None:
+    def _check(self, call: ServiceCall, answer: Response) -> None:
         after = answer.headers.get("retry-after")
         if verdict_for(answer.status, after, datetime.now(UTC), conflict_ok=call.conflict_ok) is None:
             return
@@ -326,33 +310,7 @@ class Service:
         raise ServiceRefused(self.name, call.method, str(call.fields["path"]), answer.status, headers, excerpt)
 
 
-class Body:
-    """Collects a response body up to the limit."""
-
-    def __init__(self, service: Service, call: Call, headers: Mapping[str, str]) -> None:
-        self._service, self._call, self._size = service, call, 0
-        self._chunks: list[bytes] = []
-        encoding = headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity", *_ENCODINGS):
-            # A small chunk in another encoding, or in several, can expand to gigabytes before its size is checked.
-            raise InvalidPayload(
-                "$", f"{service.name} answered {call.method} in an encoding that was not requested: {encoding[:50]!r}"
-            )
-
-    def add(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        if self._size > self._service.max_response:
-            raise InvalidPayload(
-                "$", f"{self._service.name} answered {self._call.method} with over {self._service.max_response:,} bytes"
-            )
-        self._chunks.append(chunk)
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(self._chunks)
-
-
-def request_of(call: Call, headers: Mapping[str, str]) -> dict[str, Any]:
+def request_of(call: ServiceCall, headers: Mapping[str, str]) -> dict[str, Any]:
     """Returns the arguments for the HTTP library."""
     return {
         "method": call.method,
@@ -363,14 +321,7 @@ def request_of(call: Call, headers: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def parsed(answer: Response, returns: Any) -> Any:
-    """Returns the parsed value, or the response if no type was given. None for a 409, whose body has another shape."""
-    if returns is None:
-        return answer
-    return None if answer.status == CONFLICT else answer.parse(returns)
-
-
-def _metered(meter: CallMeter, service: str, call: Call, steps: Steps) -> Steps:
+def _metered(meter: CallMeter, service: str, call: ServiceCall, steps: Steps) -> Steps:
     """Counts an attempt with its duration when it ends."""
     began, outcome = time.monotonic(), "success"
     try:
@@ -415,15 +366,3 @@ def _checked(what: str, value: str) -> str:
             f"{what} is not printable ASCII text, or has spaces or line ends around it; correct it"
         )
     return value
-
-
-def _adapter(returns: Any) -> TypeAdapter[Any]:
-    try:
-        return _cached_adapter(returns)
-    except TypeError:  # not hashable, such as Annotated with a dict inside
-        return TypeAdapter(returns)
-
-
-@lru_cache(maxsize=512)
-def _cached_adapter(returns: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(returns)

@@ -168,7 +168,7 @@ def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -
 
 async def _try(endpoint: Endpoint, options: WebhookOptions) -> WebhookTestResult:
     from holdfast.outbound.webhooks.dispatcher import WebhookEvent, post
-    from holdfast.outbound.webhooks.sender import Sender
+    from holdfast.outbound.webhooks.sender import WebhookSender
 
     event = WebhookEvent(
         id=f"test_{secrets.token_hex(8)}",
@@ -176,7 +176,7 @@ async def _try(endpoint: Endpoint, options: WebhookOptions) -> WebhookTestResult
         occurred_at=datetime.now(UTC),
         payload={"endpoint": endpoint.id},
     )
-    sender = Sender(options)
+    sender = WebhookSender(options)
     started = time.monotonic()
     try:
         answer = await post(sender, endpoint, event, within=options.seconds)

@@ -26,7 +26,7 @@ from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.circuits import CircuitStore
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.rate_limiter import RateLimiter
-from holdfast.outbound.webhooks.sender import Sender, WebhookResponse
+from holdfast.outbound.webhooks.sender import WebhookResponse, WebhookSender
 from holdfast.outbound.webhooks.signature import sign
 from holdfast.outbound.webhooks.ssrf import authority_of, path_of, query_of
 from holdfast.stores.integrations.webhook import Endpoint
@@ -72,7 +72,7 @@ def signed_headers(endpoint: Endpoint, event: WebhookEvent, body: bytes, now: fl
     }
 
 
-async def post(sender: Sender, endpoint: Endpoint, event: WebhookEvent, *, within: float) -> WebhookResponse:
+async def post(sender: WebhookSender, endpoint: Endpoint, event: WebhookEvent, *, within: float) -> WebhookResponse:
     """Posts an event once, signed with the current time: receivers refuse old signatures."""
     body = event.body()
     headers = signed_headers(endpoint, event, body, time.time())
@@ -97,7 +97,7 @@ class WebhookDispatcher:
         disable: Callable[[Endpoint, str], Awaitable[None]],
     ) -> None:
         self._options, self._circuits, self._disable = options, circuits, disable
-        self._sender: Sender | None = None
+        self._sender: WebhookSender | None = None
         self._workers = 1
         self._limiters: dict[str, RateLimiter] = {}
         self._breakers: dict[str, CircuitBreaker] = {}
@@ -166,7 +166,7 @@ class WebhookDispatcher:
 
     async def _post(self, endpoint: Endpoint, event: WebhookEvent, within: float) -> WebhookResponse:
         if self._sender is None:
-            self._sender = Sender(self._options)
+            self._sender = WebhookSender(self._options)
         try:
             return await post(self._sender, endpoint, event, within=within)
         except ConfigurationError as error:

@@ -40,7 +40,7 @@ class WebhookResponse:
         return {"status": self.status, "latency_ms": round(self.latency * 1000, 1), "excerpt": self.excerpt}
 
 
-class Sender:
+class WebhookSender:
     """Posts to external servers. Every request opens a new connection to a checked address.
 
     Reused connections would save a handshake, but an attempt fails whenever the server closes one first.
