@@ -1,7 +1,7 @@
 """Holdfast's log lines: through structlog as the application configured it, otherwise through `logging`. Never stdout.
 
 While a worker runs, a thread writes the lines. A terminal, pipe or handler that does not accept them cannot stop the event
-loop: the queue is bounded, and what does not fit is dropped and counted.
+loop: the queue is bounded, and lines that do not fit are dropped and counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.core.telemetry.log_line import one_line
 from holdfast.core.text import printable, safe_str
 
 MOST_WAITING = 10_000
-"""Lines that wait to be written; further ones are dropped and counted."""
+"""Maximum number of queued lines; further ones are dropped and counted."""
 
 FLUSH_SECONDS = 1.0
 _LEVELS: Mapping[str, int] = {
@@ -37,7 +37,7 @@ _LEVELS: Mapping[str, int] = {
 
 
 class Background:
-    """A thread that runs calls in their order, as long as somebody holds `running`; otherwise they run at once."""
+    """Runs calls in order in a thread while `running` is entered; otherwise runs them at once."""
 
     def __init__(self, most: int = MOST_WAITING) -> None:
         self._most = most
@@ -50,7 +50,7 @@ class Background:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Inside, `submit` never blocks. At the end what waits is written, for at most a second."""
+        """Inside, `submit` never blocks. At the end the queued lines are written, for at most a second."""
         self.start()
         try:
             yield
@@ -69,7 +69,7 @@ class Background:
                 self._thread.start()
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Runs the call soon, or now if no thread runs. One call too many is dropped and counted."""
+        """Queues the call, or runs it now if no thread runs. If the queue is full, the call is dropped and counted."""
         thread = self._thread
         if not self._users or self._pid != os.getpid() or thread is threading.current_thread():
             call()
@@ -80,7 +80,7 @@ class Background:
             self._calls.put(call)
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Waits until all that was submitted so far is done; false if that took too long."""
+        """Waits until all submitted calls are done; false on timeout."""
         if not self._users or self._pid != os.getpid() or self._thread is threading.current_thread():
             return True
         done = threading.Event()
@@ -107,7 +107,7 @@ background = Background()
 
 
 class Logger:
-    """Logs events with fields. Which library writes them is decided for each line."""
+    """Logs events with fields, through structlog if the application has configured it, otherwise through `logging`."""
 
     __slots__ = ("_logging", "_name")
 
@@ -129,31 +129,31 @@ class Logger:
     def _log(self, level: str, event: str, fields: dict[str, Any]) -> None:
         if structlog.is_configured():
             method = getattr(structlog.get_logger(self._name), level)
-            # The processors may read what is bound to this context.
+            # The processors may read context variables.
             background.submit(partial(contextvars.copy_context().run, method, event, **fields))
         elif self._logging.isEnabledFor(number := _LEVELS[level]):
             background.submit(partial(_handle, self._logging, self._record(number, event, fields)))
 
     def _record(self, number: int, event: str, fields: dict[str, Any]) -> logging.LogRecord:
-        """The line as a record: the message is for people, and every field is an attribute."""
+        """The line as a log record: the message is for people, and every field is an attribute."""
         known = redact_logs(None, "", {**structlog.contextvars.get_contextvars(), **fields})
         extra = {field_name(name): value for name, value in known.items()} | {"event": event}
         record = self._logging.makeRecord(
             self._name, number, "holdfast", 0, one_line(event, known), (), None, extra=extra
         )
         if trace := known.get("stack_trace"):
-            # What formatters append to the message.
+            # Formatters append it to the message.
             record.exc_text = printable(str(trace)).rstrip("\n")
         return record
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of this name; `logging` knows it by the same one."""
+    """The logger of this name, which is also its name in `logging`."""
     return Logger(name)
 
 
 def write_stderr(text: str) -> None:
-    """Writes to stderr without its buffer: a thread that hangs here holds no lock that the end of the process needs."""
+    """Writes to stderr without its buffer: a thread that blocks here holds no lock that the exit of the process needs."""
     try:
         target = sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

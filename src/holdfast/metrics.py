@@ -1,6 +1,6 @@
-"""Metrics for Prometheus in an application of yours: `api.mount("/metrics", metrics_app(hf))`.
+"""Prometheus metrics in your application: `api.mount("/metrics", metrics_app(hf))`.
 
-A worker tells its own with `holdfast worker --metrics-port 9100`.
+A worker serves its metrics with `holdfast worker --metrics-port 9100`.
 """
 
 from holdfast.interfaces.metrics.server import metrics_app

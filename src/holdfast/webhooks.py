@@ -1,4 +1,4 @@
-"""What receivers of webhooks use: `holdfast.webhooks.verify(body, headers, secret)`.
+"""Verifies received webhooks: `holdfast.webhooks.verify(body, headers, secret)`.
 
 Senders use `hf.webhooks`.
 """

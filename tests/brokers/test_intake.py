@@ -349,7 +349,7 @@ async def test_a_source_that_cannot_be_opened_ends_the_worker_with_what_to_do(
 def test_what_makes_no_sense_is_refused_when_it_is_declared(stream: Stream) -> None:
     hf = Holdfast("sqlite:///nowhere.db")
     for options, words in [
-        ({"source": "redis:payments"}, "give a place at a broker"),
+        ({"source": "redis:payments"}, "give a broker's topic"),
         ({"source": stream.source(), "start": "now"}, "give it start='now'"),
         ({"source": stream.source(), "concurrency": 0}, "concurrency is 0"),
     ]:

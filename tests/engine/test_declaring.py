@@ -138,7 +138,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("it is a job already", lambda hf: hf.consumer("a")(hf.job()(pay))),
     ("decorate a function", lambda hf: hf.consumer("a")(Handles)),
     ("its __call__ is async", lambda hf: hf.consumer("a", name="handles")(Handles())),
-    ("has no name of its own", lambda hf: hf.consumer("a")(Handles())),
+    ("has no name;", lambda hf: hf.consumer("a")(Handles())),
     ("it has a yield", lambda hf: hf.reaction("a")(generator)),
 ]
 

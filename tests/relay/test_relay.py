@@ -345,7 +345,7 @@ async def test_a_router_declares_relays_too(hf: Holdfast, broker: Broker) -> Non
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"to": "kafka"}, "give a place at a broker"),
+        ({"to": "kafka"}, "give a broker's topic"),
         ({"mode": "xml"}, "'structured' or 'binary'"),
         ({"start": "later"}, "'beginning' or 'now'"),
         ({"lease": "10ms"}, "give 1 s or more"),

@@ -1,4 +1,4 @@
-"""Finding an app by its spec, and the spec of an app: so that a child process can load what its parent holds."""
+"""Loads an app by its spec, and finds the spec of an app, so that a child process can load it."""
 
 import importlib
 import importlib.util
@@ -29,11 +29,11 @@ def load_app(spec: str) -> "Holdfast":
     """The app that `module:attribute` or `path/file.py:attribute` names. Imports user code, never from data."""
     from holdfast.app.holdfast import Holdfast
 
-    place, colon, attribute = spec.rpartition(":")
-    if not colon or not place or not attribute.isidentifier():
+    module_name, colon, attribute = spec.rpartition(":")
+    if not colon or not module_name or not attribute.isidentifier():
         raise AppNotFound(spec, "it has no module and attribute")
     try:
-        module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+        module = _load_file(Path(module_name)) if module_name.endswith(".py") else _load_module(module_name)
     except AppNotFound:
         raise
     except Exception as error:
@@ -48,12 +48,12 @@ def load_app(spec: str) -> "Holdfast":
 
 
 def app_spec(app: "Holdfast") -> str | None:
-    """A spec that a child process can load this app by; none when it is bound to no module's name."""
+    """The spec by which a child process can load this app; None if no module has a name for it."""
     for name, module in list(sys.modules.items()):
         for attribute, value in list(vars(module).items()) if isinstance(module, ModuleType) else ():
             if value is app and attribute.isidentifier():
                 file = getattr(module, "__file__", None)
-                # A module that was loaded from its file may lie where a child does not look for modules.
+                # A module that was loaded from a file may not be on the import path of a child.
                 if file is not None and (name in ("__main__", "__mp_main__") or Path(file).stem == name):
                     return f"{Path(file).absolute()}:{attribute}"
                 if name not in ("__main__", "__mp_main__"):
@@ -62,7 +62,7 @@ def app_spec(app: "Holdfast") -> str | None:
 
 
 def _load_module(name: str) -> ModuleType:
-    # As `python -m` does: what lies in the working directory can be imported.
+    # Like `python -m`: modules in the working directory can be imported.
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     _set_up_django()
@@ -96,7 +96,7 @@ def _load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        # Half a module must not be found by whoever asks next.
+        # A partly executed module must not be found by the next import.
         del sys.modules[path.stem]
         raise
     return module

@@ -1,4 +1,4 @@
-"""The options of an app, checked when it is made."""
+"""Checks the options of an app when it is created."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ def check_app_options(
     probes: object,
     dedupe: object,
 ) -> None:
-    """Refuses options of `Holdfast(...)` that would fail only once a message is published or run."""
+    """Rejects options of `Holdfast(...)` that would fail only once a message is published or run."""
     if dsn is not None:
         check_dsn(dsn)
     check_schema(schema)
@@ -26,14 +26,16 @@ def check_app_options(
         raise ConfigurationError(f"max_payload is {max_payload!r}; give a number of bytes")
     for name, policy in _mapping("queues", queues, "a queue's name to its RetryPolicy").items():
         check_policy(f"the policy of queue {check_name('queue', name)}", policy)
-    for name, probe in _mapping("probes", probes, "a resource's name to a function that says if it is well").items():
+    for name, probe in _mapping(
+        "probes", probes, "a resource's name to a function that returns whether it is available"
+    ).items():
         if not callable(probe):
             raise ConfigurationError(f"the probe of {name} is {probe!r}; give a function without parameters")
     if isinstance(alerts, str) or not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
         raise ConfigurationError(f"alerts is {alerts!r}; give a list of functions of one DeadLetterAlert")
     if dedupe is not None and not (hasattr(dedupe, "seen") and hasattr(dedupe, "record")):
         raise ConfigurationError(
-            f"dedupe is {dedupe!r}; give the app a place for the keys, such as RedisDedupe(...), and each handler how "
+            f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler how "
             "long: @hf.consumer(..., dedupe='5m')"
         )
 

@@ -1,11 +1,11 @@
-"""An app's circuit breakers: one of each name, so that what one handler learns all others know."""
+"""An app's circuit breakers: one per name, shared by all handlers."""
 
 from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import CircuitStore
 
 
 class Breakers:
-    """Makes them when they are first asked for."""
+    """Creates each breaker at its first use."""
 
     def __init__(self, circuits: CircuitStore) -> None:
         self._circuits = circuits
@@ -17,6 +17,6 @@ class Breakers:
         return self._made[name]
 
     def invalidate(self) -> None:
-        """Makes them forget what they saw: the store is another, or time was moved."""
+        """Discards what the breakers have read: the store or the time was changed."""
         for breaker in self._made.values():
             breaker.forget()

@@ -18,7 +18,7 @@ Classes = tuple[type[BaseException], ...]
 
 _DEDUPE = timedelta(minutes=5)
 
-# What people write who know another library, and where Holdfast has it.
+# Options of other libraries, and what to use instead.
 _ATTEMPTS = "give a policy, which counts runs: retry=RetryPolicy.exponential(attempts=5)"
 _ELSEWHERE = {
     "retries": _ATTEMPTS,
@@ -57,7 +57,7 @@ class HandlerOptions(TypedDict, total=False):
 
 
 def check_options(decorator: Callable[..., Any], options: Mapping[str, object]) -> None:
-    """Refuses an option that a decorator of the router does not have, and names the one that was probably meant."""
+    """Rejects an unknown option of a decorator, and suggests the nearest known one."""
     for name in options:
         if name not in HandlerOptions.__annotations__:
             parameters = inspect.signature(decorator).parameters.values()
@@ -80,7 +80,7 @@ def refuse_option(declaration: str, name: str, known: Iterable[str]) -> NoReturn
 
 
 def refuse_bare(example: str, given: object) -> None:
-    """Refuses a function where an event, an expression or nothing belongs: its decorator has no parentheses.
+    """Rejects a function as first argument: the decorator was written without parentheses.
 
     `example` is the decorator as it should be written, such as `@hf.job()`.
     """
@@ -95,7 +95,7 @@ def refuse_bare(example: str, given: object) -> None:
 def make_handler(
     function: Callable[..., Any], kind: Kind, options: HandlerOptions, default_retry: Callable[[str], RetryPolicy]
 ) -> Handler:
-    """The handler that a function and its options make; every option that cannot work is refused here."""
+    """Builds a handler from a function and its options; raises `ConfigurationError` for options that cannot work."""
     name = _name(kind, function, options)
     try:
         queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))
@@ -133,7 +133,7 @@ def check_flag(name: str, value: bool) -> bool:
 def _name(kind: Kind, function: Callable[..., Any], options: HandlerOptions) -> str:
     given = options.get("name", getattr(function, "__name__", None))
     if given is None:
-        raise ConfigurationError(f"{kind} {function!r} has no name of its own; give it one with name=")
+        raise ConfigurationError(f"{kind} {function!r} has no name; give it one with name=")
     name = check_name("consumer", given)
     check_function(f"{kind} {name}", function)
     return name

@@ -1,4 +1,4 @@
-"""`Holdfast`, the object a user holds: composes everything and chooses the store."""
+"""`Holdfast`, the object that applications use: it connects the parts and chooses the store."""
 
 import asyncio
 import contextlib
@@ -55,8 +55,8 @@ class Holdfast(Router):
 
     >>> hf = Holdfast("sqlite:///shop.db")
 
-    `dsn` is `sqlite:///path` or `postgresql://…`, from the environment variable `HOLDFAST_DSN` when left out. `source`
-    names this producer; an event's key is unique within it, a job's within the job's name. Nothing is connected until it is used.
+    `dsn` is `sqlite:///path` or `postgresql://…`, by default the environment variable `HOLDFAST_DSN`. `source` names
+    this producer; an event's key is unique within it, a job's within the job's name. Connections open at their first use.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class Holdfast(Router):
         self._breakers = Breakers(StoreCircuits(lambda: self.store, lambda: self._runtime.registration.create_tables()))
         self._redactions = DeclaredRedactions(redact)
         self.meter = Meter()
-        self._alerts = Alerts(tuple(alerts), ask=self._alert_turn, called=self.meter.alerted)
+        self._alerts = Alerts(tuple(alerts), ask=self._decide_alert, called=self.meter.alerted)
         self._tracing = tracing or Tracing()
 
     @property
     def dsn(self) -> str:
-        """Where the store is. Looked up when it is first needed, so that importing an app needs no environment."""
+        """The address of the store. It is read at its first use, so that importing an app needs no environment."""
         if not (dsn := self._dsn or os.environ.get("HOLDFAST_DSN")):
             raise ConfigurationError(
                 "no store was named; pass Holdfast('sqlite:///app.db') or set HOLDFAST_DSN, for instance to "
@@ -142,7 +142,7 @@ class Holdfast(Router):
                 max_payload=self._max_payload,
                 registration=registration,
                 notify=notifier.notify,
-                secret=self._redactions.add,
+                redact=self._redactions.add,
                 validate=self.validate,
                 declared=self.event_types,
             )
@@ -170,7 +170,7 @@ class Holdfast(Router):
         return self._bound
 
     def rebind(self, dsn: str | None, schema: str = "holdfast") -> None:
-        """Moves the app to another store; what is open on the old one is the caller's to close. For tests."""
+        """Moves the app to another store, for tests. The caller closes the old one."""
         self._dsn, self.schema = dsn, schema
         self._bound = None
         self._redactions.forget()
@@ -189,12 +189,12 @@ class Holdfast(Router):
         retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Published:
-        """Stores an event with a delivery for everyone subscribed, in `conn`'s transaction: both or neither.
+        """Stores an event and a delivery for each subscribed consumer, in `conn`'s transaction.
 
-        `conn=None` says aloud that it commits on its own. The same `key` again stores nothing and returns the first
-        message; with another payload it raises `KeyConflict`.
+        `conn=None` commits in a separate transaction. A repeated `key` stores nothing and returns the first message; with
+        another payload it raises `KeyConflict`.
 
-        A payload that does not fit its event class raises `InvalidPayload`; `validate=False`, here or on the app, skips that.
+        A payload that does not fit its event class raises `InvalidPayload`; `validate=False`, here or on the app, skips the check.
         `retry` overrides, for this message, the policies of the consumers that are subscribed now.
         """
         runtime = self._runtime
@@ -226,7 +226,7 @@ class Holdfast(Router):
     def run(self, *, until_idle: bool = False, options: WorkerOptions | None = None) -> None:
         """Runs a worker until it is interrupted, or with `until_idle` until nothing is due within a minute.
 
-        Waits through retry waits, ignores cron. Blocks; inside an event loop use `await hf.work(...)`.
+        With `until_idle` it waits for retries and ignores cron. It blocks; in an event loop use `await hf.work(...)`.
         """
         check_instance("options", options, WorkerOptions)
         options = options or WorkerOptions()
@@ -254,7 +254,7 @@ class Holdfast(Router):
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _app: object = None, *, workers: WorkerOptions | None = None) -> AsyncIterator[None]:
-        """Opens the store for an application's life, and closes it; runs a worker in its loop if given options.
+        """Opens the store while an application runs, and closes it; with options it also runs a worker in the loop.
 
         `FastAPI(lifespan=hf.lifespan)`
         """
@@ -275,16 +275,16 @@ class Holdfast(Router):
                 await self.close()
 
     def breaker(self, name: str, **options: Unpack[BreakerOptions]) -> CircuitBreaker:
-        """The circuit breaker of this name, kept in the store for all processes; the options are those given first."""
+        """The circuit breaker of this name, stored for all processes; the options of the first call apply."""
         return self._breakers.named(name, options)
 
     @property
     def ops(self) -> Operations:
-        """What operators see and do: `await hf.ops.stats()`, blocking as `hf.ops.sync.stats()`."""
+        """Queries and actions for operators: `await hf.ops.stats()`, blocking as `hf.ops.sync.stats()`."""
         return Operations(self.store, self._runtime.registration.create_tables)
 
     async def close(self) -> None:
-        """Closes the store's connections; they open again when needed."""
+        """Closes the store's connections; they reopen at the next use."""
         await self._runtime.notifier.drain()
         await self._runtime.reactions.finish()
         await self.store.close()
@@ -292,5 +292,5 @@ class Holdfast(Router):
     def _default_retry(self, queue: str) -> RetryPolicy:
         return self._queue_policies.get(queue) or RetryPolicy.exponential()
 
-    async def _alert_turn(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
+    async def _decide_alert(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
         return await self.store.run(decide_alert(consumer, fingerprint, alike, quiet))

@@ -41,7 +41,7 @@ class Placement:
     retry: RetryPolicy | None = None
 
     def address(self, handler: Handler) -> Address:
-        """Where the call goes; what cannot work is refused."""
+        """The address of the call; raises `ConfigurationError` for options that cannot work."""
         return Address(
             consumer=handler.name,
             queue=handler.queue if self.queue is None else self.queue,
@@ -55,9 +55,9 @@ class Placement:
 
 
 class Job(Generic[P, R]):
-    """A function that can be enqueued with its own parameters, checked by type checkers; calling it just calls it.
+    """A function that can be enqueued with its own parameters, which type checkers check. A direct call only calls it.
 
-    A command is a job whose key is built from its arguments, so that the same command twice runs once.
+    A command is a job whose key is built from its arguments, so that the same command runs once.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Job(Generic[P, R]):
         max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
     ) -> "Job[P, R]":
-        """The same job, enqueued this way: in `conn`'s transaction, later, under a key, before others.
+        """The same job with options for `enqueue`: a transaction, a delay, a key, a priority.
 
-        `conn` is any connection that `publish` takes; `conn=None` commits on its own. Options of an earlier `using` stay,
-        unless they are given again.
+        `conn` is any connection that `publish` accepts; `conn=None` commits in a separate transaction. Options of an
+        earlier `using` stay, unless they are given again.
         """
         if key is not None and self._key is not None:
             raise ConfigurationError(f"command {self.name} builds its key from its arguments; leave key= out")
@@ -123,9 +123,9 @@ class Job(Generic[P, R]):
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
         """Stores the call; a worker runs it once it is committed.
 
-        Without a connection it commits on its own, at once, whatever becomes of your transaction: as `publish` does with
-        `conn=None`. To make it part of your transaction, write `job.using(conn=session).enqueue(...)`. The same key again
-        stores nothing and returns the first message.
+        Without a connection it commits at once in a separate transaction, even if yours rolls back, like `publish` with
+        `conn=None`. To make it part of your transaction, write `job.using(conn=session).enqueue(...)`. A repeated key stores
+        nothing and returns the first message.
         """
         runtime, message = self._message(args, kwargs)
         return (await runtime.publish([message], self._placement.conn, f"{self.name}.enqueue"))[0]
@@ -152,7 +152,7 @@ class Job(Generic[P, R]):
 
 
 class ContextJob(Job[P, R]):
-    """A job whose function takes a context first, as type checkers see it: who enqueues leaves it out."""
+    """A job whose function takes a context first, for type checkers: `enqueue` leaves the context out."""
 
     if TYPE_CHECKING:
 
@@ -160,7 +160,7 @@ class ContextJob(Job[P, R]):
 
 
 class MakesJob(Protocol):
-    """What `@hf.job(...)` and its like return: a decorator that keeps the function's parameters."""
+    """The decorator that `@hf.job(...)` returns; it keeps the function's parameters."""
 
     @overload
     def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextJob[P, R]: ...
@@ -169,18 +169,18 @@ class MakesJob(Protocol):
 
 
 class SyncJob(Generic[P, R]):
-    """The blocking twins of a job's methods."""
+    """The blocking methods of a job."""
 
     def __init__(self, job: Job[P, R]) -> None:
         self._job = job
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
-        """`Job.enqueue`, blocking: without a connection it commits on its own."""
+        """`Job.enqueue`, blocking: without a connection it commits in a separate transaction."""
         return self._job._enqueue_sync(*args, **kwargs)
 
 
 def check_key_template(name: str, template: str, parameters: AbstractSet[str]) -> None:
-    """Refuses a command key that names no parameter or an unknown one: it would make all calls one, or none."""
+    """Rejects a command key without a parameter or with an unknown one: all calls would have the same key, or none."""
     named = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
     roots = {field.partition(".")[0].partition("[")[0] for field in named}
     if not roots or not roots <= parameters:

@@ -1,4 +1,4 @@
-"""Declaring handlers, on the app itself or on a router that an app includes later."""
+"""Declares handlers, on the app or on a router that an app includes."""
 
 import inspect
 from collections.abc import Callable
@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Router:
-    """Collects handlers. Declaring one does nothing else: no connection is made at import."""
+    """Collects handlers. A declaration opens no connection, so that importing a module is safe."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -51,9 +51,9 @@ class Router:
         self._defaulted: set[str] = set()
 
     def include(self, router: "Router") -> None:
-        """Takes over what a router has declared, and what it will declare; its jobs can be enqueued once it belongs to an app.
+        """Adds the present and later declarations of a router; its jobs can be enqueued once it belongs to an app.
 
-        A handler without a retry policy of its own gets the one of its queue here.
+        A handler without a retry policy gets the policy of its queue here.
         """
         if not isinstance(router, Router):
             raise ConfigurationError(f"include() got {router!r}; give a Router")
@@ -88,7 +88,7 @@ class Router:
             self._parent._take_reaction(reaction)
 
     def _declared(self, name: str) -> None:
-        """Hands a handler that was just declared to the router or app that this one was included in."""
+        """Passes a new handler to the router or app that includes this one."""
         if self._parent is not None:
             self._parent._take(self, name)
 
@@ -107,14 +107,14 @@ class Router:
         """Runs the function for every event of these types, durably. It stays an ordinary function.
 
         `events` are event classes, names or patterns (`order.*`, `*`). A new consumer starts with the first event in
-        the store, or with `start="now"`. The name must stay the same for ever; it defaults to the function's.
+        the store, or with `start="now"`. The name must never change; it defaults to the function's.
 
         With a `source` it gets the records of a broker instead, such as `redis.stream("payments", group="shop")`: each
-        is stored, then acknowledged, then run. `direct=True` runs it straight from the stream, `concurrency` at a
-        time, and stores only what fails. `origin` names the broker where two have streams of the same name. A copy of each
-        dead letter goes to `dead_letters`, if given. Only the request, trace and correlation ids of a record are
-        propagated to the handler's calls and events; all headers, such as a user's or a tenant's id, only with
-        `trust_identity=True`, because anyone who can write to the stream can set them.
+        is stored, then acknowledged, then run. `direct=True` runs the handler on the record, `concurrency` at a time, and
+        stores only failures. `origin` names the broker if two have streams of the same name. A copy of each dead letter goes
+        to `dead_letters`, if given. Only the request, trace and correlation ids of a record are passed on to the handler's
+        calls and events; all headers, such as a user's or a tenant's id, only with `trust_identity=True`, because anyone who
+        can write to the stream can set them.
         """
 
         check_options(Router.consumer, options)
@@ -166,11 +166,11 @@ class Router:
         swap: Callable[[Any], object] | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]:
-        """A consumer whose result can be built anew from the event store: `holdfast projectors rebuild NAME`.
+        """A consumer whose result can be rebuilt from the event store: `holdfast projectors rebuild NAME`.
 
-        Both are plain functions that get a connection of the store in an open transaction. `reset(conn)` makes what a
-        rebuild writes into empty. `swap(conn)` makes that the live result; the handler must then write elsewhere
-        while `ctx.rebuilding`. Without `swap` the live result itself is built anew. Every run is recorded.
+        `reset` and `swap` are plain functions that get a connection of the store in an open transaction. `reset(conn)`
+        empties the result that a rebuild writes. `swap(conn)` makes it the live result; the handler must then write into
+        a separate result while `ctx.rebuilding`. Without `swap` the live result is rebuilt. Every run is recorded.
         """
 
         check_options(Router.projector, options)
@@ -196,9 +196,9 @@ class Router:
         return decorate
 
     def reaction(self, *events: str | type) -> Callable[[F], F]:
-        """Runs the function in this process right after an event's commit: quick, and lost if the process dies.
+        """Runs the function in this process right after an event's commit. It is fast, and lost if the process dies.
 
-        Same signature as a consumer: change the word to make it durable.
+        It has the signature of a consumer: change the decorator to make it durable.
         """
 
         patterns, known = _patterns("@hf.reaction", events)
@@ -225,9 +225,9 @@ class Router:
     ) -> None:
         """Sends every event of these types to a broker as a CloudEvent, in order, at least once, under a stable id.
 
-        `hf.relay("order.*", to=kafka.topic("orders"), name="orders-to-kafka")`. One worker at a time runs it; it moves on
-        only behind what the broker has confirmed. `key` is given an event and returns what the broker keeps in order;
-        without it that is the event's own key. Pause it as a consumer of its name.
+        `hf.relay("order.*", to=kafka.topic("orders"), name="orders-to-kafka")`. One worker at a time runs it; its
+        position moves only past events that the broker confirmed. `key` gets an event and returns the key by which the broker
+        keeps order; it defaults to the event's key. Pause it like a consumer of this name.
         """
         from_now = not _from_start(name, start)
         relay = declare(events, name=name, to=to, queue=queue, from_now=from_now, key=key, mode=mode, lease=lease)
@@ -237,7 +237,7 @@ class Router:
         self._declared(name)
 
     def job(self, bare: None = None, /, **options: Unpack[HandlerOptions]) -> MakesJob:
-        """Makes a function into a job: `await send.enqueue(...)` stores the call, a worker runs it."""
+        """Makes a function a job: `await send.enqueue(...)` stores the call, a worker runs it."""
         _refuse_positional("@hf.job()", bare)
         check_options(Router.job, options)
 
@@ -248,7 +248,7 @@ class Router:
 
     def command(self, bare: None = None, /, *, key: str, **options: Unpack[HandlerOptions]) -> MakesJob:
         """A job whose key is built from its arguments (`"order:{user_id}:{order_id}:cancel:v1"`): the same
-        command twice runs once, whoever sent it."""
+        command runs once, even if several senders enqueue it."""
         _refuse_positional("@hf.command(key='pay:{order_id}:v1')", bare)
         check_options(Router.command, options)
 
@@ -265,9 +265,9 @@ class Router:
         missed: str = "last",
         **options: Unpack[HandlerOptions],
     ) -> MakesJob:
-        """Runs a function without parameters at every occurrence: once each, however many schedulers run.
+        """Runs a function without parameters once at every occurrence, for any number of schedulers.
 
-        `missed` says what happens to occurrences nobody was there for: `"last"` runs the newest, `"all"` each, `"skip"` none.
+        `missed` says what happens to occurrences while no worker ran: `"last"` runs the newest, `"all"` each, `"skip"` none.
         """
         refuse_bare("@hf.cron('0 7 * * *')", expression)
         check_options(Router.cron, options)
@@ -354,7 +354,7 @@ def _refuse_positional(example: str, given: object) -> None:
 
 
 def _check_blocking(name: str, function: Callable[[Any], object]) -> None:
-    """Refuses what could not be called with a blocking connection."""
+    """Rejects a function that cannot be called with a blocking connection."""
     try:
         inspect.signature(function).bind(None)
     except TypeError:

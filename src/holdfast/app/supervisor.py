@@ -1,4 +1,4 @@
-"""Several processes of one worker: a supervisor that starts them, replaces what dies and passes signals on."""
+"""Supervisor of several worker processes: starts them, replaces crashed ones and forwards signals."""
 
 import os
 import signal
@@ -26,21 +26,21 @@ def run_workers(spec: str, options: WorkerOptions, processes: int = 1) -> int:
     if processes == 1:
         app.run(options=options)
         return 0
-    # A store that bears one engine lets in a family: the supervisor holds the lock, the children inherit its right.
+    # A store that allows one engine allows its child processes: the supervisor holds the lock, and they inherit it.
     with app.store.engine_lock():
-        commands = [worker_command(spec, options, place=place) for place in range(processes)]
+        commands = [worker_command(spec, options, index=index) for index in range(processes)]
         return _Supervisor(commands, options.grace).run()
 
 
-def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False, place: int = 0) -> list[str]:
-    """The command line of a child worker with the same options; each place has its own port for metrics."""
+def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False, index: int = 0) -> list[str]:
+    """The command line of a child worker with the same options; each child has its own port for metrics."""
     command = [sys.executable, "-m", "holdfast", "worker", "--app", spec]
     if options.queues:
         command += ["--queues", ",".join(f"{name}:{slots}" for name, slots in options.queues.items())]
     command += ["--concurrency", str(options.concurrency), "--generation", str(options.generation)]
     command += ["--lease", _seconds(options.lease), "--grace", _seconds(options.grace)]
     if options.metrics_port and not suspects:
-        command += ["--metrics-port", str(options.metrics_port + place), "--metrics-host", options.metrics_host]
+        command += ["--metrics-port", str(options.metrics_port + index), "--metrics-host", options.metrics_host]
     if options.until_idle or suspects:
         command.append("--until-idle")
     if suspects:
@@ -53,13 +53,13 @@ def _seconds(duration: timedelta) -> str:
 
 
 class _Supervisor:
-    """Keeps a number of children alive. One that dies is replaced, after a pause that grows while it keeps dying."""
+    """Keeps child processes running. A crashed one is replaced, after a pause that grows with repeated crashes."""
 
     def __init__(self, commands: Sequence[Sequence[str]], grace: timedelta) -> None:
         self._commands, self._processes, self._grace = commands, len(commands), grace.total_seconds()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
-        self._told: set[int] = set()
+        self._signalled_pids: set[int] = set()
         self._pauses = [0.0] * len(commands)
         self._due = [0.0] * len(commands)
 
@@ -68,23 +68,23 @@ class _Supervisor:
             signal.signal(number, self._signalled)
         failed = False
         while not self._stopping.is_set():
-            for place in range(self._processes):
-                if place not in self._children and time.monotonic() >= self._due[place]:
-                    command = self._commands[place]
+            for index in range(self._processes):
+                if index not in self._children and time.monotonic() >= self._due[index]:
+                    command = self._commands[index]
                     child = subprocess.Popen(command, close_fds=False, env=child_environment())  # noqa: S603
-                    self._children[place] = child
-                    log.info("worker process started", place=place, pid=self._children[place].pid)
+                    self._children[index] = child
+                    log.info("worker process started", index=index, pid=self._children[index].pid)
             self._stopping.wait(0.2)
-            for place, child in list(self._children.items()):
+            for index, child in list(self._children.items()):
                 if (code := child.poll()) is not None:
-                    del self._children[place]
-                    self._pauses[place] = min(self._pauses[place] * 2 or 0.5, _LONGEST_PAUSE) if code else 0.0
-                    self._due[place] = time.monotonic() + self._pauses[place]
+                    del self._children[index]
+                    self._pauses[index] = min(self._pauses[index] * 2 or 0.5, _LONGEST_PAUSE) if code else 0.0
+                    self._due[index] = time.monotonic() + self._pauses[index]
                     failed = failed or code != 0
                     if code:
-                        log.error("worker process died", place=place, pid=child.pid, exit_code=code)
-                    elif "--until-idle" in self._commands[place]:
-                        self._due[place] = float("inf")
+                        log.error("worker process died", index=index, pid=child.pid, exit_code=code)
+                    elif "--until-idle" in self._commands[index]:
+                        self._due[index] = float("inf")
             if not self._children and all(due == float("inf") for due in self._due):
                 return int(failed)
         return self._wait()
@@ -93,12 +93,12 @@ class _Supervisor:
         deadline = time.monotonic() + self._grace + 10
         code = 0
         for child in self._children.values():
-            if child.pid not in self._told:
-                # The signal came while this one was being started.
+            if child.pid not in self._signalled_pids:
+                # The signal arrived while this one was starting.
                 child.terminate()
             try:
                 ended = child.wait(max(0.1, deadline - time.monotonic()))
-                # One that was told before it could listen has ended as it was told.
+                # A child that got the signal before it installed its handlers ended as requested.
                 code = max(code, 0 if -ended in (signal.SIGTERM, signal.SIGINT) else abs(ended))
             except subprocess.TimeoutExpired:
                 log.error("worker process killed", pid=child.pid)
@@ -111,5 +111,5 @@ class _Supervisor:
         self._stopping.set()
         for child in self._children.values():
             if child.poll() is None:
-                self._told.add(child.pid)
+                self._signalled_pids.add(child.pid)
                 os.kill(child.pid, number)

@@ -1,4 +1,4 @@
-"""Metrics of an app: what its process counted and what its store holds, for a scrape and for OpenTelemetry."""
+"""Metrics of an app, from its process and its store, for Prometheus and OpenTelemetry."""
 
 import sys
 import threading
@@ -33,25 +33,25 @@ _IDLE = ("_ProxyMeterProvider", "NoOpMeterProvider")
 
 
 class MetricsCollector:
-    """An app's metrics.
+    """Collects an app's metrics.
 
-    The store is asked at most every ten seconds, and less often where asking takes long. When it cannot be reached the
-    process' own counts are told alone.
+    It queries the store at most every ten seconds, and less often if the query is slow. While the store is unavailable, only
+    the counts of this process are returned.
     """
 
     def __init__(self, app: "Holdfast") -> None:
         self._app = app
         self._stored: list[Family] = []
         self._due = 0.0
-        self._asking = threading.Lock()
+        self._querying = threading.Lock()
 
     def families(self) -> list[Family]:
-        """All of it. Blocks while the store is asked."""
+        """All metrics. Blocks during the query."""
         return [*self.stored(), *self._app.meter.families()]
 
     def stored(self) -> list[Family]:
-        """What the store holds. Blocks while it is asked."""
-        with self._asking:
+        """The metrics of the store. Blocks during the query."""
+        with self._querying:
             started = time.monotonic()
             if started >= self._due:
                 try:

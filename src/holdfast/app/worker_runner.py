@@ -1,4 +1,4 @@
-"""A worker in this process: the app's handlers with everything that runs beside them, from start to drained end."""
+"""Runs a worker in this process: the app's handlers, broker consumers, relays and periodic tasks."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ async def run_worker(
     app: "Holdfast", runtime: Runtime, options: WorkerOptions | None, stop: asyncio.Event | None
 ) -> None:
     """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
-    # Held to the very end: the last lines are written when all the rest is done.
+    # Until the very end: the last log lines are written when everything else is done.
     with background.running():
         await _work(app, runtime, options or WorkerOptions(), stop)
 
@@ -54,8 +54,8 @@ async def _work(app: "Holdfast", runtime: Runtime, options: WorkerOptions, stop:
     with runtime.store.engine_lock():
         if not await wait_for_store(runtime.registration.prepare, stop, patient=not options.until_idle):
             return
-        # A renewal that hangs is given up in time for another; the second connection is for the next life of the worker,
-        # which must not wait for a renewal of the last one.
+        # A renewal that hangs is cancelled early enough to repeat it. The second connection is for the next session, which
+        # must not wait for a renewal of the last one.
         lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=2, patience=options.lease / 4)
         endpoints = EndpointHandlers(runtime.store, runtime.handlers, app.webhooks.options)
         quarantine = None if options.suspects else _quarantine(app, runtime.store, options, endpoints.handlers)
@@ -83,7 +83,7 @@ async def _work(app: "Holdfast", runtime: Runtime, options: WorkerOptions, stop:
             relays.start()
             streams.start(worker.stopping, worker.stop)
             if options.until_idle:
-                # What a broker refuses is work for this worker.
+                # A message that a broker refuses becomes a delivery for this worker.
                 await relays.caught_up(stop, patient=False)
             await worker.run()
             if options.until_idle:
@@ -123,7 +123,7 @@ def _warn_if_idle(options: WorkerOptions, handlers: Mapping[str, Handler]) -> No
 
 
 async def _load(runtime: Runtime, endpoints: EndpointHandlers) -> None:
-    """Loads what a worker needs to know before its first delivery."""
+    """Loads endpoints and redactions before the first delivery."""
     await endpoints.load()
     with contextlib.suppress(StoreUnavailable):
         await RedactionRefresher(runtime.store, runtime.redactions).perform("")

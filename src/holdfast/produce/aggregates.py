@@ -1,9 +1,8 @@
 """Events raised by SQLAlchemy aggregates: collected when a session flushes, published in its transaction.
 
-An event shares the fate of the change it tells of. It is written by the flush that writes the change, inside the
-same savepoint, and so commits and rolls back with it. After a rollback a new object is transient again and has its
-events back, as it has its attributes: adding it once more publishes them. An object that was there before has its
-attributes undone, and its events with them.
+An event commits and rolls back with its change: the flush that writes the change writes it, inside the same savepoint.
+After a rollback a new object is transient again and has its events and attributes back: adding it again publishes them.
+An existing object loses its events together with its changed attributes.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ _turns = count()
 
 
 class BlockingPublisher(Protocol):
-    """The blocking half of an app, as far as collecting needs it."""
+    """The blocking methods of an app that the collector needs."""
 
     def publish(
         self,
@@ -50,7 +49,7 @@ class BlockingPublisher(Protocol):
 
 
 class EventPublisher(Protocol):
-    """What can publish: a `Holdfast`."""
+    """An app that publishes, such as `Holdfast`."""
 
     @property
     def sync(self) -> BlockingPublisher: ...
@@ -65,10 +64,10 @@ class _Raised:
 
 
 class RaisesEvents:
-    """A mixin for mapped classes: what their methods raise is published by the commit that saves them.
+    """A mixin for mapped classes: the events that their methods raise are published by the commit that saves them.
 
     Needs `collect_events(hf, sessionmaker)` once. Raising does nothing else, so an aggregate can be tested alone.
-    `session.merge()` copies columns and no events: raise them on what it returns.
+    `session.merge()` copies columns but no events: raise them on the object that it returns.
 
     >>> class Order(RaisesEvents):  # and your declarative base
     ...     def ship(self) -> None:
@@ -91,11 +90,11 @@ class RaisesEvents:
         """Remembers an event until this object is saved; it is stored if and only if that transaction commits.
 
         `event` is an instance of an event class, a name (or class) and its `payload`, or a function that returns one
-        of these: it is called after the flush, when the database has given its ids. So may be `key`.
+        of these: it is called after the flush, when the database has assigned ids. `key` may be a function too.
 
             self.raise_event(lambda: OrderPlaced(self.id), key=lambda: f"order:{self.id}:placed:v1")
 
-        The correlation ids in force now travel with it.
+        It carries the current correlation ids.
         """
         if isinstance(event, str | type) or payload is not None:
             event = (event, {} if payload is None else payload)
@@ -106,12 +105,12 @@ class RaisesEvents:
 
     @property
     def raised_events(self) -> list[object]:
-        """What was raised and not published yet, in order: for tests of an aggregate on its own."""
+        """The raised events that are not published yet, in order; for unit tests of an aggregate."""
         return [raised.event for raised in vars(self).get(_RAISED, ())]
 
 
 def collect_events(hf: EventPublisher, sessions: "Sessions") -> None:
-    """From now on, sessions of this maker publish what their aggregates raise, before they commit.
+    """From now on, sessions of this maker publish the events of their aggregates before they commit.
 
     Takes a `sessionmaker`, an `async_sessionmaker` or a `scoped_session` around one.
 
@@ -138,7 +137,7 @@ def collect_events(hf: EventPublisher, sessions: "Sessions") -> None:
 
 @dataclass(slots=True)
 class _Collected:
-    """What one session took from its objects during one transaction."""
+    """The events that one session collected during one transaction."""
 
     waiting: list[_Raised] = field(default_factory=list)
     taken: "list[tuple[RaisesEvents, list[_Raised], SessionTransaction | None]]" = field(default_factory=list)
@@ -149,7 +148,7 @@ class _Collector:
         self.hf = hf
 
     def take(self, session: "Session", _: object) -> None:
-        """Within a flush: objects that were flushed give their events away."""
+        """During a flush: collects the events of the flushed objects."""
         collected: _Collected = session.info.setdefault(_COLLECTED, _Collected())
         for instance in (*session.new, *session.dirty, *session.deleted):
             if raised := _clear(instance):
@@ -157,7 +156,7 @@ class _Collector:
                 collected.waiting.extend(raised)
 
     def publish(self, session: "Session", _: object) -> None:
-        """At the end of a flush, when every object has its identity and can be read."""
+        """After a flush, when every object has its identity and can be read."""
         collected: _Collected | None = session.info.get(_COLLECTED)
         if collected is None or not collected.waiting:
             return
@@ -180,7 +179,7 @@ class _Collector:
         self.hf.sync.publish(event, payload, conn=session, key=key, headers=raised.headers)
 
     def give_back(self, session: "Session", instance: object) -> None:
-        """The rollback of an INSERT: the object is as it was before it was added."""
+        """Rollback of an INSERT: the object gets its events back."""
         collected: _Collected | None = session.info.get(_COLLECTED)
         if collected is None or not isinstance(instance, RaisesEvents):
             return
@@ -190,7 +189,7 @@ class _Collector:
             collected.taken = [one for one in collected.taken if one[0] is not instance]
 
     def forget(self, session: "Session", rolled_back: "SessionTransaction") -> None:
-        """A rollback: the changes of objects that were there before are undone, and so is what they tell."""
+        """Rollback: existing objects lose their changes and their events."""
         for instance in session.identity_map.values():
             _clear(instance)
         if collected := session.info.get(_COLLECTED):
@@ -203,13 +202,13 @@ class _Collector:
 
 
 def _target(sessions: Any) -> Any:
-    """The class of plain sessions that a maker makes, and it alone."""
+    """The session class that only this maker uses."""
     maker = getattr(sessions, "session_factory", sessions)
     kind = type(maker).__name__
     if kind == "async_sessionmaker":
         given = maker.kw.get("sync_session_class") or maker.class_.sync_session_class
         if _COLLECTOR not in vars(given):
-            # Async sessions share one class of plain sessions; these get their own, so that no others collect.
+            # Async sessions share one class of plain sessions; this maker gets a subclass, so that others do not collect.
             given = type(given.__name__, (given,), {})
             maker.configure(sync_session_class=given)
         return given
@@ -219,7 +218,7 @@ def _target(sessions: Any) -> Any:
 
 
 def _clear(instance: object) -> list[_Raised]:
-    """Takes an object's events off it."""
+    """Removes and returns an object's events."""
     if not isinstance(instance, RaisesEvents):
         return []
     raised: list[_Raised] = vars(instance).pop(_RAISED, [])
@@ -227,7 +226,7 @@ def _clear(instance: object) -> list[_Raised]:
 
 
 def _keep(instance: object) -> None:
-    """Makes the session flush this object though no column changed, and hold it until then: its map is weak."""
+    """Makes the session flush this object although no column changed, and keep a reference until then."""
     if not hasattr(instance, "_sa_instance_state"):
         return
     from sqlalchemy import inspect
@@ -246,5 +245,5 @@ def _is_late(event: object) -> bool:
 
 
 def _named(event: object) -> object:
-    """What `publish_many` takes: an instance, or a pair of name and payload."""
+    """An event as `publish_many` accepts it: an instance, or a pair of name and payload."""
     return event() if _is_late(event) and callable(event) else event

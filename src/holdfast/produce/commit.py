@@ -49,7 +49,7 @@ def after_commit(conn: Any, adapter: Connection | AsyncConnection, call: Callabl
 
 
 def sync_session(conn: Any) -> "Session | None":
-    """The SQLAlchemy session behind what a caller handed in; none when it is not one."""
+    """The plain SQLAlchemy session of a caller's connection; None if it is not a session."""
     if not hasattr(conn, "get_bind"):
         return None
     # A scoped session is a registry of sessions; an async one wraps a plain one.
@@ -59,12 +59,12 @@ def sync_session(conn: Any) -> "Session | None":
 
 
 def innermost(session: "Session") -> "SessionTransaction | None":
-    """The savepoint the session is in, else its transaction."""
+    """The current savepoint of the session, otherwise its transaction."""
     return session.get_nested_transaction() or session.get_transaction()
 
 
 def undone_by(rolled_back: "SessionTransaction", transaction: "SessionTransaction | None") -> bool:
-    """Whether what was done in `transaction` is gone now that `rolled_back` is."""
+    """Whether the rollback of `rolled_back` also undid `transaction`."""
     while transaction is not None and transaction is not rolled_back:
         transaction = transaction.parent
     return transaction is rolled_back
@@ -74,7 +74,7 @@ def _django(alias: str, call: Callable[[], None]) -> bool:
     from django.db import connections, transaction
 
     if not connections[alias].in_atomic_block:
-        # Autocommit was switched off by hand; Django sees no commit then.
+        # Autocommit was turned off manually; Django does not see the commit then.
         return False
     transaction.on_commit(call, using=alias)
     return True
@@ -86,7 +86,7 @@ def _waiting(session: "Session") -> "list[tuple[SessionTransaction, Callable[[],
         found = session.info[_WAITING] = []
         from sqlalchemy import event
 
-        # Once for each session and for its life: SQLAlchemy cannot forget a listener while it is calling it.
+        # Once per session, and never removed: SQLAlchemy cannot remove a listener while it calls it.
         event.listen(session, "after_commit", _committed)
         event.listen(session, "after_soft_rollback", _rolled_back)
         event.listen(session, "after_transaction_end", _ended)
@@ -105,6 +105,6 @@ def _rolled_back(session: "Session", transaction: "SessionTransaction") -> None:
 
 
 def _ended(session: "Session", transaction: "SessionTransaction") -> None:
-    # A session that is closed without a commit rolls back without saying so.
+    # A session that is closed without a commit rolls back without an event.
     if transaction.parent is None:
         _waiting(session).clear()

@@ -1,7 +1,7 @@
 """Write transactions on SQLite that take the write lock at once, by BEGIN IMMEDIATE.
 
-A transaction that begins by reading cannot write any more once another connection wrote: SQLite refuses at once,
-however long the connection would wait. One that begins with the lock waits for its turn and then never fails so.
+A transaction that starts with a read cannot write once another connection has written: SQLite refuses at once, without the
+connection's timeout. A transaction that starts with the lock waits for its turn, and this error cannot occur.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def immediate(conn: "sqlite3.Connection") -> "Iterator[sqlite3.Connection]":
     """A transaction that holds the write lock from the start: committed at the end, rolled back by an exception.
 
-    Waits for the lock as long as the connection's `timeout` says.
+    It waits for the lock for at most the connection's `timeout`.
 
     >>> import sqlite3
     >>> db = sqlite3.connect(":memory:")
@@ -49,9 +49,9 @@ def immediate(conn: "sqlite3.Connection") -> "Iterator[sqlite3.Connection]":
 
 
 def begin_immediate(engine: "Engine | AsyncEngine") -> None:
-    """Makes every transaction of an SQLAlchemy engine on SQLite begin with BEGIN IMMEDIATE, reading ones too.
+    """Makes every transaction of an SQLAlchemy engine on SQLite start with BEGIN IMMEDIATE, including reads.
 
-    Call it once, when the engine is made. Connections with isolation_level="AUTOCOMMIT" stay as they are.
+    Call it once, when the engine is created. Connections with isolation_level="AUTOCOMMIT" are not changed.
 
     >>> from sqlalchemy import create_engine
     >>> engine = create_engine("sqlite:///shop.db")

@@ -1,4 +1,4 @@
-"""The producer: builds messages and writes them where the caller says."""
+"""The producer: builds messages, and writes them in the caller's transaction or a separate one."""
 
 import contextlib
 import os
@@ -53,7 +53,7 @@ class Registers(Protocol):
 
 
 class Producer:
-    """Writes messages into a store. Never buffers: a message belongs to the transaction it is published in."""
+    """Writes messages into a store, without a buffer: a message belongs to the transaction that publishes it."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Producer:
         max_payload: int = MAX_BYTES,
         registration: Registers,
         notify: Callable[[], None] = lambda: None,
-        secret: Callable[[tuple[Redaction, ...]], None] = lambda _: None,
+        redact: Callable[[tuple[Redaction, ...]], None] = lambda _: None,
         validate: bool = True,
         declared: EventTypes | None = None,
     ) -> None:
         self.store, self.source, self.generation = store, source, generation
         self._max_payload = max_payload
-        self._registration, self._notify, self._secret = registration, notify, secret
+        self._registration, self._notify, self._redact = registration, notify, redact
         self.validate = validate
         self._declared = EventTypes() if declared is None else declared
         self._fanout = Fanout()
@@ -94,8 +94,8 @@ class Producer:
     ) -> NewMessage:
         """A checked message: `event` is an instance of an event class, or the class or name with its `payload`.
 
-        `random_bits` are the 74 random bits of its id, for a caller that makes many and drew them all at once. `validate`
-        says whether the payload must fit the class; as the producer was told if not given.
+        `random_bits` are the 74 random bits of its id, for a caller that builds many messages. `validate` says whether the
+        payload must fit the class; it defaults to the producer's option.
         """
         checks = self.validate if validate is None else validate
         type, body, known, unchecked = _named(event, payload, checks)
@@ -105,7 +105,7 @@ class Producer:
         if known is not None:
             self._declared.add(known)
             if known.redact:
-                self._secret(known.redact)
+                self._redact(known.redact)
             carried.pop(VERSION_HEADER, None)
             if known.version != 1:
                 carried[VERSION_HEADER] = str(known.version)
@@ -136,14 +136,14 @@ class Producer:
         retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Messages:
-        """Checked messages of instances, or of pairs of name (or class) and payload: made `at_once`, or, where there
-        are many, while they are written."""
+        """Checked messages of instances, or of pairs of name (or class) and payload: built `at_once`, or, if there are
+        many, while they are written."""
 
         checks = self.validate if validate is None else validate
         _check_events(events)
 
         def make() -> Iterator[NewMessage]:
-            # What is alike in all messages of a type is checked with the first of them.
+            # Values that all messages of a type share are checked with the first of them.
             first: dict[str | type, NewMessage] = {}
             for event, random_bits in zip(events, _random_bits(len(events)), strict=True):
                 if type(event) is tuple and len(event) != 2:
@@ -174,12 +174,12 @@ class Producer:
 
         if at_once or retry is not None or len(events) < STREAMED:
             return list(make())
-        # What is secret must be known before the first of them is written.
+        # The redactions must be known before the first message is written.
         kinds: set[object] = set(map(type, events))
         if tuple in kinds:
             kinds |= {event[0] for event in events if type(event) is tuple}
         if secret := redactions_of(kinds):
-            self._secret(secret)
+            self._redact(secret)
         return LazyMessages(make)
 
     async def bind(self, conn: Any, call: str) -> BoundConnection[AsyncConnection]:
@@ -291,7 +291,7 @@ def _id(random_bits: int) -> UUID:
 
 
 def _random_bits(number: int) -> Iterator[int]:
-    """So many times 74 random bits: the system takes almost as long for ten bytes as for thousands."""
+    """Yields 74 random bits, `number` times. The system takes almost as long for ten bytes as for thousands."""
     while number > 0:
         part = min(number, 500)
         drawn = os.urandom(10 * part)
@@ -310,9 +310,9 @@ def _tables_created_later() -> Iterator[None]:
 
 
 def _named(event: object, payload: object, checks: bool) -> tuple[str, object, EventType | None, bool]:
-    """Type, payload, its class, and whether the payload is yet to be checked against it.
+    """Type, payload, event class, and whether the payload must still be checked against the class.
 
-    A plain name has no class; it says its version in a header, if at all.
+    A plain name has no class; a header may state its version.
     """
     if isinstance(event, str):
         return event, {} if payload is None else payload, None, False
@@ -322,10 +322,10 @@ def _named(event: object, payload: object, checks: bool) -> tuple[str, object, E
             raise ConfigurationError(
                 f"{known.name} is published without a payload; pass an instance, or the class and one"
             )
-        # A TypedDict is no class to ask about instances: its values are dicts.
+        # A TypedDict does not support isinstance: its values are dicts.
         if not isinstance(payload, dict) and not is_typed_dict(event) and isinstance(payload, event):
             return known.name, payload, known, checks and not known.checks_itself
-        # Bad input is refused here, and what it leaves out is completed.
+        # Invalid input is rejected here, and defaults are added.
         return known.name, known.build(payload) if checks else payload, known, False
     if payload is not None:
         raise ConfigurationError("an event that is an instance is its own payload; pass only one of them")

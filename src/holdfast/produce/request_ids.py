@@ -1,4 +1,4 @@
-"""Request ids: an ASGI middleware that ties everything one request does together."""
+"""Request ids: an ASGI middleware that correlates everything one request does."""
 
 import re
 import secrets
@@ -16,15 +16,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
-# It comes from anybody and goes into logs and headers.
+# Any client can send it, and it is written to logs and headers.
 _GIVEN = re.compile(rb"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
 class RequestIdMiddleware:
-    """What a request publishes, logs and does to others' work carries its id; the answer tells it.
+    """Adds the request's id to everything it publishes, logs and changes, and to the response.
 
-    The id is the one in force, or the `X-Request-ID` that came with the request, or a new one; `trust=False` takes none
-    that came. A `traceparent` that came along travels on, too.
+    The id is the current one, the `X-Request-ID` of the request, or a new one; with `trust=False` the header is ignored. A
+    `traceparent` of the request is passed on too.
 
     `api.add_middleware(RequestIdMiddleware)`
     """
@@ -44,14 +44,14 @@ class RequestIdMiddleware:
             if (state := given.get(TRACESTATE.encode(), b"").decode("latin-1")) and state.isascii():
                 ids[TRACESTATE] = state[:512]
 
-        async def tell(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                told = [*message.get("headers", ()), (self._header, ids["request_id"].encode())]
-                message = {**message, "headers": told}
+                headers = [*message.get("headers", ()), (self._header, ids["request_id"].encode())]
+                message = {**message, "headers": headers}
             await send(message)
 
         with correlate(**ids), bound_contextvars(**log_fields(ids)):
-            await self._app(scope, receive, tell)
+            await self._app(scope, receive, send_with_id)
 
     def _id(self, given: bytes | None) -> str:
         if outer := correlation().get("request_id"):

@@ -1,11 +1,11 @@
-"""Building a projector's result anew from the event store, beside the live one or in its place.
+"""Rebuilds a projector's result from the event store, online or in place.
 
-Beside it: the log is applied in order to what `reset` made, while the live result goes on. Near the end of the log the
-projector is held, so that nobody claims its deliveries; what runs is waited for; the rest of the log is applied; then
-one transaction calls `swap` and makes done every delivery whose event was applied. Whoever dies before that commit has
-changed nothing that anybody reads. In place, the projector is held from the first moment to the last.
+Online: the log is applied in order to a second result, while the live one is updated. Near the end of the log the projector
+is held, so that no worker claims its deliveries; running ones finish; the rest of the log is applied. Then one
+transaction calls `swap` and completes every delivery whose event was applied. A crash before that commit does not change
+the live result. In place: the projector is held during the whole rebuild.
 
-Each step is fenced: of two who rebuild one projector, the one whose lease ran out writes nothing any more.
+Each step is fenced: of two processes that rebuild one projector, the one whose lease expired writes nothing.
 """
 
 import asyncio
@@ -52,18 +52,18 @@ LEASE = timedelta(seconds=30)
 _COUNTED = 1_000_000
 _CHUNK, _CHUNK_BYTES = 100, 4_000_000
 _NEAR = 200
-"""So few events left that the projector may be held for them."""
+"""With at most this many events left, the projector is held."""
 _LOCK_TIMEOUT = timedelta(seconds=5)
 _DRAIN = 30.0
-"""Seconds that a held projector waits for what runs, before it is let go on and held again later."""
-_FIRST_LOOK, _LONGEST_LOOK = 0.02, 0.5
+"""Seconds that a held projector waits for running deliveries, before it is released and held again later."""
+_FIRST_POLL, _LONGEST_POLL = 0.02, 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 Prepare = Callable[[Any], object]
 
 
 class RebuildProgress(NamedTuple):
-    """How far a rebuild has come. `total` is an estimate; `waiting` counts what still runs while it is held."""
+    """The progress of a rebuild. `total` is an estimate; `waiting` counts the deliveries that still run while it is held."""
 
     projector: str
     applied: int
@@ -73,8 +73,7 @@ class RebuildProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """A rebuild that is done: how many events were applied and left out, how many waiting deliveries it made done, and
-    how many dead letters it resolved."""
+    """A finished rebuild: the numbers of applied and skipped events, of completed deliveries and of resolved dead letters."""
 
     projector: str
     online: bool
@@ -85,8 +84,8 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """What is rebuilt. `apply` runs the handler for one event; true says that it moved the rebuild on by itself."""
+class RebuildTarget:
+    """The projector to rebuild. `apply` runs the handler for one event; true if the handler moved the checkpoint."""
 
     name: str
     wanted: EventFilter
@@ -96,12 +95,12 @@ class Subject:
 
 
 class Rebuild:
-    """One rebuild of one projector, by one owner."""
+    """One rebuild of one projector by one owner."""
 
     def __init__(
         self,
         store: Store,
-        subject: Subject,
+        target: RebuildTarget,
         *,
         owner: str,
         actor: str,
@@ -110,20 +109,22 @@ class Rebuild:
         progress: Callable[[RebuildProgress], None] | None = None,
         lease: timedelta = LEASE,
     ) -> None:
-        self._store, self._subject, self._owner, self._lease = store, subject, owner, lease
+        self._store, self._target, self._owner, self._lease = store, target, owner, lease
         self._actor, self._reason, self._skip, self._progress = actor, reason, skip, progress
-        self._online = subject.swap is not None
+        self._online = target.swap is not None
         self._cursor, self._applied, self._skipped, self._total = START, 0, 0, 0
-        self._holding = self._begun = self._half_built = False
+        self._holding = self._begun = self._partly_built = False
 
     async def run(self, *, resume: bool = False) -> Rebuilt:
-        """Rebuilds to the end. When it raises, a live result that is built beside is as it was; one that is built in
-        place stays held, unless nothing was done to it yet."""
-        await self._look(resume)
-        held = await self._store.run(begin_rebuild(self._subject.name, self._owner, self._lease, self._actor))
+        """Runs the rebuild. If it raises, the live result of an online rebuild is unchanged; a projector that is rebuilt in
+        place stays held, unless its result was not changed yet."""
+        await self._check_resumable(resume)
+        held = await self._store.run(begin_rebuild(self._target.name, self._owner, self._lease, self._actor))
         renewing = asyncio.create_task(self._renew(held), name="holdfast-rebuild-lease")
         try:
-            result = await (self._beside(held, resume) if self._online else self._in_place(held, resume))
+            result = await (
+                self._rebuild_online(held, resume) if self._online else self._rebuild_in_place(held, resume)
+            )
         except BaseException as error:
             await self._stop(held, error)
             raise
@@ -132,7 +133,7 @@ class Rebuild:
             await asyncio.gather(renewing, return_exceptions=True)
         await self._store.hint()
         return Rebuilt(
-            projector=self._subject.name,
+            projector=self._target.name,
             online=self._online,
             applied=self._applied,
             skipped=self._skipped,
@@ -140,11 +141,11 @@ class Rebuild:
             resolved=result.resolved,
         )
 
-    async def _beside(self, held: PositionLease, resume: bool) -> RebuildResult:
+    async def _rebuild_online(self, held: PositionLease, resume: bool) -> RebuildResult:
         await self._begin(held, resume, lambda: ())
         pause = _FIRST_PAUSE
         while True:
-            await self._come_near(held)
+            await self._catch_up(held)
             await self._hold(held)
             try:
                 if await self._drained(held, _DRAIN):
@@ -152,14 +153,14 @@ class Rebuild:
                     await self._pass(held)
                     return await asyncio.to_thread(self._finish, held)
             except (ProjectorBusy, LockTimeout) as error:
-                self._waits(error)
+                self._log_delay(error)
             self._holding = False
-            if not self._half_built:
+            if not self._partly_built:
                 await self._store.run(release(held))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _in_place(self, held: PositionLease, resume: bool) -> RebuildResult:
+    async def _rebuild_in_place(self, held: PositionLease, resume: bool) -> RebuildResult:
         await self._hold(held)
         while True:
             await self._drained(held, float("inf"))
@@ -172,36 +173,36 @@ class Rebuild:
             try:
                 return await asyncio.to_thread(self._finish, held)
             except (ProjectorBusy, LockTimeout) as error:
-                # A worker that takes over what a dead one left has it for a moment.
-                self._waits(error)
+                # A worker that takes over a delivery of a dead one holds it for a moment.
+                self._log_delay(error)
             await asyncio.sleep(_FIRST_PAUSE)
             await self._drained(held, float("inf"))
 
     async def _hold(self, held: PositionLease) -> None:
-        """Holds the projector for as long as the lease is kept; what is half built stays held whatever happens."""
-        await self._store.run(hold(held, UNTIL_ENDED if self._half_built else self._lease))
-        self._holding = not self._half_built
+        """Holds the projector until the lease expires; a partly rebuilt result stays held in any case."""
+        await self._store.run(hold(held, UNTIL_ENDED if self._partly_built else self._lease))
+        self._holding = not self._partly_built
 
-    async def _look(self, resume: bool) -> None:
-        """Whether there is something to resume, and whether one in place left its result half built, and held."""
-        (found,) = [one for one in await self._store.run(projectors()) if one.name == self._subject.name]
+    async def _check_resumable(self, resume: bool) -> None:
+        """Checks whether a rebuild can be resumed, and whether one in place left its result partly rebuilt and held."""
+        (found,) = [one for one in await self._store.run(projectors()) if one.name == self._target.name]
         last = found.rebuild
-        self._half_built = found.held and last is not None and not last.online and last.state != "done"
+        self._partly_built = found.held and last is not None and not last.online and last.state != "done"
         if resume and (last is None or last.state == "done" or last.online != self._online):
             raise Refused(
-                "resume the rebuild of", self._subject.name, "not half done", "leave out --resume to begin a new one"
+                "resume the rebuild of", self._target.name, "not half done", "leave out --resume to begin a new one"
             )
 
     async def _begin(self, held: PositionLease, resume: bool, check: Callable[[], Steps[None] | tuple[()]]) -> None:
-        """Notes the rebuild and empties what it writes into, in one transaction."""
-        self._total = (await self._store.run(behind(START, self._subject.wanted, _COUNTED))).waiting
+        """Stores the start of the rebuild and empties its result, in one transaction."""
+        self._total = (await self._store.run(behind(START, self._target.wanted, _COUNTED))).waiting
 
         def steps() -> Steps[tuple[Cursor, int]]:
             yield from check()
             return (
                 yield from started(
                     held,
-                    online=self._online and not self._half_built,
+                    online=self._online and not self._partly_built,
                     resume=resume,
                     total=self._total,
                     actor=self._actor,
@@ -213,32 +214,32 @@ class Rebuild:
             with self._store.transaction(_LOCK_TIMEOUT) as conn:
                 place = run_on(Operation(steps), self._store.dialect, _blocking(conn))
                 if not resume:
-                    self._subject.reset(conn)
+                    self._target.reset(conn)
                 return place
 
         self._cursor, self._applied = await asyncio.to_thread(begin)
         self._begun = True
-        self._tell()
+        self._report_progress()
 
     def _finish(self, held: PositionLease) -> RebuildResult:
-        """The transaction in which the new result takes over: all of it, or nothing."""
+        """The transaction that makes the new result the live one."""
 
         def steps() -> Steps[None]:
             yield from assert_idle(held)
 
         def end() -> Steps[RebuildResult]:
-            # Once more, now that `swap` has its locks: nobody has begun meanwhile.
+            # Checked again after `swap` has its locks: no delivery has started in between.
             yield from assert_idle(held)
             return (yield from ended(held, self._cursor, self._applied, self._skip, self._actor, self._reason))
 
         with self._store.transaction(_LOCK_TIMEOUT) as conn:
             run_on(Operation(steps), self._store.dialect, _blocking(conn))
-            if self._subject.swap is not None:
-                self._subject.swap(conn)
+            if self._target.swap is not None:
+                self._target.swap(conn)
             return run_on(Operation(end), self._store.dialect, _blocking(conn))
 
-    async def _come_near(self, held: PositionLease) -> None:
-        """Applies the log until little is left, or until what is left does not shrink any more."""
+    async def _catch_up(self, held: PositionLease) -> None:
+        """Applies the log until few events are left, or until their number stops shrinking."""
         before = None
         while True:
             count = await self._pass(held)
@@ -247,14 +248,14 @@ class Rebuild:
             before = count
         more = True
         while more:
-            # Deliveries that are still to be made for it would be run after the swap, and applied twice.
+            # Deliveries that are not created yet would run after the swap, and apply their events twice.
             _, more = await self._store.run(catch_up())
 
     async def _pass(self, held: PositionLease) -> int:
-        """Applies what the log shows now, or showed when this step of it began; how many events that were."""
+        """Applies the events that the log shows now; returns their number."""
         count = 0
         while True:
-            ahead = await self._store.run(look_ahead(self._cursor, self._subject.wanted))
+            ahead = await self._store.run(look_ahead(self._cursor, self._target.wanted))
             for chunk in _chunks(ahead.entries):
                 await self._apply(held, chunk, ahead.step)
             if ahead.end != self._cursor:
@@ -266,7 +267,7 @@ class Rebuild:
     async def _apply(self, held: PositionLease, chunk: Sequence[LogEntry], step: Cursor) -> None:
         ids = [entry.id for entry in chunk]
         found = await self._store.run(messages_with(ids))
-        left_out = self._skip | await self._store.run(set_aside(self._subject.name, ids))
+        left_out = self._skip | await self._store.run(set_aside(self._target.name, ids))
         for entry in chunk:
             message, place = (
                 found.get(entry.id),
@@ -276,11 +277,11 @@ class Rebuild:
                 await self._move(held, place.reached)
                 self._skipped += 1
                 continue
-            if not await self._subject.apply(message, place):
+            if not await self._target.apply(message, place):
                 await self._move(held, place.reached, passed=1)
             self._cursor = place.reached
             self._applied += 1
-            self._tell()
+            self._report_progress()
 
     async def _move(self, held: PositionLease, cursor: Cursor, passed: int = 0) -> None:
         if not await self._store.run(move_position(held, cursor, self._lease, passed)):
@@ -288,18 +289,18 @@ class Rebuild:
         self._cursor = cursor
 
     async def _drained(self, held: PositionLease, patience: float) -> bool:
-        """Waits until nothing of the projector runs; false when that takes too long."""
-        ends, pause = asyncio.get_running_loop().time() + patience, _FIRST_LOOK
+        """Waits until no delivery of the projector runs; false on timeout."""
+        ends, pause = asyncio.get_running_loop().time() + patience, _FIRST_POLL
         while running := await self._store.run(running_of(held.name)):
-            self._tell(running)
+            self._report_progress(running)
             if asyncio.get_running_loop().time() > ends:
                 return False
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_LOOK)
+            pause = min(pause * 2, _LONGEST_POLL)
         return True
 
     async def _renew(self, held: PositionLease) -> None:
-        """Keeps the lease, and the hold while there is one. What cannot be kept is noticed by the next fenced step."""
+        """Renews the lease, and the hold if there is one. If that fails, the next fenced step fails."""
         while True:
             await asyncio.sleep(self._lease.total_seconds() / 4)
             with contextlib.suppress(StoreUnavailable):
@@ -312,19 +313,19 @@ class Rebuild:
             return
         with contextlib.suppress(HoldfastError):
             await asyncio.shield(self._store.run(stop_rebuild(held, self._applied, _why(error))))
-            if not self._begun and not self._half_built:
+            if not self._begun and not self._partly_built:
                 await asyncio.shield(self._store.run(release(held)))
 
-    def _waits(self, error: Exception) -> None:
-        log.info("rebuild swap delayed", projector=self._subject.name, reason=str(error) or "the projector is busy")
+    def _log_delay(self, error: Exception) -> None:
+        log.info("rebuild swap delayed", projector=self._target.name, reason=str(error) or "the projector is busy")
 
-    def _tell(self, waiting: int = 0) -> None:
+    def _report_progress(self, waiting: int = 0) -> None:
         if self._progress is not None:
-            self._progress(RebuildProgress(self._subject.name, self._applied, max(self._total, self._applied), waiting))
+            self._progress(RebuildProgress(self._target.name, self._applied, max(self._total, self._applied), waiting))
 
 
 def _chunks(entries: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:
-    """As many at once as memory bears."""
+    """Chunks that are limited in number and bytes."""
     start, size = 0, 0
     for at, entry in enumerate(entries):
         if at > start and (at - start >= _CHUNK or size + entry.size > _CHUNK_BYTES):
@@ -340,8 +341,8 @@ def _why(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, HoldfastError):
         return str(error)
-    told = report(error)
-    return f"{told.type}: {told.message}"
+    reported = report(error)
+    return f"{reported.type}: {reported.message}"
 
 
 def _blocking(conn: object) -> Any:

@@ -1,4 +1,4 @@
-"""Notices commits on connections without a hook for them, by looking for the message on the store's own connection."""
+"""Detects commits on connections without a commit hook, by polling for the message on a separate connection."""
 
 import asyncio
 import threading
@@ -27,10 +27,10 @@ class _Waiting:
 
 
 class CommitWatch:
-    """Calls back once a message is committed, and never if it is rolled back.
+    """Calls a function once a message is committed, and never if it is rolled back.
 
-    The calls are made in the event loop in which the message was published, or in a thread where there was none. One
-    thread looks for all of them, and only while there are any.
+    The call runs in the event loop in which the message was published, or in a thread if there was none. One thread polls
+    for all messages, and ends when none is left.
     """
 
     def __init__(self, store: Store) -> None:
@@ -40,7 +40,7 @@ class CommitWatch:
         self._thread: threading.Thread | None = None
 
     def add(self, message: UUID, call: Callable[[], None]) -> None:
-        """Calls `call` when the message is committed; what is not committed within ten minutes counts as rolled back."""
+        """Calls `call` once the message is committed. A message that is not committed within ten minutes counts as rolled back."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -52,7 +52,7 @@ class CommitWatch:
             self._waiting[message] = _Waiting(call, loop, time.monotonic() + _GIVEN_UP_AFTER)
             self._change.notify()
             if self._thread is None or not self._thread.is_alive():
-                # Not a daemon: a program that commits and ends still gets its reactions.
+                # Not a daemon: the reactions of a program that commits and exits still run.
                 self._thread = threading.Thread(target=self._watch, name="holdfast-commits")
                 self._thread.start()
 
@@ -60,8 +60,8 @@ class CommitWatch:
         return len(self._waiting)
 
     def finish(self) -> None:
-        """Looks once more, and forgets what is not committed; for when the store is closed."""
-        self._look()
+        """Polls once more and discards the rest, before the store is closed."""
+        self._poll()
         with self._change:
             self._waiting.clear()
             self._change.notify()
@@ -70,7 +70,7 @@ class CommitWatch:
         pause = _SHORTEST
         while True:
             ending = not threading.main_thread().is_alive()
-            found = self._look()
+            found = self._poll()
             with self._change:
                 if found is None or ending:
                     self._waiting.clear()
@@ -79,14 +79,14 @@ class CommitWatch:
                     return
                 pause = _SHORTEST if found or self._change.wait(pause) else min(pause * 2, _LONGEST)
 
-    def _look(self) -> int | None:
-        """Calls back what is committed and returns how many; none when the store cannot be looked at any more."""
+    def _poll(self) -> int | None:
+        """Calls back for committed messages and returns their number; None if the store cannot be queried any more."""
         with self._change:
             ids = list(self._waiting)
         try:
             committed = self._store.run_sync(messages_with(ids))
         except (StoreUnavailable, SchemaMismatch):
-            # On SQLite the transaction may be making the tables.
+            # On SQLite the transaction may still create the tables.
             return 0
         except HoldfastError as error:
             log.error("reactions dropped", number=len(ids), error=str(error))

@@ -1,4 +1,4 @@
-"""Running a coroutine as a program: the fast loop where there is one, and signals that end it in good order."""
+"""Runs a coroutine as a program: with uvloop if installed, and a clean stop on signals."""
 
 import asyncio
 import contextlib
@@ -14,21 +14,21 @@ from holdfast.engine.periodic import first
 
 log = get_logger("holdfast")
 
-# The interpreter looks for cycles after every 700 new objects: a third of a worker's time, when its handlers are short.
+# By default the interpreter collects cycles after every 700 new objects: a third of a worker's time with short handlers.
 COLLECT_AFTER = (10_000, 20, 20)
 
 
 def run_loop(main: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run` for a program that does nothing else: with uvloop where it is installed, and fewer collections."""
+    """`asyncio.run` with uvloop, if it is installed, and less frequent garbage collection."""
     with reduced_gc(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread, if there is one.
+    """The event loop that runs in this thread, if any.
 
-    What is done without a loop belongs after this call, not into an `except`: whatever fails there would name
-    "no running event loop" as its cause.
+    A caller without a loop must not act inside an `except RuntimeError`: its errors would name "no running event loop" as
+    their cause.
     """
     try:
         return asyncio.get_running_loop()
@@ -46,7 +46,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextlib.contextmanager
 def reduced_gc() -> Iterator[None]:
-    """Looks for garbage cycles less often, until the end of the block."""
+    """Collects garbage cycles less often inside the block."""
     before = gc.get_threshold()
     if 0 < before[0] < COLLECT_AFTER[0]:
         gc.set_threshold(*COLLECT_AFTER)
@@ -58,7 +58,7 @@ def reduced_gc() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: asyncio.Event, again: Callable[[], object]) -> Iterator[None]:
-    """The first SIGTERM or SIGINT sets `stop`, a further one calls `again`; nothing changes outside the main thread."""
+    """The first SIGTERM or SIGINT sets `stop`, the next calls `again`. It does nothing outside the main thread."""
     loop = asyncio.get_running_loop()
 
     def signalled() -> None:
@@ -85,13 +85,13 @@ async def call_when_set(event: asyncio.Event, call: Callable[[], None]) -> None:
 
 
 def log_if_failed(working: "asyncio.Task[None]") -> None:
-    """An application goes on when its worker has failed; it is told at once, not when it ends."""
+    """Logs the failure of an embedded worker at once: the application continues without it."""
     if not working.cancelled() and (error := working.exception()):
         log.error("worker failed", **error_fields(error))
 
 
 async def wait_for_store(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event | None, *, patient: bool) -> bool:
-    """Prepares the store, waiting for it if patient; false when told to stop meanwhile."""
+    """Prepares the store, and waits for it if patient; false if `stop` is set first."""
     stop, pause = stop or asyncio.Event(), 0.1
     while not stop.is_set():
         preparing = asyncio.ensure_future(prepare())

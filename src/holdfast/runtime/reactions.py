@@ -1,4 +1,4 @@
-"""Reactions: functions that run in the publishing process, after the commit and never without it."""
+"""Reactions: functions that run in the publishing process after a commit."""
 
 import asyncio
 import inspect
@@ -41,7 +41,7 @@ class Reaction:
 
 
 class Reactions:
-    """Runs an app's reactions. One that raises is logged; the event is committed and stays so."""
+    """Runs an app's reactions. An error is logged and does not affect the committed event."""
 
     def __init__(
         self, declared: Sequence[Reaction], publisher: Publisher, store: Store, redactions: DeclaredRedactions
@@ -77,7 +77,7 @@ class Reactions:
                 self._commits.add(id, partial(self._start, [call for call in calls if call[1].id == id]))
 
     async def finish(self) -> None:
-        """Starts what was committed by now and was not noticed yet; for when the store is closed."""
+        """Starts the reactions to commits that were not detected yet, before the store is closed."""
         if self._commits:
             await Threads.run_once("holdfast-reactions", self._commits.finish)
 
@@ -127,7 +127,7 @@ class Reactions:
         log.error("reaction failed", **known | error_fields(error))
 
     def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
-        # Through JSON, as a consumer would get it: moving up to one changes nothing.
+        # Decoded from JSON, as for a consumer: the function works unchanged as a consumer.
         body = (
             payload.decode(message.payload)
             if reaction.event is None

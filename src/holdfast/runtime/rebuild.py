@@ -21,7 +21,7 @@ from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.options import instance_id
 from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.threads import Threads
-from holdfast.projections.rebuild import Rebuild, RebuildProgress, Rebuilt, Subject
+from holdfast.projections.rebuild import Rebuild, RebuildProgress, RebuildTarget, Rebuilt
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.event_log.log import EventFilter
@@ -48,7 +48,7 @@ async def rebuild_projector(
     """Rebuilds one projector; the arguments are those of `Projectors.rebuild`."""
     assert handler.reset is not None
     runner = ProjectorRunner(runtime, handler, lease)
-    subject = Subject(
+    target = RebuildTarget(
         name=handler.name,
         wanted=EventFilter(handler.patterns),
         apply=runner.apply,
@@ -57,7 +57,7 @@ async def rebuild_projector(
     )
     rebuild = Rebuild(
         runtime.store,
-        subject,
+        target,
         owner=instance_id(),
         actor=actor,
         reason=reason,
@@ -88,15 +88,15 @@ class _Silent:
 class _RebuildContext(Context):
     """The context of a rebuilt event: `complete` moves the rebuild's checkpoint in the same transaction."""
 
-    __slots__ = ("_lease", "place")
+    __slots__ = ("_lease", "step")
 
     rebuilding = True
 
     def __init__(
-        self, invocation: MessageInvocation, store: Store, attempts: int, place: RebuildStep, lease: timedelta
+        self, invocation: MessageInvocation, store: Store, attempts: int, step: RebuildStep, lease: timedelta
     ) -> None:
-        super().__init__(invocation, place.held.owner, store, _Silent(), attempts)
-        self.place, self._lease = place, lease
+        super().__init__(invocation, step.held.owner, store, _Silent(), attempts)
+        self.step, self._lease = step, lease
 
     def _completion(self, key: str | None) -> Operation[None]:
         if key is not None:
@@ -104,7 +104,7 @@ class _RebuildContext(Context):
                 f"projector {self.consumer} completes with key=, which was handled when the event first ran; "
                 "complete without it"
             )
-        return checkpoint(self.place, self._lease, IDLE_TIMEOUT)
+        return checkpoint(self.step, self._lease, IDLE_TIMEOUT)
 
 
 class ProjectorRunner:
@@ -120,21 +120,21 @@ class ProjectorRunner:
     def close(self) -> None:
         self._threads.close()
 
-    async def apply(self, message: Message, place: RebuildStep) -> bool:
+    async def apply(self, message: Message, step: RebuildStep) -> bool:
         """Applies one event; true if its handler moved the checkpoint with `ctx.complete`."""
         hide = self._runtime.redactions.redactor.hide(message.type, message.payload)
         if hide is None:
-            return await self._apply(message, place)
+            return await self._apply(message, step)
         with hiding(hide):
-            return await self._apply(message, place)
+            return await self._apply(message, step)
 
-    async def _apply(self, message: Message, place: RebuildStep) -> bool:
+    async def _apply(self, message: Message, step: RebuildStep) -> bool:
         handler, policy, attempt = self._handler, self._handler.retry, 1
         while True:
             invocation = MessageInvocation.of(
-                message, handler.name, handler.queue, attempts=attempt, fence=place.held.fence
+                message, handler.name, handler.queue, attempts=attempt, fence=step.held.fence
             )
-            context = _RebuildContext(invocation, self._runtime.store, budget(invocation, policy), place, self._lease)
+            context = _RebuildContext(invocation, self._runtime.store, budget(invocation, policy), step, self._lease)
             run = await self._runner.run(handler, context)
             if run.thread is not None:
                 # Nothing can stop it, and the next run must not overlap with it.
@@ -146,13 +146,13 @@ class ProjectorRunner:
                 return False
             delay = getattr(change, "delay", None)
             if delay is None or isinstance(run.error, NewerVersion) or attempt >= policy.attempts:
-                raise RebuildStopped(place.held.name, message.id, _problem(run))
+                raise RebuildStopped(step.held.name, message.id, _problem(run))
             await asyncio.sleep(min(delay, _LONGEST_WAIT).total_seconds())
             attempt += 1
 
     async def _claim_state(self, context: "_RebuildContext") -> ClaimState:
-        cursor, _ = await self._runtime.store.run(reached(context.place.held))
-        return ClaimState.SETTLED if cursor == context.place.reached else ClaimState.HELD
+        cursor, _ = await self._runtime.store.run(reached(context.step.held))
+        return ClaimState.SETTLED if cursor == context.step.reached else ClaimState.HELD
 
 
 def _problem(run: FinishedRun) -> str:

@@ -1,4 +1,4 @@
-"""What this app declared secret, and what the store knows beside it."""
+"""The redactions that this app declares, and those that the store holds."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -11,7 +11,7 @@ from holdfast.stores.protocol import Store
 
 
 class DeclaredRedactions:
-    """Knows what is secret: what the app declares as a whole, its events as they turn up, other apps' by the store."""
+    """The redactions of the app, of its event classes as they are first used, and of other apps by the store."""
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
         if isinstance(paths, str):
@@ -22,33 +22,33 @@ class DeclaredRedactions:
 
     @property
     def stored(self) -> bool:
-        """Whether the store knows all of it, as far as this process knows."""
+        """Whether all redactions of this app are stored, as far as this process knows."""
         return self.own <= self._stored
 
     def add(self, declared: Iterable[Redaction]) -> None:
-        """An event of the app turned up that declares these."""
+        """Adds the redactions of an event class."""
         if not self.own.issuperset(declared := tuple(declared)):
             self.own = self.own.union(declared)
             self.redactor = Redactor(self.redactor.declared | self.own)
 
     def learn(self, found: frozenset[Redaction]) -> None:
-        """These are in the store."""
+        """Adds redactions that are stored."""
         self._stored |= found
         if not found <= self.redactor.declared:
             self.redactor = Redactor(self.own | self._stored)
 
     def forget(self) -> None:
-        """The app moved to another store."""
+        """Forgets what is stored: the app moved to another store."""
         self._stored = frozenset()
 
 
 class RedactionRefresher:
-    """A worker's duty: other apps declare, too, and their events come here."""
+    """Reads the redactions of other apps, whose events this worker may run."""
 
     interval = timedelta(seconds=30)
 
-    def __init__(self, store: Store, secrets: DeclaredRedactions) -> None:
-        self._store, self._redactions = store, secrets
+    def __init__(self, store: Store, redactions: DeclaredRedactions) -> None:
+        self._store, self._redactions = store, redactions
 
     async def perform(self, worker: str) -> None:
         self._redactions.learn(await self._store.run(redactions()))

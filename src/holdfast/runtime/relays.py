@@ -1,4 +1,4 @@
-"""`hf.relay`, and the relays of a worker: they run beside it for as long as it does."""
+"""Declares relays, and runs those of a worker."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,13 +38,13 @@ def declare(
     mode: str,
     lease: Duration,
 ) -> Relay:
-    """A relay as it was asked for, checked."""
+    """Checks the options of `hf.relay`."""
     check_name("consumer", name)
     if mode not in list(Mode):
         raise ConfigurationError(f"relay {name}: mode is {mode!r}; use {' or '.join(map(repr, map(str, Mode)))}")
     if not callable(getattr(to, "open", None)):
         raise ConfigurationError(
-            f"relay {name}: to= is {to!r}; give a place at a broker, such as kafka.topic('orders')"
+            f"relay {name}: to= is {to!r}; give a broker's topic, stream or queue, such as kafka.topic('orders')"
         )
     if key is not None and not callable(key):
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def declare(
 
 
 def handler_of(relay: Relay, store: Callable[[], Store], retry: RetryPolicy) -> Handler:
-    """The relay as a consumer: it runs what the broker refused, and what an operator replays."""
+    """The relay as a consumer: it sends messages that the broker refused, and those that an operator replays."""
 
     async def send(ctx: Context, _: Any) -> None:
         await relay.send_again(store(), ctx.message_id)
@@ -85,7 +85,7 @@ def handler_of(relay: Relay, store: Callable[[], Store], retry: RetryPolicy) -> 
 
 
 class Relays:
-    """The relays that a worker serves: those of its queues."""
+    """The relays in the queues of a worker."""
 
     def __init__(self, runtime: Runtime, options: WorkerOptions) -> None:
         wanted = [
@@ -102,12 +102,12 @@ class Relays:
         self._tasks = [asyncio.create_task(one.run(), name="holdfast-relay") for one in self._all]
 
     def wake(self) -> None:
-        """There may be events. In the loop's thread only."""
+        """Wakes the relays. Call it only in the thread of the loop."""
         for one in self._all:
             one.wake()
 
     async def caught_up(self, stop: asyncio.Event | None, *, patient: bool = True) -> None:
-        """Waits until all that is committed was relayed, or `stop` is set; not longer than an idle worker would."""
+        """Waits until all committed events are relayed or `stop` is set, for at most the idle limit."""
         if not self._all:
             return
         relayed = asyncio.create_task(_all_of(self._all, patient))
@@ -121,9 +121,9 @@ class Relays:
             stopped.cancel()
 
     async def stop(self) -> None:
-        """Ends them; what was sent and not yet marked is sent again by the next."""
+        """Stops the relays. An event that was sent but not marked as sent is sent again."""
         tasks = set(self._tasks)
-        # A broker's client may take a cancellation for something else.
+        # A broker's client may swallow a cancellation.
         for _ in range(_TRIES if tasks else 0):
             for task in tasks:
                 task.cancel()

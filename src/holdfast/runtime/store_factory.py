@@ -1,4 +1,4 @@
-"""From a DSN to a store, and making a store ready for an app."""
+"""Opens the store of a DSN, and creates its tables inside a caller's transaction."""
 
 import os
 from datetime import timedelta
@@ -27,7 +27,7 @@ def open_store(
 ) -> Store:
     """The store a DSN names; nothing is connected yet.
 
-    `role` is the connections' application name, `patience` how long a server may leave a statement without an answer.
+    `role` is the application name of its connections, `patience` the time that the server has to answer a statement.
     """
     if (file := check_dsn(dsn)) is not None:
         return SqliteStore(file, schema)
@@ -96,7 +96,7 @@ def _sqlite_path(dsn: str) -> Path:
 
 
 def generation_from_environment() -> int:
-    """The generation that `HOLDFAST_GENERATION` names, 0 without it."""
+    """The generation in `HOLDFAST_GENERATION`; 0 by default."""
     given = os.environ.get("HOLDFAST_GENERATION", "0")
     if not given.isdecimal():
         raise ConfigurationError(f"HOLDFAST_GENERATION is {given!r}; give a whole number from 0")

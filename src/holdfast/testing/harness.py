@@ -1,4 +1,4 @@
-"""The harness itself. Nothing is faked: payloads pass through JSON, the database decides, a real worker runs handlers."""
+"""The test harness. Nothing is faked: payloads pass through JSON, the database decides, a real worker runs handlers."""
 
 import contextlib
 import inspect
@@ -34,11 +34,11 @@ _REAPER = "holdfast-test-harness"
 
 
 class Crash(BaseException):
-    """Stands for the death of a worker process: no handler catches it, and what the worker makes of it is refused."""
+    """Simulates the death of a worker process: no handler catches it, and its outcome is refused."""
 
 
 class Clock:
-    """Moves time on by moving every stored time back: the database's clock still decides."""
+    """Advances time by moving all stored times back: the database's clock still decides."""
 
     def __init__(self, app: Holdfast) -> None:
         self._app, self._store = app, app.store
@@ -51,7 +51,7 @@ class Clock:
 
 
 class Harness:
-    """An app on a store of its own."""
+    """An app on a separate store, with assertions, injected failures and a clock that can be advanced."""
 
     def __init__(self, app: Holdfast) -> None:
         self.app = app
@@ -75,14 +75,14 @@ class Harness:
         return self.assert_published(f"job.{job.name}", **arguments)
 
     def statuses(self, consumer: str) -> list[Status]:
-        """How the deliveries of a consumer stand, oldest first."""
+        """The statuses of a consumer's deliveries, oldest first."""
         found = self.app.store.run_sync(deliveries(Filter(consumers=(consumer,)), limit=1000))
         return [listed.delivery.status for listed in reversed(found)]
 
     async def drain(self) -> None:
-        """Runs everything there is to run, travelling through retry waits instead of waiting for them.
+        """Runs all deliveries, and advances the clock through retry delays.
 
-        Ends when every delivery is delivered or failed, or can only wait: paused, or nobody handles it.
+        Ends when every delivery is delivered or failed, or cannot run: paused, or without a handler.
         """
         options = WorkerOptions(until_idle=True, idle_limit=timedelta(0), cron=False, poll=timedelta(milliseconds=5))
         stuck = 0
@@ -97,41 +97,42 @@ class Harness:
 
     @contextlib.contextmanager
     def fail(self, consumer: str, error: type[Exception] | Exception, times: int = 1) -> Iterator[None]:
-        """The next `times` runs of a consumer raise this error in place of running."""
+        """The next `times` runs of a consumer raise this error instead of running."""
 
         def failing(_context: Context, run: int) -> None:
             if run <= times:
                 raise error
 
-        with self._instead(consumer, failing):
+        with self._before_each_run(consumer, failing):
             yield
 
     @contextlib.contextmanager
     def crash(self, consumer: str, times: int = 1) -> Iterator[None]:
-        """The next `times` runs of a consumer die with their worker: no word, an attempt used, taken over later."""
+        """The next `times` runs of a consumer die with their worker: without an outcome, an attempt is used, and the delivery is
+        taken over."""
 
         def dying(context: Context, run: int) -> None:
             if run <= times:
                 self.app.store.run_sync(orphan(context.delivery_id))
                 raise Crash
 
-        with self._instead(consumer, dying):
+        with self._before_each_run(consumer, dying):
             yield
 
     @contextlib.contextmanager
     def lose_lease(self, consumer: str, times: int = 1) -> Iterator[None]:
-        """In the next `times` runs another worker takes the delivery over before the handler begins: whatever the
-        handler then completes or returns is refused, and the delivery runs again."""
+        """In the next `times` runs another worker takes over the delivery before the handler starts: the handler's
+        outcome is refused, and the delivery runs again."""
 
         def losing(context: Context, run: int) -> None:
             if run <= times:
                 self.app.store.run_sync(abandon(context.delivery_id))
 
-        with self._instead(consumer, losing):
+        with self._before_each_run(consumer, losing):
             yield
 
     @contextlib.contextmanager
-    def _instead(self, consumer: str, before: Callable[[Context, int], None]) -> Iterator[None]:
+    def _before_each_run(self, consumer: str, before: Callable[[Context, int], None]) -> Iterator[None]:
         original = self.app.handlers.get(consumer)
         if original is None:
             raise NotFound("consumer", consumer)
@@ -142,7 +143,7 @@ class Harness:
             self.app.handlers[consumer] = original
 
     async def _reap(self) -> None:
-        """What a crash left is taken over at once: the harness knows who died, it need not wait for a lease."""
+        """Takes over the deliveries of crashed runs without waiting for their lease."""
         settlements = SettlementBuilder(_REAPER, Alerts(), self.app.meter)
         taken = await self.app.store.run(rescue(_REAPER, _LEASE, 500))
         acks = [settlements.build(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
@@ -155,7 +156,7 @@ class Harness:
 
 @contextlib.contextmanager
 def bind_app(app: Holdfast, dsn: str) -> Iterator[Harness]:
-    """The app on a store of its own for a while: a file, or on PostgreSQL a schema that is dropped at the end."""
+    """Binds the app to a separate store inside the block: a file, or a PostgreSQL schema that is dropped at the end."""
     before = app._dsn, app.schema
     schema = "holdfast" if dsn.startswith("sqlite") else f"holdfast_test_{secrets.token_hex(6)}"
     app.rebind(dsn, schema)
@@ -202,6 +203,6 @@ def _name(event: object) -> str:
     return event if isinstance(event, str) else getattr(event, "__name__", type(event).__name__)
 
 
-def _missing(wanted: str, others: list[str]) -> str:
+def _missing(expected: str, others: list[str]) -> str:
     seen = "\n  ".join(others) or "nothing at all"
-    return f"{wanted} was not published. The newest messages are:\n  {seen}"
+    return f"{expected} was not published. The newest messages are:\n  {seen}"

@@ -30,13 +30,13 @@ def holdfast_app() -> "Holdfast":
 
 @pytest.fixture
 def holdfast_dsn(tmp_path: Path) -> str:
-    """The database for one test: a new SQLite file, unless overridden. On PostgreSQL a schema is made and dropped."""
+    """The database for one test: a new SQLite file, unless overridden. On PostgreSQL a schema is created and dropped."""
     return f"sqlite:///{tmp_path / 'holdfast-test.db'}"
 
 
 @pytest.fixture
 def holdfast(holdfast_app: "Holdfast", holdfast_dsn: str) -> "Iterator[Harness]":
-    """The app on a store of its own, with assertions, injected failures and a clock that can be moved."""
+    """The app on a separate store, with assertions, injected failures and a clock that can be advanced."""
     from holdfast.testing.harness import bind_app
 
     with bind_app(holdfast_app, holdfast_dsn) as harness:
