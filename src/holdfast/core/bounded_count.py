@@ -1,10 +1,10 @@
-"""A count that was given up at a bound: so many, or more."""
+"""Counts that may stop at a bound and then are lower bounds."""
 
 from collections.abc import Iterable
 
 
 class BoundedCount(int):
-    """A number of things, a lower bound when `or_more`. Text for people shows that; a sum keeps it.
+    """A count, a lower bound if `or_more`. Formatting shows that with a plus sign; a sum keeps it.
 
     >>> f"{BoundedCount(10_000, or_more=True):,}", f"{BoundedCount(7):,}"
     ('10,000+', '7')
@@ -15,9 +15,9 @@ class BoundedCount(int):
     or_more: bool
 
     def __new__(cls, count: int = 0, or_more: bool = False) -> "BoundedCount":
-        made = super().__new__(cls, count)
-        made.or_more = or_more
-        return made
+        created = super().__new__(cls, count)
+        created.or_more = or_more
+        return created
 
     def __add__(self, other: int) -> "BoundedCount":
         if not isinstance(other, int):
@@ -34,10 +34,10 @@ NONE = BoundedCount()
 
 
 def total(counts: Iterable[BoundedCount]) -> BoundedCount:
-    """The sum of counts, a lower bound when one of them is."""
+    """The sum of counts, a lower bound if one of them is."""
     return sum(counts, NONE)
 
 
 def is_or_more(count: object) -> bool:
-    """Whether a count is only a lower bound."""
+    """Whether a count is a lower bound."""
     return isinstance(count, BoundedCount) and count.or_more

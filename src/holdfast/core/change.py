@@ -1,4 +1,4 @@
-"""Changes: what is to be written to a delivery, decided before and apart from the writing."""
+"""Changes: the decision about a delivery as a value, separate from the write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Run again `delay` from the database's now; this attempt is spent."""
+    """Run again after `delay`, by the database's clock; the attempt counts."""
 
     delay: timedelta
 
@@ -31,7 +31,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Postpone:
-    """Run again `delay` from the database's now; it was no failure."""
+    """Run again after `delay`, by the database's clock; the run was not a failure."""
 
     delay: timedelta
 
@@ -42,7 +42,7 @@ class Postpone:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give the claim back; `held` says that a run was cut off, which counts as a hold."""
+    """Return the claim. `held`: a run was interrupted, which counts as a hold."""
 
     delay: timedelta
     held: bool
@@ -54,7 +54,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Come back when `circuit` may close: after `delay` or at `until`, of which exactly one is set."""
+    """Run again when `circuit` may close: after `delay` or at `until`; exactly one of them is set."""
 
     circuit: str
     delay: timedelta | None
@@ -67,7 +67,7 @@ class Park:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Hold until `resource` is back; `held` says that it seems to be well, so that this hold counts."""
+    """Wait until `resource` is available. `held`: the resource seems to be available, so this hold counts."""
 
     resource: str
     delay: timedelta
@@ -80,7 +80,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Give up: the row stays as `failed` with its last error, to be replayed or discarded by someone."""
+    """Give up: the row stays `failed` with its last error until an operator replays or discards it."""
 
     name: ClassVar[str] = "dead_letter"
     status: ClassVar[Status] = Status.FAILED
@@ -89,7 +89,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Set aside for good: `failed` plus `discarded_at`, not counted as failed and not alerted."""
+    """Discard permanently: `failed` with `discarded_at`; it does not count as failed and raises no alert."""
 
     reason: str
 
@@ -100,7 +100,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Start a new cycle under `generation`: attempts zero, errors cleared into the failure history."""
+    """Start a new cycle with `generation`: no attempts, errors moved to the failure history."""
 
     generation: int
 

@@ -1,7 +1,7 @@
-"""Circuits: when a dependency counts as down, and who may look whether it is back.
+"""Circuit breaker rules: when a circuit opens, and which call may probe whether the dependency has recovered.
 
-A circuit is a small value and these functions are its only rule. Whoever keeps it (memory, Redis, a database) reads
-it, applies a function with a clock of its own and writes the result, all at once. So the rule is the same everywhere.
+A circuit is a small value, and these pure functions are its only rules. A circuit store (memory, Redis, a database)
+reads the value, applies a function with its clock and writes the result atomically, so all stores behave the same.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from holdfast.core.text import sanitise
 T = TypeVar("T")
 
 _WHY_LIMIT = 300
-_SHORTEST_LOOK = timedelta(seconds=2)
+_SHORTEST_WAIT = timedelta(seconds=2)
 
 
 class Result(StrEnum):
-    """How a call through a circuit ended: answered, failed, or not known because it was broken off."""
+    """The result of a call through a circuit: succeeded, failed, or unknown because it was abandoned."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -28,7 +28,7 @@ class Result(StrEnum):
 
 
 class CircuitState(StrEnum):
-    """Closed: calls pass. Open: none does. Half open: one may look. Probing: one is looking."""
+    """Closed: calls pass. Open: no call passes. Half open: one call may probe. Probing: one call is probing."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -40,8 +40,8 @@ class CircuitState(StrEnum):
 class Limits:
     """When a circuit opens, for how long, and how long a probe may take.
 
-    It opens after `threshold` failures in a row, or when `rate` of at least `min_calls` calls within `window` failed.
-    `jitter` makes the cooldown longer by up to that part of it.
+    It opens after `threshold` consecutive failures, or when the fraction `rate` of at least `min_calls` calls within
+    `window` failed. `jitter` extends the cooldown by up to that fraction.
     """
 
     threshold: int = 5
@@ -58,20 +58,20 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise ConfigurationError(f"{name} is {value!r}; give a whole number from {low}")
         if not 0 <= self.jitter <= 1:
-            raise ConfigurationError(f"jitter is {self.jitter!r}; give a part of the cooldown from 0 to 1")
+            raise ConfigurationError(f"jitter is {self.jitter!r}; use a fraction of the cooldown from 0 to 1")
         if self.rate is not None and not 0 < self.rate <= 1:
-            raise ConfigurationError(f"rate is {self.rate!r}; give a part of the calls above 0, up to 1")
+            raise ConfigurationError(f"rate is {self.rate!r}; use a fraction of the calls above 0, up to 1")
         for name in ("cooldown", "probe_timeout", "window"):
             if getattr(self, name) <= timedelta(0):
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; give a duration above zero")
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; use a duration above zero")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circuit:
-    """What is kept of one circuit.
+    """The stored value of one circuit.
 
-    `fence` rises with every change of state, so that who entered before cannot decide after. `failures` are those in
-    a row. `calls` and `failed` count since `window_at`, the `past_` ones in the window before it.
+    `fence` increases with each change of state, so that a call that entered before has no effect after it. `failures`
+    are consecutive. `calls` and `failed` count since `window_at`, the `past_` fields in the previous window.
     """
 
     fence: int = 0
@@ -87,7 +87,7 @@ class Circuit:
     past_failed: int = 0
 
     def state(self, now: datetime) -> CircuitState:
-        """How it stands at `now`."""
+        """The state at `now`."""
         if self.open_until is None:
             return CircuitState.CLOSED
         if self.open_until > now:
@@ -97,35 +97,35 @@ class Circuit:
         return CircuitState.HALF_OPEN
 
     def wait(self, now: datetime, limits: Limits) -> timedelta | None:
-        """How long until it is worth asking to pass; None when somebody may now.
+        """The time until the next call may try to enter; None if a call may enter now.
 
-        A probe mostly ends long before its deadline. So who asks meanwhile comes back after twice what it has taken so
-        far: soon after it ended well, and few times while it hangs.
+        A probe usually ends long before its deadline. During a probe the wait is twice the time that it has taken so
+        far: a quick probe is followed soon, and a probe that hangs causes few attempts.
         """
         state = self.state(now)
         if state is CircuitState.OPEN and self.open_until is not None:
             return self.open_until - now
         if state is CircuitState.PROBING and self.probe_until is not None:
             taken = now - (self.probe_until - limits.probe_timeout)
-            return min(self.probe_until - now, max(_SHORTEST_LOOK, 2 * taken))
+            return min(self.probe_until - now, max(_SHORTEST_WAIT, 2 * taken))
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Leave to call, given under a fence; a probe's leave is given to one at a time."""
+    """The permission to call, under a fence; only one call at a time has the permission to probe."""
 
     fence: int
     probe: bool
 
 
 Change = Callable[[Circuit, datetime], tuple[Circuit, T]]
-"""What is done to a circuit at a time: what it becomes (the same object when nothing changes), and what came of it.
-Pure, so it can be applied again when somebody else was faster."""
+"""A change of a circuit at a time: returns the new circuit (the same object if nothing changes) and a result. It is
+pure, so it can be applied again after a concurrent change."""
 
 
 def enter(limits: Limits, succeeded: int = 0) -> Change[Entry | timedelta]:
-    """Asks to pass: leave, or how long to wait. `succeeded` calls that were not told yet are counted."""
+    """Tries to enter: returns an entry or the time to wait. Also counts `succeeded` calls that were not reported yet."""
 
     def change(circuit: Circuit, now: datetime) -> tuple[Circuit, Entry | timedelta]:
         if circuit.open_until is None:
@@ -143,9 +143,9 @@ def enter(limits: Limits, succeeded: int = 0) -> Change[Entry | timedelta]:
 def leave(
     entry: Entry, result: Result, limits: Limits, random: float, why: str = "", succeeded: int = 0
 ) -> Change[bool]:
-    """Tells how a call ended, and learns whether that changed the state.
+    """Reports the result of a call; returns whether it changed the state.
 
-    One that entered before the last change of state changes nothing.
+    A call that entered before the last change of state has no effect.
     """
 
     def change(circuit: Circuit, now: datetime) -> tuple[Circuit, bool]:
@@ -168,12 +168,12 @@ def leave(
 
 
 def trip(duration: timedelta, why: str) -> Change[None]:
-    """Opens it for `duration`, whatever it was; a probe under way decides nothing any more."""
+    """Opens a circuit in any state for `duration`; a current probe no longer has an effect."""
     return lambda circuit, now: (_opened(circuit, now, duration, why), None)
 
 
 def reset(why: str) -> Change[None]:
-    """Closes it, whatever it was, and forgets what was counted."""
+    """Closes a circuit in any state and clears its counts."""
     return lambda circuit, now: (_closed(circuit, now, why), None)
 
 
@@ -182,7 +182,7 @@ def _after_probe(circuit: Circuit, result: Result, limits: Limits, now: datetime
         return _closed(circuit, now, why)
     if result is Result.FAILED:
         return _opened(circuit, now, limits.cooldown * (1 + limits.jitter * random), why)
-    # Nothing was learnt: the next who asks may look.
+    # The result is unknown: the next call may probe.
     return replace(circuit, fence=_next(circuit, now), probe_until=None)
 
 
@@ -201,7 +201,7 @@ def _closed(circuit: Circuit, now: datetime, why: str) -> Circuit:
 
 
 def _next(circuit: Circuit, now: datetime) -> int:
-    # Not merely one more: what is kept may expire or be deleted, and a fence must not come back.
+    # At least the current time: a stored circuit may expire or be deleted, and a fence must never repeat.
     return max(circuit.fence + 1, int(now.timestamp() * 1000))
 
 
@@ -225,7 +225,7 @@ def _counted(circuit: Circuit, limits: Limits, now: datetime, succeeded: int, fa
 
 
 def _too_many(circuit: Circuit, limits: Limits, now: datetime) -> bool:
-    """Whether the rate is reached. The window slides: of the one before, the part that it still covers counts."""
+    """Whether the failure rate is reached. The window slides: the covered part of the previous window counts."""
     if limits.rate is None or circuit.window_at is None:
         return False
     covered = 1 - (now - circuit.window_at) / limits.window

@@ -1,6 +1,6 @@
-"""The decision: the one place where attempts meet a budget.
+"""The decision about a delivery after a run. No other module compares attempts with the limit.
 
-A reported failure and an expired lease pass through here alike, for every store and every worker.
+Reported failures and expired leases use the same rules, for every store and every worker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.core.outcome import Cancelled, Failed, LeaseExpired, Outcome, Rele
 from holdfast.core.retry import RetryPolicy
 
 MAX_HOLDS = 20
-"""How many runs may blame a resource that is well, or be cut off, before they count as failures."""
+"""The number of holds (interrupted runs, or reports about a resource that is available) before they count as failures."""
 
 SUSPECT_EXPIRIES = 2
 PARK_DELAY = timedelta(minutes=5)
@@ -25,7 +25,7 @@ _HOLD = RetryPolicy.exponential(base=5, cap="5m", jitter="equal")
 
 
 class AttemptCounts(Protocol):
-    """What a decision looks at: a delivery as it was read, or as it was claimed."""
+    """The counters of a delivery that a decision needs."""
 
     @property
     def attempts(self) -> int: ...
@@ -38,9 +38,9 @@ class AttemptCounts(Protocol):
 
 
 def decide(delivery: AttemptCounts, outcome: Outcome, policy: RetryPolicy, random: float) -> Change:
-    """Return what is to be written after a run of `delivery`; the same for the same arguments.
+    """Return the change after a run of `delivery`; a pure function.
 
-    `random` in [0, 1) picks the jitter. The message's own `max_attempts` overrides the policy's attempts.
+    `random` in [0, 1) selects the jitter. `max_attempts` of the delivery overrides the attempts of the policy.
     """
     match outcome:
         case Succeeded():
@@ -62,12 +62,12 @@ def decide(delivery: AttemptCounts, outcome: Outcome, policy: RetryPolicy, rando
 
 
 def budget(delivery: AttemptCounts, policy: RetryPolicy) -> int:
-    """Return how many runs `delivery` may have."""
+    """Return the maximum number of runs of `delivery`."""
     return policy.attempts if delivery.max_attempts is None else delivery.max_attempts
 
 
 def suspect_after(expiries: int) -> bool:
-    """Say whether a delivery with this many expired leases must run alone: its workers keep dying."""
+    """Whether a delivery with this many expired leases must run alone, because its workers keep dying."""
     return expiries >= SUSPECT_EXPIRIES
 
 
@@ -83,8 +83,8 @@ def _failed(delivery: AttemptCounts, outcome: Failed, policy: RetryPolicy, rando
                 return Park(verdict.resource or "", None, verdict.until)
             return Park(verdict.resource or "", PARK_DELAY if verdict.after is None else verdict.after, None)
         case VerdictKind.BLOCK:
-            # While the resource is unavailable a hold is free, however long it lasts. Holds of poison that only looks
-            # like an outage are counted, and that must end.
+            # While the resource is unavailable, holds are not counted. A poison message that only looks like an outage
+            # is counted, so that it ends.
             if outcome.held and delivery.holds >= MAX_HOLDS:
                 return _spend(delivery, policy, random)
             delay = _HOLD.delay(delivery.holds + 1, random)

@@ -1,4 +1,4 @@
-"""Deliveries: a message for one consumer, the only row that changes, and its past failures."""
+"""Deliveries: a message for one consumer with its state, and its failure history."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from uuid import UUID
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE
 
 FAILURE_HISTORY_LIMIT = 20
-"""How many failure cycles stay on the row, newest last; older ones are in the audit."""
+"""The number of failure cycles in the row, newest last; older ones are in the audit."""
 
 
 class Status(StrEnum):
-    """The four states of a delivery. A retry wait is `PENDING` with `run_at` ahead."""
+    """The four states of a delivery. A delivery that waits for a retry is `PENDING` with a future `run_at`."""
 
     PENDING = "pending"
     IN_FLIGHT = "in_flight"
@@ -26,10 +26,9 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCycle:
-    """One life of a delivery that ended in `failed` and was replayed.
+    """One cycle of a delivery, from its creation or last replay to `failed`, before it was replayed.
 
-    Stored as JSON whose fields only ever increase: a reader ignores the ones it does not know and
-    fills in the ones an older writer did not have.
+    Stored as JSON. Later releases only add fields: a reader ignores unknown fields and uses defaults for missing ones.
     """
 
     attempts: int = 0
@@ -53,7 +52,7 @@ class FailureCycle:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, object]) -> Self:
-        """Return the cycle some release wrote; a field that is missing or unreadable takes its default."""
+        """Return the cycle that any release wrote; a missing or unreadable field gets its default."""
         return cls(
             attempts=_number(stored.get("attempts")),
             last_error=_text(stored.get("last_error")),
@@ -69,7 +68,7 @@ class FailureCycle:
 
 
 def read_history(stored: object) -> tuple[FailureCycle, ...]:
-    """Return the cycles in a decoded ``failure_history``, oldest first; what is no cycle is passed over."""
+    """Return the cycles in a decoded ``failure_history``, oldest first; ignores entries that are not cycles."""
     if not isinstance(stored, list):
         return ()
     return tuple(FailureCycle.from_json(entry) for entry in stored if isinstance(entry, Mapping))
@@ -78,14 +77,14 @@ def read_history(stored: object) -> tuple[FailureCycle, ...]:
 def extend_history(
     history: Iterable[FailureCycle], cycle: FailureCycle
 ) -> tuple[tuple[FailureCycle, ...], tuple[FailureCycle, ...]]:
-    """Return what stays on the row, the newest `FAILURE_HISTORY_LIMIT`, and what must go to the audit."""
+    """Return the newest `FAILURE_HISTORY_LIMIT` cycles, which stay in the row, and the rest, for the audit."""
     everything = (*history, cycle)
     return everything[-FAILURE_HISTORY_LIMIT:], everything[:-FAILURE_HISTORY_LIMIT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One delivery as it was read: who it is for and how it is doing. All times are aware UTC.
+    """A delivery: its consumer and its state. All times are aware UTC.
 
     `attempts` counts claims, so it includes the run under way. `max_attempts` is this delivery's own
     budget; without one the consumer's policy decides. `fence` only rises. `holds` counts runs that were
@@ -120,13 +119,13 @@ class Delivery:
 
     @property
     def dead(self) -> bool:
-        """Whether this is a dead letter: failed, and nobody has discarded it."""
+        """Whether this is a dead letter: failed and not discarded."""
         return self.status is Status.FAILED and self.discarded_at is None
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker's right to run a delivery and to settle it, valid as long as its fence is the row's."""
+    """A worker's right to run and settle a delivery, valid while its fence equals the fence of the row."""
 
     delivery_id: UUID
     worker: str
@@ -148,5 +147,5 @@ def _time(value: object) -> datetime | None:
         read = datetime.fromisoformat(value)
     except ValueError:
         return None
-    # An operator's SQL may write a time without an offset; the store's times are all UTC.
+    # Manual SQL may write a time without an offset; all times of the store are UTC.
     return read.replace(tzinfo=UTC) if read.utcoffset() is None else read.astimezone(UTC)

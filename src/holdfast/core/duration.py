@@ -1,4 +1,4 @@
-"""Durations as people write them: seconds, a timedelta, or text such as ``"1h30m"``."""
+"""Durations as seconds, a timedelta, or text such as ``"1h30m"``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Duration: TypeAlias = timedelta | float | int | str
 
 MAX_DURATION = timedelta(days=36_525)
-"""One hundred years: anything longer is a mistake, and sums stay far from datetime's own limit."""
+"""One hundred years: a longer value is a mistake, and sums stay within the range of datetime."""
 
 _MICROSECONDS = {
     "w": 604_800_000_000,
@@ -44,7 +44,7 @@ def to_timedelta(value: Duration, *, name: str = "duration") -> timedelta:
 
 
 def clamp_duration(value: Duration, *, name: str = "duration") -> timedelta:
-    """Like `to_timedelta`, for numbers someone else chose: below zero is zero, too long is `MAX_DURATION`."""
+    """Like `to_timedelta`, for values of other systems: negative becomes zero, too long becomes `MAX_DURATION`."""
     if isinstance(value, float) and math.isinf(value):
         return MAX_DURATION if value > 0 else timedelta(0)
     exact = _parse(value, name)
@@ -54,7 +54,7 @@ def clamp_duration(value: Duration, *, name: str = "duration") -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """Write a duration for people, in a form `to_timedelta` reads back exactly.
+    """Format a duration as text that `to_timedelta` parses to the same value.
 
     >>> format_duration(timedelta(seconds=5400.25))
     '1h 30m 250ms'
@@ -72,7 +72,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def _parse(value: Duration, name: str) -> Decimal:
-    """Seconds, exactly: no size is too large for a Decimal, so nothing overflows before it is judged."""
+    """Exact seconds as a Decimal, which cannot overflow before the range check."""
     if isinstance(value, timedelta):
         return Decimal(value // timedelta(microseconds=1)) / 1_000_000
     if isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -88,7 +88,7 @@ def _parse_text(value: str, name: str) -> Decimal:
     text, at, smallest, total = value.strip(), 0, -1, Decimal(0)
     while at < len(text):
         part = _PART.match(text, at)
-        # Each unit once and the larger first: "5m1h" is more likely a slip than a wish.
+        # Each unit once, larger units first: "5m1h" is probably a mistake.
         if part is None or _ORDER.index(part[2]) <= smallest:
             raise _invalid(name, value, "has no unit" if re.fullmatch(_NUMBER, text) else "cannot be read")
         smallest, at = _ORDER.index(part[2]), part.end()
@@ -103,7 +103,7 @@ def _from_seconds(exact: Decimal) -> timedelta:
 
 
 def _invalid(name: str, value: object, problem: str) -> InvalidDuration:
-    # Imported here: the errors package itself imports this module.
+    # Imported here because the errors package imports this module.
     from holdfast.core.errors import InvalidDuration
 
     return InvalidDuration(name, value, problem)

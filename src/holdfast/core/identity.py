@@ -13,22 +13,22 @@ from uuid import UUID, SafeUUID
 
 _LOW_62 = (1 << 62) - 1
 _blank, _set = object.__new__, object.__setattr__
-# Looked up once: on its class it costs as much as the rest of an id.
+# Looked up once: a lookup on the class takes as long as the rest of the function.
 _UNKNOWN = SafeUUID.unknown
 
 
 def uuid7(unix_ms: int, random_bits: int) -> UUID:
     """Return the UUIDv7 of a Unix time in milliseconds and 74 random bits, both given by the caller."""
     if not 0 <= unix_ms < 1 << 48:
-        raise ValueError(f"unix_ms {unix_ms} does not fit in 48 bits; give milliseconds since 1970")
+        raise ValueError(f"unix_ms {unix_ms} does not fit in 48 bits; pass milliseconds since 1970")
     if not 0 <= random_bits < 1 << 74:
-        raise ValueError("random_bits does not fit in 74 bits; give getrandbits(74)")
+        raise ValueError("random_bits does not fit in 74 bits; pass getrandbits(74)")
     high = unix_ms << 16 | 0x7000 | random_bits >> 62
     return uuid_of(high << 64 | 0b10 << 62 | random_bits & _LOW_62)
 
 
 def uuid_of(number: int) -> UUID:
-    """Return `UUID(int=number)` in half the time: the class looks at each way an id may be spelt first."""
+    """Return `UUID(int=number)` in half the time: the constructor checks all other forms of an id first."""
     made = _blank(UUID)
     _set(made, "int", number)
     _set(made, "is_safe", _UNKNOWN)
@@ -36,7 +36,7 @@ def uuid_of(number: int) -> UUID:
 
 
 def delivery_id(message_id: UUID, consumer: str) -> UUID:
-    """Return the one id the delivery of `message_id` to `consumer` can have, in every process and release."""
+    """Return the id of the delivery of `message_id` to `consumer`; the same in every process and release."""
     return uuid_of(message_id.int ^ _consumer_bits(consumer))
 
 

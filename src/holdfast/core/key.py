@@ -1,4 +1,4 @@
-"""Idempotency keys: any bounded string will do, and a helper writes the ones that explain themselves."""
+"""Idempotency keys: bounded text, and helpers for readable keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The parts of a key written by `key`; only the operation may hold colons."""
+    """The parts of a key from `key`; only the operation may contain colons."""
 
     domain: str
     user: str
@@ -28,7 +28,7 @@ class Key:
 
 
 def key(domain: str, user: str | int | UUID, entity: str | int | UUID, operation: str, version: str | int) -> str:
-    """Return ``<domain>:<user>:<entity>:<operation>:<version>``, the same for the same parts everywhere.
+    """Return ``<domain>:<user>:<entity>:<operation>:<version>``; the same parts give the same key.
 
     >>> key("order", 7, 42, "cancel:refund", "v1")
     'order:7:42:cancel:refund:v1'
@@ -44,7 +44,7 @@ def key(domain: str, user: str | int | UUID, entity: str | int | UUID, operation
 
 
 def parse_key(value: str) -> Key:
-    """Return the parts of a key that `key` wrote, or raise `InvalidKey`."""
+    """Return the parts of a key from `key`, or raise `InvalidKey`."""
     parts = check_key(value).split(":")
     if len(parts) < 5 or not all(parts):
         raise InvalidKey(value, "it is not of the form <domain>:<user>:<entity>:<operation>:<version>")
@@ -52,9 +52,9 @@ def parse_key(value: str) -> Key:
 
 
 def job_key(job_id: str | int | UUID, operation: str, entity: str | int | UUID) -> str:
-    """Return ``job:<id>:<operation>:<entity>``, so that a job run twice asks for the same effect.
+    """Return ``job:<id>:<operation>:<entity>``, so that two runs of a job use the same key.
 
-    No part holds a colon: four parts can then never be mistaken for the five of `key`.
+    No part may contain a colon, so the four parts differ from the five parts of `key`.
 
     >>> job_key(9, "charge", "invoice-3")
     'job:9:charge:invoice-3'

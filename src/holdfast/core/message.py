@@ -1,4 +1,4 @@
-"""Messages: the immutable envelope as it is stored, and as a producer hands it to a store."""
+"""Messages: the stored, immutable form, and the form in which a producer passes them to a store."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ DEFAULT_PRIORITY = 1
 LOWEST_PRIORITY = 3
 MAX_GENERATION = 2**31 - 1
 SOURCE_MESSAGE_ID = "source_message_id"
-"""The header with the id that a broker gave to the record, where the message's key is not that id."""
+"""The header with the broker's id of the record, if the key of the message is another value."""
 
 TENANT_HEADER = "tenant"
-"""The header that says whose event it is; a webhook endpoint with a tenant gets its tenant's events alone."""
+"""The header with the tenant of an event; a webhook endpoint with a tenant gets only the events of that tenant."""
 
 RAW_TYPE = "holdfast.raw"
-"""The type of a message that holds a broker's record as it came, because it could not be read."""
+"""The type of a message that contains an unchanged broker record that could not be decoded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A stored message: nothing in it changes. `payload` is JSON text, `position` its place in the log."""
+    """A stored, immutable message. `payload` is JSON text, `position` its position in the log."""
 
     id: UUID
     type: str
@@ -46,17 +46,17 @@ class Message:
 
     @property
     def data(self) -> Any:
-        """The payload as a value."""
+        """The decoded payload."""
         return decode(self.payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One consumer a message is written for by name, whether or not it has registered yet.
+    """A consumer that a message is addressed to by name, even before it has registered.
 
-    `delay` is added to the database's clock, `run_at` is taken as it is; at most one of them is given.
-    `max_attempts` and `retry` override the consumer's. While a delivery with the same `unique` is
-    unfinished, no second one is made.
+    `delay` is added to the database's clock, `run_at` is absolute; at most one of them is set. `max_attempts` and
+    `retry` override the values of the consumer. While a delivery with the same `unique` is unfinished, no second one
+    is created.
     """
 
     consumer: str
@@ -77,7 +77,7 @@ class Address:
         if self.retry is not None:
             check_policy("retry", self.retry)
             if self.max_attempts is None:
-                # Stored next to the policy, where every reader of the row finds how many runs it may have.
+                # Stored in a separate column, so that readers of the row need not parse the policy.
                 object.__setattr__(self, "max_attempts", self.retry.attempts)
         if self.delay is not None:
             object.__setattr__(self, "delay", to_timedelta(self.delay, name="delay"))
@@ -90,9 +90,9 @@ class Address:
 
 
 class NewMessage(NamedTuple):
-    """A checked message on its way into a store; build it with `new_message`.
+    """A validated message for a store; create it with `new_message`.
 
-    Without `occurred_at` the database's clock says when it happened.
+    Without `occurred_at` the database's clock sets it.
     """
 
     id: UUID
@@ -105,9 +105,9 @@ class NewMessage(NamedTuple):
     occurred_at: datetime | None = None
     addressed: tuple[Address, ...] = ()
     key_scope: str | None = None
-    """What the key is unique within besides the source: of a job or a command its type, for every producer."""
+    """The scope in which the key is unique instead of the source: the type of a job or command, for all producers."""
     retry: RetryPolicy | None = None
-    """Overrides the policies of the consumers that are subscribed when it is stored."""
+    """Overrides the retry policies of the subscribed consumers."""
 
 
 def new_message(
@@ -125,13 +125,13 @@ def new_message(
     max_bytes: int = MAX_BYTES,
     key_scope: str | None = None,
 ) -> NewMessage:
-    """Return a message every store can take as it is, or raise a typed error before anything is written.
+    """Return a message that every store accepts, or raise a typed error before anything is written.
 
-    `payload` is any value `encode` takes, not JSON text. One consumer may be addressed once.
+    `payload` is any value that `encode` accepts, not JSON text. Each consumer may be addressed once.
     """
     addresses = tuple(addressed)
     if addresses and len({address.consumer for address in addresses}) < len(addresses):
-        raise ConfigurationError(f"message {id} addresses a consumer twice; one message is one delivery to each")
+        raise ConfigurationError(f"message {id} addresses a consumer twice; address each consumer once")
     return NewMessage(
         id,
         check_type(type),
@@ -162,7 +162,7 @@ def check_generation(value: int) -> int:
 
 
 def aware(name: str, value: datetime) -> datetime:
-    """Return `value` in UTC, or raise `ConfigurationError` if it has no time zone and could mean any."""
+    """Return `value` in UTC, or raise `ConfigurationError` if it has no time zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise ConfigurationError(f"{name} is {value!r}; give a datetime with a time zone, such as datetime.now(UTC)")
     return value.astimezone(UTC)

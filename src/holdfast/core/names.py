@@ -1,4 +1,4 @@
-"""Names that are safe in a table, a label, a URL and an SQL identifier, checked once at the door."""
+"""Validation of names, so that they are safe in tables, labels, URLs and SQL identifiers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TYPE_WORDS = "1 to 100 of A-Z a-z 0-9 _ : / -, in parts joined by single dots, 
 
 
 def check_name(kind: str, value: str) -> str:
-    """Return `value` if it may name a `kind`, else raise `InvalidName` saying which character is wrong.
+    """Return `value` if it is a valid name of a `kind`, else raise `InvalidName` with the invalid character.
 
     Queues, consumers, jobs and everything else that ends up as one of them hold no dot; sources and
-    a few more may. Schemas and event types have rules of their own.
+    a few more may. Schemas and event types have separate rules.
     """
     if kind == "schema":
         return check_schema(value)
@@ -40,7 +40,7 @@ def check_name(kind: str, value: str) -> str:
 
 
 def check_schema(value: str) -> str:
-    """Return `value` if it can stand unquoted as a schema or a table prefix, else raise `InvalidName`."""
+    """Return `value` if it is valid without quotes as a schema or table prefix, else raise `InvalidName`."""
     if not isinstance(value, str) or not _SCHEMA.fullmatch(value):
         _refuse("schema", value, _SCHEMA, _SCHEMA_WORDS, 63)
     return value
@@ -55,7 +55,7 @@ def check_type(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _fits(pattern: re.Pattern[str], value: str) -> bool:
-    # Remembered: a producer asks about the same few names for every message.
+    # Cached: a producer checks the same few names for every message.
     return pattern.fullmatch(value) is not None
 
 
@@ -69,7 +69,7 @@ def _refuse(kind: str, value: object, pattern: re.Pattern[str], allowed: str, li
     elif pattern is _TYPE and re.search(r"^\.|\.\.|\.$", value):
         problem = "it has an empty part between dots"
     else:
-        # The longest prefix that is still a name ends right before the character at fault.
+        # The longest valid prefix ends right before the invalid character.
         good = pattern.match(value)
         at = good.end() if good else 0
         problem = f"character {value[at]!r} at position {at + 1} is not allowed" + (" there" if at == 0 else "")

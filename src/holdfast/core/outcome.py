@@ -1,4 +1,4 @@
-"""Outcomes: what became of one run of a handler."""
+"""Outcomes of one run of a handler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler failed; `held` says that what it blames seems to be well, so that a hold counts."""
+    """The handler failed. `held`: it reported a resource that seems to be available, so the hold counts."""
 
     error: ErrorReport
     verdict: Verdict
@@ -34,7 +34,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler asked to be run again later."""
+    """The handler requested another run later."""
 
     delay: timedelta
 
@@ -43,7 +43,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The handler, or an operator, called it off."""
+    """The handler or an operator cancelled the delivery."""
 
     reason: str
 
@@ -52,14 +52,14 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """Nobody reported: the worker died or lost touch."""
+    """The lease expired without an outcome: the worker died or lost its connection."""
 
     name: ClassVar[str] = "lease_expired"
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker is shutting down; `started` says that the run was cut off in the middle."""
+    """The worker is shutting down. `started`: the run was interrupted."""
 
     started: bool
 
@@ -72,22 +72,22 @@ Outcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | LeaseExpired | R
 def outcome_of(
     exc: BaseException, *rules: Rules, now: datetime | None = None, hide: Callable[[str], str] | None = None
 ) -> Outcome:
-    """Return the outcome of a run that raised `exc`, or returned it as a signal; `hide` takes secrets out of texts."""
+    """Return the outcome of a run that raised `exc` or returned it as a signal; `hide` removes secrets from texts."""
     if isinstance(exc, Snooze):
         return Snoozed(exc.delay)
     if isinstance(exc, Cancel):
         return Cancelled(redacted(safe_str(exc.reason), hide))
-    # First the verdict: a classify that raises leaves a note that belongs into the trace.
+    # The verdict first: a `classify` that raises adds a note that belongs in the trace.
     try:
         verdict = classify(exc, *rules, now=now)
     except ConfigurationError as wrong:
-        # Guessing a verdict could repeat what must not be repeated. The trace holds `exc` as the cause.
+        # Do not guess a verdict: it could repeat an effect that must not be repeated. The trace has `exc` as the cause.
         return Failed(report(wrong, hide), Verdict.dead())
     return Failed(report(exc, hide), verdict)
 
 
 def error_of(outcome: Outcome) -> ErrorReport | None:
-    """Return the error to record for `outcome`, None where nothing went wrong."""
+    """Return the error to record for `outcome`, None without an error."""
     if isinstance(outcome, Failed):
         return outcome.error
     if isinstance(outcome, LeaseExpired):

@@ -1,4 +1,4 @@
-"""Retry policies as values: how many runs, and how long to wait between them."""
+"""Retry policies: the number of runs, and the waits between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 
 class Backoff(StrEnum):
-    """How the wait grows from one attempt to the next."""
+    """The growth of the wait from one attempt to the next."""
 
     EXPONENTIAL = "exponential"
     POLYNOMIAL = "polynomial"
@@ -32,7 +32,7 @@ class Backoff(StrEnum):
 
 
 class Jitter(StrEnum):
-    """How a wait is spread: over all of it, over its upper half, or not at all."""
+    """The random part of a wait: all of it, its upper half, or none."""
 
     FULL = "full"
     EQUAL = "equal"
@@ -41,7 +41,7 @@ class Jitter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The wait after one failed attempt, as the range that jitter can choose from."""
+    """The range of the wait after one failed attempt; jitter selects a value in it."""
 
     after_attempt: int
     shortest: timedelta
@@ -55,10 +55,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a delivery is run and how long it waits in between; equal policies compare equal.
+    """The number of runs of a delivery and the waits between them; a value with equality.
 
     Build one with `exponential`, `polynomial`, `schedule`, `fixed` or `none`. `attempts` counts runs,
-    never retries. A policy is stored beside its consumer, so that any worker can decide for any other.
+    never retries. A policy is stored with its consumer, so that any worker can decide for it.
     """
 
     kind: Backoff
@@ -92,7 +92,7 @@ class RetryPolicy:
         *,
         retry_after_cap: Duration = RETRY_AFTER_CAP,
     ) -> Self:
-        """Wait base, base·factor, base·factor² …, never more than `cap`, spread by `jitter`."""
+        """Wait base, base·factor, base·factor² …, at most `cap`, with `jitter`."""
         return cls(
             kind=Backoff.EXPONENTIAL,
             attempts=attempts,
@@ -113,7 +113,7 @@ class RetryPolicy:
         *,
         retry_after_cap: Duration = RETRY_AFTER_CAP,
     ) -> Self:
-        """Wait attempt to the `power` seconds: 1, 4, 9 … with the default of 2, never more than `cap`."""
+        """Wait attempt^`power` seconds: 1, 4, 9 … with the default of 2, at most `cap`."""
         return cls(
             kind=Backoff.POLYNOMIAL,
             attempts=attempts,
@@ -125,7 +125,7 @@ class RetryPolicy:
 
     @classmethod
     def schedule(cls, waits: Iterable[Duration], *, retry_after_cap: Duration = RETRY_AFTER_CAP) -> Self:
-        """Wait exactly as listed: three waits are four runs."""
+        """Wait exactly as listed; three waits mean four runs."""
         if isinstance(waits, str) or not isinstance(waits, Iterable):
             raise ConfigurationError(
                 f"retry policy has waits {waits!r}; give a list of waits, such as [1, '30s', '5m']"
@@ -143,7 +143,7 @@ class RetryPolicy:
         *,
         retry_after_cap: Duration = RETRY_AFTER_CAP,
     ) -> Self:
-        """Wait the same `delay` before every further run."""
+        """Wait the same `delay` before each further run."""
         return cls(
             kind=Backoff.FIXED,
             attempts=attempts,
@@ -154,7 +154,7 @@ class RetryPolicy:
 
     @classmethod
     def none(cls) -> Self:
-        """Run once; the first failure is the last."""
+        """Run once, without retries."""
         return cls.schedule([])
 
     def delay(self, attempt: int, random: float) -> timedelta:
@@ -165,11 +165,11 @@ class RetryPolicy:
         return shortest + (longest - shortest) * random
 
     def clamp(self, after: timedelta) -> timedelta:
-        """Return a wait that somebody else asked for (Retry-After), between zero and `retry_after_cap`."""
+        """Return a wait that another system requested (Retry-After), between zero and `retry_after_cap`."""
         return min(max(after, _ZERO), self.retry_after_cap)
 
     def preview(self) -> list[Wait]:
-        """Return the wait after each attempt but the last, for people to look at.
+        """Return the wait after each attempt except the last, for display.
 
         >>> [str(wait) for wait in RetryPolicy.schedule([0, "1s", "2s"]).preview()]
         ['0s', '1s', '2s']
@@ -177,7 +177,7 @@ class RetryPolicy:
         return [Wait(attempt, *self._range(attempt)) for attempt in range(1, self.attempts)]
 
     def to_json(self) -> dict[str, object]:
-        """Return a small dict for the database: durations in seconds, what has its default left out."""
+        """Return a small dict for the database: durations in seconds, without default values."""
         stored: dict[str, object] = {"kind": self.kind.value, "attempts": self.attempts}
         if self.base:
             stored["base"] = self.base.total_seconds()
@@ -197,7 +197,7 @@ class RetryPolicy:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, object]) -> Self:
-        """Return the policy that `to_json` wrote, also in another release: unknown fields are ignored."""
+        """Return the policy that `to_json` of any release wrote; unknown fields are ignored."""
         waits = stored.get("waits", [])
         if not isinstance(waits, list):
             raise ConfigurationError(f"stored retry policy has waits {waits!r}; it must be a list of seconds")
@@ -223,7 +223,7 @@ class RetryPolicy:
         if self.kind is Backoff.FIXED:
             return self.base
         if self.kind is Backoff.SCHEDULE:
-            # A message may bring a larger budget than the list has waits; the last one then repeats.
+            # A message may have more attempts than the list has waits; then the last wait repeats.
             return self.waits[min(attempt, len(self.waits)) - 1] if self.waits else _ZERO
         try:
             if self.kind is Backoff.EXPONENTIAL:
@@ -234,7 +234,7 @@ class RetryPolicy:
 
 
 def check_policy(name: str, value: object) -> RetryPolicy:
-    """Return `value` if it is a retry policy, else raise `ConfigurationError` with the policy that was probably meant."""
+    """Return `value` if it is a retry policy, else raise `ConfigurationError` with a suggestion."""
     if isinstance(value, RetryPolicy):
         return value
     if isinstance(value, int) and value > 1:
@@ -245,7 +245,7 @@ def check_policy(name: str, value: object) -> RetryPolicy:
 
 
 def check_attempts(value: object, *, name: str = "attempts") -> int:
-    """Return `value` if it is a sensible number of runs, else raise `ConfigurationError`."""
+    """Return `value` if it is a valid number of runs, else raise `ConfigurationError`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ATTEMPTS:
         raise ConfigurationError(f"{name} is {value!r}; give a whole number of runs from 1 to {MAX_ATTEMPTS:,}")
     return value
@@ -271,5 +271,5 @@ def _seconds(name: str, value: object) -> timedelta:
 
 @lru_cache(maxsize=1024)
 def stored_policy(text: str) -> RetryPolicy:
-    """Return the policy of JSON text that `to_json` wrote. Thousands of consumers share a few policies: each is read once."""
+    """Return the policy from the JSON text of `to_json`. Cached: thousands of consumers share a few policies."""
     return RetryPolicy.from_json(orjson.loads(text))

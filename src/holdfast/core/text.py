@@ -1,4 +1,4 @@
-"""Text that every store can hold, made from objects that may not want to be printed."""
+"""Storable and printable text, also from objects whose `__str__` fails."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from collections.abc import Callable
 # PostgreSQL refuses NUL in text, and neither database can encode half of a surrogate pair.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
-# Characters that a terminal obeys instead of showing them: C0 and C1 controls but for newline and tab, line separators, and
-# marks that change the direction of writing.
+# Characters that control a terminal: C0 and C1 controls except newline and tab, line separators, and direction marks.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 def sanitise(text: str, limit: int) -> str:
     """Return at most `limit` characters that PostgreSQL and SQLite can both store.
 
-    NUL and lone surrogates become U+FFFD. Longer text keeps its head and its tail, which is where
-    causes are named, around a note of how many characters were cut.
+    NUL and lone surrogates become U+FFFD. Longer text keeps its beginning and its end, where causes usually are, around
+    a note with the number of removed characters.
     """
     if len(text) > limit:
-        # Cut before anything else looks at the text: the rest may be 50 MB.
+        # Cut first: the text may have 50 MB.
         text = _shortened(text, limit)
     return _UNSTORABLE.sub("�", text)
 
 
 def printable(text: str) -> str:
-    """Return `text` with control characters escaped, so that it cannot steer a terminal or forge a line of a log.
+    """Return `text` with control characters escaped, so that it cannot control a terminal or forge a log line.
 
     Newlines and tabs stay.
 
@@ -37,22 +36,22 @@ def printable(text: str) -> str:
 
 
 def storable(text: str) -> bool:
-    """Say whether both databases can hold `text` as it is: no NUL, no lone surrogate."""
+    """Whether both databases can store `text` unchanged: no NUL, no lone surrogate."""
     return _UNSTORABLE.search(text) is None
 
 
 def safe_str(obj: object) -> str:
-    """Return ``str(obj)``, or a note of why there is none; never raises because of `obj`."""
+    """Return ``str(obj)``, or a note if that fails; never raises because of `obj`."""
     return _printed(obj, str)
 
 
 def safe_repr(obj: object) -> str:
-    """Return ``repr(obj)``, or a note of why there is none; never raises because of `obj`."""
+    """Return ``repr(obj)``, or a note if that fails; never raises because of `obj`."""
     return _printed(obj, repr)
 
 
 def type_name(cls: type) -> str:
-    """Return the qualified name of a class as people would import it; never raises because of `cls`."""
+    """Return the qualified import name of a class; never raises because of `cls`."""
     try:
         module, name = str(cls.__module__), str(cls.__qualname__)
     except KeyboardInterrupt:
@@ -76,10 +75,10 @@ def _cut_note(count: int) -> str:
 
 def _printed(obj: object, how: Callable[[object], str]) -> str:
     try:
-        # A subclass of str may override anything; only a plain copy is safe to hand on.
+        # A subclass of str may override anything; only a plain copy is safe.
         return str.__str__(how(obj))
     except KeyboardInterrupt:
         raise
     except BaseException as exc:  # noqa: BLE001
-        # Also SystemExit: a __str__ that exits must not take down the worker that records it.
+        # Also SystemExit: a `__str__` that exits must not stop the worker.
         return f"<{type_name(type(obj))} cannot be printed: {type_name(type(exc))}>"

@@ -1,4 +1,4 @@
-"""Events by name: a class gets a stable type name and a version, never its import path."""
+"""Event classes: each has a stable type name and a version, independent of its import path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MARK = "__holdfast_event__"
 
 
 class NewerVersion(HoldfastError):
-    """A message has a version that this worker does not know yet; a newer worker will."""
+    """A message has a version that this worker does not know; a newer worker can run it."""
 
     def __init__(self, type: str, version: int, known: int) -> None:
         super().__init__(type, version, known)
@@ -35,7 +35,7 @@ class NewerVersion(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """A payload type: its stable name, its version, and how older versions become it."""
+    """A payload type: its stable name, its version, and the upcasts from older versions."""
 
     name: str
     version: int
@@ -45,18 +45,18 @@ class EventType:
 
     @property
     def origin(self) -> str:
-        """Where the class is, for people."""
+        """The import path of the class, for messages."""
         return f"{self.cls.__module__}.{self.cls.__qualname__}"
 
     @property
     def checks_itself(self) -> bool:
-        """Whether an instance was validated when it was made: a pydantic model or dataclass."""
+        """Whether instances are validated at creation: a pydantic model or dataclass."""
         return _is_pydantic(self.cls)
 
     def read(self, text: str, version: int) -> object:
-        """A payload of any version up to this one as an instance of the class; `NewerVersion` above it.
+        """Converts a payload of any version up to this one to an instance; `NewerVersion` for a newer one.
 
-        One that does not fit raises `InvalidPayload`, which says how a class may change.
+        A payload that does not fit raises `InvalidPayload` with instructions for a changed class.
         """
         if version > self.version:
             raise NewerVersion(self.name, version, self.version)
@@ -75,14 +75,14 @@ class EventType:
             ) from error
 
     def check(self, text: str) -> None:
-        """Raises `InvalidPayload` unless a consumer of this class could read the payload."""
+        """Raises `InvalidPayload` unless a consumer of this class can read the payload."""
         try:
             validator_of(self.cls).validate_json(text)
         except ValueError as error:
             raise self._refused(error) from error
 
     def build(self, value: object) -> object:
-        """A dict, or another value that fits, as an instance of the class; `InvalidPayload` if it does not fit."""
+        """Converts a dict or another fitting value to an instance; otherwise `InvalidPayload`."""
         try:
             return validator_of(self.cls).validate_python(value)
         except ValueError as error:
@@ -101,15 +101,15 @@ class EventType:
 
 
 class EventTypes:
-    """The event classes that an app uses: at most one for each name and version."""
+    """The event classes of an app: at most one for each name and version."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], EventType] = {}
 
     def add(self, given: EventType) -> None:
-        """Remembers a class; `ConfigurationError` if another one has its name and version."""
+        """Adds a class; `ConfigurationError` if another one has its name and version."""
         first = self._known.setdefault((given.name, given.version), given)
-        # A class of the same origin is the same one, imported again.
+        # A class with the same import path is the same class, imported again.
         if first.cls is not given.cls and first.origin != given.origin:
             raise ConfigurationError(
                 f"two classes are declared as event {given.name!r} version {given.version}: {first.origin} and {given.origin}; "
@@ -117,15 +117,15 @@ class EventTypes:
             )
 
     def include(self, other: EventTypes) -> None:
-        """Remembers the classes of a router."""
+        """Adds the classes of a router."""
         for known in other._known.values():
             self.add(known)
 
 
 def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callable[[C], C]:
-    """Gives a pydantic model, dataclass or TypedDict the event type `name`. The class itself stays as it is.
+    """Gives a pydantic model, dataclass or TypedDict the event type `name`. The class itself does not change.
 
-    `redact` names fields that are secret, such as `card.number` or `items.*.token`: handlers see them, nobody else does.
+    `redact` names secret fields, such as `card.number` or `items.*.token`: only handlers see their values.
 
     >>> @event("order.placed")
     ... @dataclass
@@ -151,7 +151,7 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
                 "be checked against it; write `from typing_extensions import TypedDict`"
             )
         if not has_fields(cls) and not inspect.get_annotations(cls):
-            # One with annotations may become a dataclass yet: @dataclass may stand above @event.
+            # A class with annotations may become a dataclass later: @dataclass may be above @event.
             raise ConfigurationError(_fieldless(name, cls))
         setattr(cls, _MARK, EventType(name, version, cls, redact=secret))
         return cls
@@ -160,7 +160,7 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
 
 
 def upcast(cls: type, *, from_version: int) -> Callable[[Upcast], Upcast]:
-    """Declares how a payload of `from_version` becomes one of the next version."""
+    """Declares the conversion of a payload from `from_version` to the next version."""
     known = event_type(cls)
     if isinstance(from_version, bool) or not isinstance(from_version, int) or not 1 <= from_version < known.version:
         raise ConfigurationError(
@@ -178,10 +178,10 @@ def upcast(cls: type, *, from_version: int) -> Callable[[Upcast], Upcast]:
 
 
 def event_type(cls: type) -> EventType:
-    """The event type of a decorated class; an undecorated one is refused, a subclass of a decorated one too."""
+    """The event type of a decorated class; undecorated classes and subclasses of decorated ones are refused."""
     found: EventType | None = vars(cls).get(_MARK)
     if found is not None and found.cls is not cls:
-        # @dataclass(slots=True) above @event makes a new class that carries the mark of the first one.
+        # @dataclass(slots=True) above @event creates a new class that has the attribute of the first one.
         found = replace(found, cls=cls)
         setattr(cls, _MARK, found)
     if found is None and cls.__module__ == "builtins":
@@ -198,14 +198,14 @@ def event_type(cls: type) -> EventType:
 
 
 def check_fields(known: EventType) -> EventType:
-    """Refuses an event whose class turned out to be no payload type: a plain class, whose values cannot be stored."""
+    """Refuses an event whose class is a plain class, because its instances cannot be stored."""
     if not has_fields(known.cls):
         raise ConfigurationError(_fieldless(known.name, known.cls))
     return known
 
 
 def has_fields(cls: type) -> bool:
-    """Whether a class can describe a payload: a dataclass, a pydantic model, a TypedDict or a named tuple."""
+    """Whether a class is a payload type: a dataclass, a pydantic model, a TypedDict or a named tuple."""
     return (
         is_dataclass(cls)
         or is_typed_dict(cls)
@@ -227,18 +227,18 @@ def _fieldless(name: str, cls: type) -> str:
 
 
 def redactions_of(kinds: Iterable[object]) -> tuple[Redaction, ...]:
-    """What event classes among these declare secret; whatever else there is declares nothing."""
+    """The secret fields that the event classes among these values declare."""
     marks = (vars(kind).get(_MARK) for kind in kinds if isinstance(kind, type))
     return tuple(secret for mark in marks if mark is not None for secret in mark.redact)
 
 
 def is_typed_dict(cls: type) -> bool:
-    """Whether a class is a TypedDict, from `typing` or `typing_extensions`: then its values are plain dicts."""
+    """Whether a class is a TypedDict, whose values are plain dicts."""
     return type(cls).__name__ == "_TypedDictMeta"
 
 
 def version_of(headers: Mapping[str, str]) -> int:
-    """The version a message says it has; 1 unless it says another."""
+    """The version of a message; 1 without a version header."""
     try:
         return int(headers.get(VERSION_HEADER, "1"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Payloads as JSON text: what was given is what comes out, or it is refused with the place at fault."""
+"""Payloads as JSON text without loss; a value that JSON cannot represent is refused with its path."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_HEADER_BYTES = 16_384
 
 
 def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
-    """Return the JSON text of `payload` with sorted keys, or raise `InvalidPayload` naming the path at fault.
+    """Return the JSON text of `payload` with sorted keys, or raise `InvalidPayload` with the path of the invalid value.
 
-    Takes dicts, lists, scalars, dataclasses, TypedDicts, named tuples and pydantic models, nested as you
-    like; datetimes, UUIDs and Decimals become strings, enums their value. What JSON would lose or a
-    database refuse (NaN, infinity, NUL, lone surrogates, integers over 64 bits) is refused here.
+    Accepts nested dicts, lists, scalars, dataclasses, TypedDicts, named tuples and pydantic models. Datetimes, UUIDs
+    and Decimals become strings, enums their value. Values that JSON cannot represent or a database cannot store (NaN,
+    infinity, NUL, lone surrogates, integers over 64 bits) are refused.
 
     >>> encode({"b": 1, "a": [True, None]})
     '{"a":[true,null],"b":1}'
@@ -33,8 +33,8 @@ def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
         raise InvalidPayload(path, problem) from None
     if len(written) > max_bytes:
         raise PayloadTooLarge(len(written), max_bytes)
-    # orjson writes NaN as null and NUL as an escape that PostgreSQL refuses. Both leave a trace in the
-    # output that is cheap to look for, so the payload is only walked where one may be.
+    # orjson writes NaN as null and NUL as an escape that PostgreSQL refuses. Both are easy to find in the output, so the
+    # payload is searched only if the output contains one of them.
     if b"\\u0000" in written or (b"null" in written and holds_nan(payload)):
         found = find_flaw(payload)
         if found:
@@ -43,7 +43,7 @@ def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def decode(text: str | bytes) -> object:
-    """Return the value of JSON `text`, or raise `InvalidPayload`; never lets a decoder's own error out."""
+    """Return the value of JSON `text`, or raise `InvalidPayload`; never raises the decoder's error."""
     try:
         value: object = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
@@ -52,7 +52,7 @@ def decode(text: str | bytes) -> object:
 
 
 def same(a: str | bytes, b: str | bytes) -> bool:
-    """Say whether two JSON texts hold the same value, however their keys are ordered and numbers written.
+    """Whether two JSON texts have the same value; the order of keys and the format of numbers do not matter.
 
     >>> same('{"a": 1, "b": 2}', '{"b": 2.0, "a": 1}')
     True
@@ -70,14 +70,14 @@ def same(a: str | bytes, b: str | bytes) -> bool:
             if len(x) != len(y):
                 return False
             pairs.extend(zip(x, y, strict=True))
-        # Python calls 1 and True equal, JSON does not.
+        # In Python 1 equals True, in JSON it does not.
         elif isinstance(x, bool) is not isinstance(y, bool) or x != y:
             return False
     return True
 
 
 def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
-    """Return `headers` as a bounded dict of text to text, or raise `InvalidPayload` naming the header."""
+    """Return `headers` as a bounded dict of text to text, or raise `InvalidPayload` with the header."""
     if not isinstance(headers, Mapping):
         raise InvalidPayload("headers", f"is a {type_name(type(headers))}; give a dict of text to text")
     if len(headers) > MAX_HEADERS:

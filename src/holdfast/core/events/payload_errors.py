@@ -1,4 +1,4 @@
-"""What keeps a payload from being stored as JSON, and exactly where it sits."""
+"""Finds the value that prevents a payload from being stored as JSON, and its path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import orjson
 from holdfast.core.text import safe_str, storable, type_name
 
 MAX_DEPTH = 254
-"""How deep containers may nest: it is as deep as orjson writes."""
+"""The maximum nesting depth, which is the limit of orjson."""
 
 OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _Judge = Callable[[object], tuple[object, str]]
@@ -25,12 +25,12 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,49}")
 
 
 def plain(value: object) -> object:
-    """One level of what orjson does not write by itself; raises TypeError for what nobody can."""
+    """Converts one level of a value that orjson does not support natively; raises TypeError for other values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: getattr(value, name) for name in _field_names(type(value))}
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
-        # By alias and for a round trip: the consumer validates what is written here.
+        # By alias and for a round trip, because the consumer validates this output.
         dumped: object = dump(value, mode="json", by_alias=True, round_trip=True)
         return dumped
     if isinstance(value, Decimal):
@@ -59,9 +59,9 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 
 def holds_nan(payload: object) -> bool:
-    """Say whether a payload holds NaN or an infinity, which orjson and pydantic write as null.
+    """Whether a payload contains NaN or an infinity, which orjson and pydantic write as null.
 
-    Quick, because it is asked whenever there is a null: it looks at values only and keeps no path.
+    Fast, because it runs for each payload with a null: it checks values only and builds no path.
     """
     waiting = [payload]
     while waiting:
@@ -82,7 +82,7 @@ def holds_nan(payload: object) -> bool:
 
 
 def find_flaw(payload: object) -> tuple[str, str] | None:
-    """Return path and problem of the first value at fault, without recursion however deep it sits."""
+    """Return the path and problem of the first invalid value; iterative, so the depth is not limited by the stack."""
     return _walk(payload, _judge) or _walk(payload, _judge_number)
 
 
@@ -112,9 +112,9 @@ def _walk(payload: object, judge: _Judge) -> tuple[str, str] | None:
 
 
 def _inside(value: object) -> object:
-    """Return what a value stands for in the search after NaN, None for a leaf.
+    """Return the children of a value for the search for NaN, None for a leaf.
 
-    A model is opened as Python values: in its JSON form a NaN may be null already.
+    A model is converted to Python values: its JSON form may already contain null instead of NaN.
     """
     if isinstance(value, Enum):
         return value.value
@@ -136,7 +136,7 @@ def _inside(value: object) -> object:
 
 
 def _judge_number(value: object) -> tuple[object, str]:
-    """Return what is inside the value, and whether it is NaN or an infinity."""
+    """Return the children of the value, and a problem if it is NaN or an infinity."""
     for _ in range(MAX_DEPTH):
         if value is None or isinstance(value, float | dict | list | tuple):
             break
@@ -147,7 +147,7 @@ def _judge_number(value: object) -> tuple[object, str]:
 
 
 def _judge(value: object) -> tuple[object, str]:
-    """Return the value as orjson sees it and what is wrong with it, if anything but NaN."""
+    """Return the value as orjson sees it, and its problem except NaN, if any."""
     for _ in range(MAX_DEPTH):
         if isinstance(value, Enum):
             value = value.value
@@ -175,7 +175,7 @@ def _judge(value: object) -> tuple[object, str]:
 
 
 def _native(value: object) -> bool:
-    """Say whether orjson writes this leaf by itself (dates, times, UUIDs)."""
+    """Whether orjson supports this leaf natively (dates, times, UUIDs)."""
     try:
         orjson.dumps(value, option=OPTIONS)
     except TypeError:
@@ -187,7 +187,7 @@ def _text_problem(text: str) -> str:
     if storable(text):
         return ""
     what = "a NUL character" if "\x00" in text else "a lone surrogate"
-    return f"holds {what}, which no database stores as text"
+    return f"contains {what}, which databases cannot store as text"
 
 
 def _path(trail: list[object]) -> str:

@@ -1,4 +1,4 @@
-"""Checking values against classes and annotations with pydantic, which is imported when the first is checked."""
+"""Validation of values against classes and annotations with pydantic, which is imported on first use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _validators: dict[Any, SchemaValidator] = {}
 
 
 def validator_of(kind: Any) -> SchemaValidator:
-    """The validator of a class or annotation, built once; `ConfigurationError` if there can be none."""
+    """The cached validator of a class or annotation; `ConfigurationError` if pydantic does not support it."""
     if kind not in _validators:
-        # Imported on first use: importing holdfast stays quick.
+        # Imported on first use, to keep `import holdfast` fast.
         from pydantic import TypeAdapter
         from pydantic.errors import PydanticUserError
 
@@ -34,7 +34,7 @@ def validator_of(kind: Any) -> SchemaValidator:
 
 
 def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> InvalidPayload:
-    """What pydantic found wrong as an `InvalidPayload`: the first place at fault, without the value that is there."""
+    """Converts an error of pydantic to `InvalidPayload`: the first invalid path, without its value."""
     errors = getattr(error, "errors", None)
     if not callable(errors):
         return InvalidPayload("$", f"{sanitise(safe_str(error), _SHOWN)}; {expected}")

@@ -1,6 +1,6 @@
-"""The verdicts that need no rule: signals, HTTP answers, and the exceptions everybody meets.
+"""Built-in verdicts for signals, HTTP responses and common exceptions.
 
-Drivers and pydantic are known by the names of their classes, so nothing is imported for it.
+Exceptions of drivers and pydantic are recognized by class name, so that nothing is imported.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from holdfast.core.failures.verdict import Verdict
 _DEAD, _RETRY = Verdict.dead(), Verdict.retry()
 
 _BY_CLASS: Mapping[type, Verdict] = {
-    # What only other code or other content can change.
+    # Only different code or a different payload can help.
     AddressRefused: _DEAD,
     ConfigurationError: _DEAD,
     InvalidKey: _DEAD,
     InvalidName: _DEAD,
     InvalidPayload: _DEAD,
-    JSONDecodeError: _DEAD,  # also orjson's and that of requests, which derive from it
+    JSONDecodeError: _DEAD,  # also the subclasses in orjson and requests
     KeyConflict: _DEAD,
     NoTransaction: _DEAD,
     UnsupportedConnection: _DEAD,
-    OSError: _RETRY,  # also ConnectionError and TimeoutError, which derive from it
+    OSError: _RETRY,  # also its subclasses ConnectionError and TimeoutError
 }
 
-# DB-API 2.0 gives every driver these names, and SQLAlchemy and Django wrap them under the same ones.
+# All DB-API 2.0 drivers use these names; SQLAlchemy and Django wrap the errors under the same names.
 _BY_NAME: Mapping[str, Verdict] = {
     "IntegrityError": _DEAD,
     "IntegrityConstraintViolationError": _DEAD,
@@ -56,7 +56,7 @@ _WRAPPERS = 3
 
 
 def builtin_verdict(exc: BaseException, now: datetime | None) -> Verdict:
-    """Return what Holdfast itself says about one exception; what it does not know retries."""
+    """Return the built-in verdict on one exception; unknown exceptions are retried."""
     if isinstance(exc, TerminalError):
         return _DEAD
     if isinstance(exc, RetryAfter):
@@ -67,7 +67,7 @@ def builtin_verdict(exc: BaseException, now: datetime | None) -> Verdict:
         return Verdict.park(exc.name, exc.until)
     status = carried_status(exc)
     if status is not None:
-        # An exception that carries a success (a body that could not be read) is still a failure.
+        # An exception with a success status (such as an unreadable body) is still a failure.
         answer = verdict_for(status, *carried_retry_after(exc, now))
         if answer is not None:
             return answer
@@ -79,7 +79,7 @@ def _known(exc: BaseException) -> Verdict | None:
         verdict = _by_nearest_class(exc)
         if verdict is not None:
             return verdict
-        # SQLAlchemy keeps the driver's own exception in `orig`.
+        # SQLAlchemy stores the driver's exception in `orig`.
         inner = getattr(exc, "orig", None)
         if not isinstance(inner, BaseException):
             return None
@@ -99,7 +99,7 @@ def _by_nearest_class(exc: BaseException) -> Verdict | None:
 
 
 def _from_pydantic(exc: BaseException) -> bool:
-    """Whether a ValueError is about a payload: pydantic's own, raised from one, or raised inside pydantic."""
+    """Whether a ValueError is about a payload: from pydantic, caused by such an error, or raised inside pydantic."""
     if any(_root(cls) in _PYDANTIC for cls in type(exc).__mro__):
         return True
     if any(_root(cls) in _PYDANTIC for cls in type(exc.__cause__).__mro__):

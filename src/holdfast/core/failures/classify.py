@@ -1,8 +1,8 @@
 """Classification: every exception becomes exactly one verdict.
 
-Order: the rules' `classify` functions as given (handler, then app), then their lists, then what is
-built in. Within one set of lists the class nearest in the exception's MRO wins. A signal says what the
-handler wants, so it is never overruled by a list that names a wider class such as `Exception`.
+Order: the `classify` functions of the rules (handler, then app), then their lists, then the built-in rules. Within one
+set of lists the class nearest in the exception's MRO wins. A list with a wider class such as `Exception` never
+overrides a signal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAVES = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What one handler, or the app, says about exceptions; a class stands in at most one list."""
+    """The classification rules of a handler or of the app; a class may be in one list only."""
 
     dead_on: _Classes = ()
     retry_on: _Classes = ()
@@ -37,7 +37,7 @@ class Rules:
     park_on: _Classes = ()
     classify: Classifier | None = None
     owner: str = "the app"
-    """Whose rules these are, for errors."""
+    """The owner of the rules, for error messages."""
     _kinds: dict[type[BaseException], VerdictKind] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Rules:
         object.__setattr__(self, "_kinds", kinds)
 
     def kind_of(self, exc: BaseException) -> VerdictKind | None:
-        """Return what the lists say about `exc`, by the nearest class; None if they say nothing."""
+        """Return the verdict of the lists on `exc`, by the nearest class; None if no class matches."""
         stop = _narrowest_base(exc)
         for cls in type(exc).__mro__:
             if cls in self._kinds and issubclass(cls, stop):
@@ -68,8 +68,8 @@ class Rules:
 def classify(exc: BaseException, *rules: Rules, now: datetime | None = None) -> Verdict:
     """Return the verdict on `exc`, the handler's rules first; never fails because of `exc`.
 
-    A rule's `classify` that returns something else than a verdict or None raises `ConfigurationError` from `exc`.
-    `now` is only used to read a Retry-After that is a date and comes without the answer's own Date.
+    A `classify` that returns neither a verdict nor None raises `ConfigurationError` from `exc`. `now` is only used for a
+    Retry-After date without the Date header of the response.
     """
     asked = _asked(exc, rules)
     if asked is not None:
@@ -90,7 +90,7 @@ def _asked(exc: BaseException, rules: tuple[Rules, ...]) -> Verdict | None:
         try:
             verdict: object = rule.classify(exc)
         except Exception as broken:  # noqa: BLE001
-            # The failure at hand must be recorded all the same; the note shows up in its trace.
+            # The failure must still be recorded; the note appears in its trace.
             exc.add_note(f"classify raised {type_name(type(broken))}: {safe_str(broken)[:500]}; it was passed over")
             continue
         if isinstance(verdict, Verdict):
@@ -110,7 +110,7 @@ def _unknown(rule: Rules, verdict: object) -> ConfigurationError:
 
 
 def _narrowest_base(exc: BaseException) -> type[BaseException]:
-    """The widest class a list may name to catch `exc`: signals and groups are not meant by `Exception`."""
+    """The widest class in a list that can match `exc`: `Exception` does not match signals and groups."""
     if isinstance(exc, Signal):
         return Signal
     return BaseExceptionGroup if isinstance(exc, BaseExceptionGroup) else BaseException
@@ -128,7 +128,7 @@ def _listed(kind: VerdictKind, exc: BaseException, now: datetime | None) -> Verd
 
 
 def _combined(verdicts: list[Verdict]) -> Verdict:
-    """Wait for what is out if anything is; dead only if no member could succeed on another run."""
+    """Wait if any member waits for a resource; dead only if no member can succeed in another run."""
     for kind in (VerdictKind.BLOCK, VerdictKind.PARK):
         for verdict in verdicts:
             if verdict.kind is kind:

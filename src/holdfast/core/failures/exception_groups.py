@@ -1,4 +1,4 @@
-"""Exception groups, flattened: a failure of several is judged and shown by its members."""
+"""Flattening of exception groups: a group is classified and shown by its members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _STEPS = 10_000
 
 
 def leaves(exc: BaseException, limit: int) -> Iterator[BaseException]:
-    """Yield at most `limit` exceptions that are not groups themselves, in order, however deep they nest."""
+    """Yield at most `limit` exceptions that are not groups, in order, at any nesting depth."""
     waiting, found = [exc], 0
     for _ in range(_STEPS):
         if not waiting or found == limit:

@@ -1,7 +1,6 @@
-"""What an exception carries along: an HTTP status, a wait, the name of what is out.
+"""Information in the attributes of an exception: an HTTP status, a wait, the name of a resource.
 
-Exceptions come from anywhere, and their attributes may be properties that raise; reading one here
-never does.
+The attributes of unknown exceptions may be properties that raise; these functions never raise.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from holdfast.core.text import type_name
 
 
 def carried_status(exc: BaseException) -> int | None:
-    """Return the HTTP status `exc` carries, or None.
+    """Return the HTTP status of `exc`, or None.
 
-    Looked for in `status_code`, `status`, the same two of its `response`, and in an HTTP class's `code`.
+    It is read from `status_code`, `status`, the same attributes of `response`, and `code` of HTTP exceptions.
     """
     response = _read(exc, "response")
     for value in (
@@ -32,7 +31,7 @@ def carried_status(exc: BaseException) -> int | None:
 
 
 def carried_retry_after(exc: BaseException, now: datetime | None) -> tuple[str | None, datetime | None]:
-    """Return the Retry-After header `exc` carries and when it counts from: the answer's Date, else `now`."""
+    """Return the Retry-After header of `exc` and its reference time: the Date of the response, else `now`."""
     for holder in (_read(exc, "response"), exc):
         headers = _read(holder, "headers")
         value = _header(headers, "Retry-After")
@@ -43,7 +42,7 @@ def carried_retry_after(exc: BaseException, now: datetime | None) -> tuple[str |
 
 
 def carried_wait(exc: BaseException, now: datetime | None) -> timedelta | datetime | None:
-    """Return how long, or until when, `exc` asks to wait; None if it says nothing."""
+    """Return the wait that `exc` requests, as a duration or a time; None without one."""
     if isinstance(exc, RetryAfter):
         return exc.delay
     if isinstance(exc, CircuitOpen):
@@ -52,7 +51,7 @@ def carried_wait(exc: BaseException, now: datetime | None) -> timedelta | dateti
 
 
 def carried_name(exc: BaseException) -> str:
-    """Return what `exc` says is out, by its `resource` or `name`, else the name of its class."""
+    """Return the unavailable resource of `exc`: its `resource` or `name`, else the name of its class."""
     for attribute in ("resource", "name"):
         value = _read(exc, attribute)
         if isinstance(value, str) and value:

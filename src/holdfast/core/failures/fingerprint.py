@@ -1,4 +1,4 @@
-"""Fingerprints: one short mark for failures that are the same failure."""
+"""Fingerprints: a short hash that is equal for equal failures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CAUSES = 5
 _LEAVES = 20
 _MESSAGE = 2_000
 
-# Order matters: what is most specific goes first, or its digits are gone before it is recognised.
+# The most specific pattern first: otherwise another pattern replaces its digits.
 _VARYING = (
     (re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"), "<uuid>"),
     (re.compile(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}"), "<email>"),
@@ -29,16 +29,15 @@ _VARYING = (
     (re.compile(r"\s+"), " "),
 )
 
-# Python 3.12 runs comprehensions inside their function: as frames they would split one failure in two.
+# Python 3.12 inlines comprehensions: as frames they would give one failure two fingerprints.
 _INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")
 
 
 def fingerprint(exc: BaseException) -> str:
     """Return 16 hexadecimal characters, equal for the same failure in every process.
 
-    The same means: the same exception and causes, through the same innermost functions, with the same
-    message once numbers, ids, addresses and quoted text are left out. Line numbers play no part, so
-    an unrelated edit above the fault changes nothing.
+    Equal failures have the same exception and causes, the same innermost functions, and the same message without
+    numbers, ids, addresses and quoted text. Line numbers are ignored, so an unrelated edit of the file changes nothing.
     """
     if not isinstance(exc, BaseExceptionGroup):
         return _single(exc)
@@ -47,17 +46,17 @@ def fingerprint(exc: BaseException) -> str:
 
 
 def fingerprint_parts(type: str, message: str, frames: Sequence[str], causes: Sequence[str] = ()) -> str:
-    """Return the fingerprint of a failure given as text; of `frames`, innermost last, the last five count."""
+    """Return the fingerprint of a failure given as text; the last five of `frames` count, the innermost is last."""
     return _digest([type, *causes, "", *frames[-_FRAMES:], "", stable_message(message)])
 
 
 def stable_message(message: str) -> str:
-    """Return `message` with everything replaced that tends to differ between two runs of one failure.
+    """Return `message` with placeholders for values that often differ between two runs of one failure.
 
     >>> stable_message("no row 17 for 'ada' at 0x7f1c")
     'no row <n> for <text> at <hex>'
     """
-    # Only the head: a tail would move with the length of what is in between.
+    # Only the beginning: the end would depend on the length of the text before it.
     text = message[:_MESSAGE]
     for varying, word in _VARYING:
         text = varying.sub(word, text)
@@ -76,7 +75,7 @@ def _frames(trace: TracebackType | None) -> list[str]:
         code = trace.tb_frame.f_code
         if code.co_name not in _INLINED:
             name = f"{trace.tb_frame.f_globals.get('__name__', '?')}.{code.co_qualname}"
-            # Recursion ends at a depth that depends on who called it.
+            # The depth of a recursion depends on its caller.
             if not names or names[-1] != name:
                 names.append(name)
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""The frame of a traceback that belongs to the application: where an operator looks first."""
+"""The frame of a traceback in application code."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FOREIGN = re.compile(
 def own_frame(trace: str | None) -> str | None:
     """Return `file:line in function` of the innermost frame outside installed packages and the standard library.
 
-    Of a trace with no such frame the innermost one is returned, and none of a text that is no traceback. The last
-    traceback of a chain is read: it is the exception that ended the run.
+    Without such a frame it returns the innermost one; for text that is not a traceback it returns None. It reads the
+    last traceback of a chain, which is the exception that ended the run.
 
     >>> own_frame('Traceback (most recent call last):\\n  File "/srv/shop/mail.py", line 7, in send\\nValueError')
     '/srv/shop/mail.py:7 in send'
@@ -33,7 +33,7 @@ def own_frame(trace: str | None) -> str | None:
 
 
 def application_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from its first frame outside Holdfast on; all of it if there is no such frame."""
+    """Return the traceback from its first frame outside Holdfast; the whole traceback without such a frame."""
     outer = trace
     while outer is not None and _is_ours(str(outer.tb_frame.f_globals.get("__name__"))):
         outer = outer.tb_next

@@ -1,4 +1,4 @@
-"""HTTP answers as verdicts, and the Retry-After header as a wait."""
+"""Verdicts for HTTP statuses, and waits from the Retry-After header."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _SHORT_YEAR, _PIVOT = 2, 70
 def verdict_for(
     status: int, retry_after: str | None, now: datetime | None, *, conflict_ok: bool = False
 ) -> Verdict | None:
-    """Return what an answer means for the request, None for success; `retry_after` is the header as it came.
+    """Return the verdict on a response, None for success; `retry_after` is the unparsed header.
 
-    A 409 with Retry-After is an operation still under way and retries; without one it is a success where
-    `conflict_ok` says that "it exists already" is what was wanted, and terminal otherwise.
+    A 409 with Retry-After means that the operation is still running and is retried. Without it, it is a success if
+    `conflict_ok`, because the item already exists, and terminal otherwise.
     """
     wait = parse_retry_after(retry_after, now)
     told_to_wait = bool(retry_after and retry_after.strip())
@@ -46,24 +46,24 @@ def verdict_for(
         return Verdict.dead()
     if status == CONFLICT and not told_to_wait:
         return None if conflict_ok else Verdict.dead()
-    # Other answers about the request itself (405, 410, 413, 3xx …) stay as they are, unless the server
-    # names a time; other server errors (507, 52x …) are somebody's proxy having a bad day.
+    # Other statuses about the request (405, 410, 413, 3xx …) are permanent unless the server names a time; other
+    # server errors (507, 52x …) usually come from a proxy and are temporary.
     if 300 <= status < 500 and not told_to_wait:
         return Verdict.dead()
     return Verdict.retry(wait)
 
 
 def fits_header(value: str) -> bool:
-    """Say whether text can be the value of a header as it is. HTTP libraries show in their error what does not."""
+    """Whether text is a valid header value. HTTP libraries would show an invalid one in their error."""
     return value == value.strip() and all(" " <= character <= "~" for character in value)
 
 
 def parse_retry_after(value: str | None, now: datetime | None) -> timedelta | None:
-    """Return the wait a Retry-After header asks for, or None where it asks for nothing that can be read.
+    """Return the wait of a Retry-After header, or None if it is missing or invalid.
 
-    Seconds or an HTTP date. The past and negative numbers are zero; 10^12 is `MAX_DURATION`, to be clamped
-    by the retry policy. A date needs `now`, best taken from the same answer's Date header: then no clock
-    has to agree.
+    The header is a number of seconds or an HTTP date. The past and negative numbers give zero; 10^12 gives
+    `MAX_DURATION`, which the retry policy limits. A date needs `now`, preferably the Date header of the same response,
+    so that differences between clocks do not matter.
     """
     text = (value or "").strip()
     if number := _SECONDS.fullmatch(text):
@@ -76,7 +76,7 @@ def parse_retry_after(value: str | None, now: datetime | None) -> timedelta | No
 
 
 def parse_date(value: str) -> datetime | None:
-    """Return an HTTP date, in any of the three forms RFC 9110 knows, as aware UTC; None if it is not one."""
+    """Return an HTTP date in any of the three forms of RFC 9110 as aware UTC; None for other text."""
     found = next((match for form in _DATES if (match := form.fullmatch(value.strip()))), None)
     if found is None:
         return None
@@ -85,7 +85,7 @@ def parse_date(value: str) -> datetime | None:
         year += 2000 if year < _PIVOT else 1900
     hour, minute, second = (int(part) for part in found["clock"].split(":"))
     try:
-        # A leap second is a legal second 60, which datetime does not know.
+        # A leap second has the valid second 60, which datetime does not support.
         return datetime(
             year,
             _MONTHS.index(found["month"].lower()) + 1,

@@ -1,4 +1,4 @@
-"""Error reports: what is recorded of a failure, bounded and storable whatever the failure was."""
+"""Error reports: the record of a failure as bounded, storable text for any exception."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MEMBERS = 5
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """A failure as it is stored: every text is bounded and one that both databases take.
+    """A stored failure: all texts are bounded, and both databases can store them.
 
-    `turned_away` says that nothing was tried, because a circuit was open; `http_status` is what a service answered.
+    `turned_away`: nothing was tried because a circuit was open. `http_status` is the status of a service's response.
     """
 
     type: str
@@ -51,32 +51,32 @@ CUT_OFF = _named("holdfast.CutOff", "run was cut off at the shutdown deadline")
 def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> ErrorReport:
     """Return the report of `exc`; never fails because of it.
 
-    Messages of 50 MB, a `__str__` that raises, causes in a circle, groups within groups, NUL and lone
-    surrogates all end as text within `MESSAGE_LIMIT` and `TRACE_LIMIT`. Passwords in addresses are left out, and
-    what `hide` takes away. Control characters are escaped, so that no text steers a terminal.
+    Messages of 50 MB, a `__str__` that raises, circular causes, nested groups, NUL and lone surrogates all become text
+    within `MESSAGE_LIMIT` and `TRACE_LIMIT`. Passwords in addresses are removed, and secrets with `hide`. Control
+    characters are escaped, so that no text controls a terminal.
     """
     name = type_name(type(exc))
     try:
         trace = "".join(_trace(exc, hide))
         mark = fingerprint(exc)
     except Exception as broken:  # noqa: BLE001
-        # An exception class can override anything, down to __cause__. It still has to be recorded.
+        # An exception class can override anything, even `__cause__`. The failure must still be recorded.
         trace = f"{name}\n(its trace cannot be rendered: {type_name(type(broken))}: {safe_str(broken)})\n"
         mark = fingerprint_parts(name, "", ())
     turned_away = isinstance(exc, CircuitOpen) and exc.__cause__ is None
-    # Once more over the whole: a line of the source may hold a secret, too.
+    # Redact the whole text again: a source line may contain a secret.
     trace = sanitise(printable(redacted(trace, hide)), TRACE_LIMIT)
     return ErrorReport(name, _said(exc, hide), trace, mark, turned_away, carried_status(exc))
 
 
 def _said(exc: BaseException, hide: Callable[[str], str] | None) -> str:
     said = safe_str(exc) if hide is None else _without_input(exc) or safe_str(exc)
-    # Redacted before it is cut: half a secret would not be found.
+    # Redact before cutting: a partial secret would not be found.
     return sanitise(printable(redacted(sanitise(said, _LOOKED_AT), hide)), MESSAGE_LIMIT)
 
 
 def _without_input(exc: BaseException) -> str | None:
-    """What pydantic found wrong, without the values: it shows them cut in the middle, where nothing finds them."""
+    """The errors of pydantic without the values: pydantic shortens them, so that redaction would not find secrets."""
     if type(exc).__name__ != "ValidationError" or not callable(errors := getattr(exc, "errors", None)):
         return None
     try:
@@ -87,9 +87,9 @@ def _without_input(exc: BaseException) -> str | None:
 
 
 def _trace(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator[str]:
-    """The oldest cause first, as Python prints it, but bounded in every dimension.
+    """The causes, oldest first, in the format of Python, but bounded in every dimension.
 
-    The standard library's own rendering follows groups by recursion and keeps whole messages.
+    The standard library renders groups recursively and keeps whole messages.
     """
     chain = list(_chain(exc))
     if len(chain) > _CHAIN:
@@ -103,7 +103,7 @@ def _trace(exc: BaseException, hide: Callable[[str], str] | None) -> Iterator[st
 
 
 def _chain(exc: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """From `exc` to its oldest cause, each with how it relates to the one before."""
+    """From `exc` to its oldest cause, each with its relation to the previous one."""
     seen: set[int] = set()
     link: BaseException | None = exc
     relation = ""

@@ -1,4 +1,4 @@
-"""Verdicts: which of the four kinds of failure an exception is."""
+"""Verdicts: the four kinds of failure."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What kind of failure it was, and when or for what to wait.
+    """The kind of a failure, and how long or for which resource to wait.
 
-    `after` and `until` are wishes: the retry policy clamps them, and a block lasts at least `after`. `resource` is what is out (block), or
-    whose circuit is open (park).
+    `after` and `until` are requests: the retry policy limits them, and a block lasts at least `after`. `resource` is the
+    unavailable resource (block) or the resource with the open circuit (park).
     """
 
     kind: VerdictKind
@@ -36,22 +36,22 @@ class Verdict:
 
     @classmethod
     def retry(cls, after: timedelta | None = None) -> Self:
-        """Try again, after the policy's wait unless another was asked for; the attempt is spent."""
+        """Retry after the wait of the policy, or after the requested one; the attempt counts."""
         return cls(VerdictKind.RETRY, after=after)
 
     @classmethod
     def dead(cls) -> Self:
-        """Trying again cannot help: dead letter now."""
+        """A retry cannot succeed: dead letter now."""
         return cls(VerdictKind.DEAD)
 
     @classmethod
     def block(cls, resource: str) -> Self:
-        """Our own `resource` is out: hold the consumer, spend no attempt."""
+        """Our own `resource` is unavailable: block the consumer, spend no attempt."""
         return cls(VerdictKind.BLOCK, resource=sanitise(resource, _RESOURCE_LIMIT))
 
     @classmethod
     def park(cls, resource: str, until_or_delay: datetime | timedelta | None = None) -> Self:
-        """The circuit of `resource` is open: come back when it may close, spend no attempt."""
+        """The circuit of `resource` is open: run again when it may close, spend no attempt."""
         name = sanitise(resource, _RESOURCE_LIMIT)
         if isinstance(until_or_delay, datetime):
             return cls(VerdictKind.PARK, until=until_or_delay, resource=name)

@@ -1,4 +1,4 @@
-"""What is secret wherever it stands, undeclared: passwords in addresses, tokens, headers that carry them."""
+"""Masking of secrets that need no declaration: passwords in URLs, tokens, and headers with credentials."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _SECRET_NAME = re.compile(
 _QUICK = re.compile(r"://|[=:]|bearer |whsec_|hf_", re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.\-]{0,30}\Z", re.IGNORECASE)
 _LONGEST_SCHEME = 31
-# What follows a port in an address. In a web address a password that begins like this has to be percent-encoded. Other
-# addresses have no "@" in their path, so there it ends a password.
+# The text after a port in a URL. In an http URL a password that begins like this must be percent-encoded. Other URLs
+# have no "@" in their path, so there the "@" ends a password.
 _PORT = re.compile(r"""\d{1,5}(?:[/?#,;)\]'"]|\Z)""")
 _PORT_AND_PATH = re.compile(r"""\d{1,5}(?:/[^@'")\]]*)?(?:['")\]]|\?\w+=)""")
 _WEB_SCHEMES = frozenset({"http", "https"})
 _SPACE = re.compile(r"\s")
-# In these addresses a name without a password is a token.
+# In these URLs a user name without a password is a token.
 _TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
-# The mark comes first: a text may pass here twice.
+# The placeholder is matched first: a text may be masked twice.
 _VALUE = r"""(?:\[redacted\]|[bru]{0,2}"(?:[^"\\]|\\.)*"?|[bru]{0,2}'(?:[^'\\]|\\.)*'?|[^\s&,;'")}\]]+)"""
 _ASSIGNED = re.compile(
     r"""(\b[\w\-.]{0,60}?(?:passw(?:or)?d|passphrase|pwd|secret|token|api[-_]?key|access[-_]?key|private[-_]?key|credential|signature)
@@ -32,7 +32,8 @@ _ASSIGNED = re.compile(
     + ")",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-# After a colon without quotes, as in YAML: prose has "token: …", so only what can be nothing else, or looks like a secret.
+# After a colon without quotes, as in YAML. Prose also contains "token: …", so only clear names or values that look like
+# a secret match.
 _LABELLED = re.compile(
     r"""(\b(?:[\w\-.]{0,60}?(?:passw(?:or)?d|passphrase|pwd|api[-_]?key|access[-_]?key|private[-_]?key))\s{0,3}:\s{1,3}
     |\b[\w\-.]{0,60}?(?:secret|token)\s{0,3}:\s{1,3}(?=[A-Za-z0-9+/=_.\-]{16})(?=[A-Za-z+/=_.\-]{0,200}\d))("""
@@ -46,13 +47,13 @@ _HEADER = re.compile(
 )
 _COOKIE = re.compile(r"""(\bcookie["']?\s*[:=]\s*(?:[bru]{1,2}(?=["']))?["']?)[^\r\n'"]+""", re.IGNORECASE)
 _BEARER = re.compile(r"\b(bearer\s+)(?=[^\s\d]{0,300}\d|\S{20})[A-Za-z0-9._~+/\-]{8,}=*", re.IGNORECASE)
-# Our own: secrets of webhooks and tokens of the HTTP API.
+# Holdfast's webhook secrets and API tokens.
 _OURS = re.compile(r"\b(whsec_|hf_(?=[A-Za-z0-9_\-]{40}))[A-Za-z0-9+/=_\-]{8,}")
 
 
 @lru_cache(1024)
 def secret_name(name: str) -> bool:
-    """Say whether a header or log field of this name is never shown, whatever was declared.
+    """Whether the value of a header or log field with this name is never shown.
 
     >>> secret_name("Authorization"), secret_name("request_id")
     (True, False)
@@ -61,7 +62,7 @@ def secret_name(name: str) -> bool:
 
 
 def mask(text: str) -> str:
-    """Return `text` without the passwords of addresses, without tokens and assigned secrets, whoever wrote it.
+    """Return `text` without passwords in URLs, tokens and assigned secrets.
 
     >>> mask("cannot reach postgresql://app:hunter2@db/shop")
     'cannot reach postgresql://app:[redacted]@db/shop'
@@ -78,7 +79,7 @@ def mask(text: str) -> str:
 
 
 def _without_passwords(text: str) -> str:
-    """`text` without the passwords of addresses. Every character is looked at a fixed number of times."""
+    """`text` without passwords in URLs, in linear time."""
     kept: list[str] = []
     copied, at = 0, text.find("://")
     while at != -1:
@@ -95,7 +96,7 @@ def _without_passwords(text: str) -> str:
 
 
 def _end_of_address(text: str, start: int, begin: int, end: int) -> int:
-    """Where an address can end at the latest: at a space, or at the closing quote if it is quoted."""
+    """The latest possible end of a URL: a space, or the closing quote of a quoted one."""
     quote = text[start - 1] if start else ""
     if quote in "\"'`<":
         closing = text.find(">" if quote == "<" else quote, begin, end)
@@ -107,7 +108,7 @@ def _end_of_address(text: str, start: int, begin: int, end: int) -> int:
 
 
 def _password(text: str, begin: int, end: int, scheme: str) -> tuple[int, int] | None:
-    """Where the password of an address stands. It may hold anything: the last @ ends it."""
+    """The start and end of the password in a URL. It may contain any character; the last @ ends it."""
     last = text.rfind("@", begin, end)
     if last == -1:
         return None
@@ -120,7 +121,7 @@ def _password(text: str, begin: int, end: int, scheme: str) -> tuple[int, int] |
 
 
 def _quoted(value: str) -> str:
-    """The mark in the quotes of `value`."""
+    """The placeholder in the quotes of `value`."""
     opening = len(value) - len(value.lstrip("bruBRU"))
     quote = value[opening : opening + 1]
     return f"{value[:opening]}{quote}{REDACTED}{quote}" if quote in ("'", '"') else REDACTED

@@ -1,6 +1,6 @@
-"""Redaction: what is declared secret never leaves the store as text, and addresses never show their passwords.
+"""Redaction of declared secrets in everything that is shown or recorded.
 
-The payload itself stays whole: handlers need it. Everything that shows or records a part of it passes through here.
+The stored payload is unchanged, because handlers need it. All code that shows or records a part of it uses this module.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _hidden: ContextVar[Callable[[str], str] | None] = ContextVar("holdfast_hidden",
 
 
 class Redaction(NamedTuple):
-    """A declaration: in messages whose type matches `pattern`, what is at `path` is secret."""
+    """A declaration: in messages whose type matches `pattern`, the values at `path` are secret."""
 
     pattern: str
     path: str
 
 
 def check_redaction(pattern: str, path: str) -> Redaction:
-    """Return the declaration, or raise `ConfigurationError`. A path names fields from the top, joined by dots.
+    """Return the declaration, or raise `ConfigurationError`. A path is a list of field names joined by dots.
 
-    ``*`` stands for any one field, ``**`` for any number of them; lists are looked through.
+    ``*`` matches any one field, ``**`` any number of fields; all items of a list are matched.
 
     >>> check_redaction("order.placed", "card.number").path
     'card.number'
@@ -42,24 +42,24 @@ def check_redaction(pattern: str, path: str) -> Redaction:
     parts = path.split(".") if isinstance(path, str) else [""]
     if not all(parts) or parts[-1] == _DEEP or "**.**" in path or len(path) > 500:
         raise ConfigurationError(
-            f"redact {path!r}: give field names joined by dots, such as card.number, *.email or **.password"
+            f"redact {path!r}: use field names joined by dots, such as card.number, *.email or **.password"
         )
     return Redaction(pattern, path)
 
 
 def redact_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return headers as they may be shown; the same mapping when nothing in them is secret."""
+    """Return headers with secret values redacted; the same mapping if none is secret."""
     secret = [name for name in headers if secret_name(name)]
     return {**headers, **dict.fromkeys(secret, REDACTED)} if secret else headers
 
 
 def redacted(text: str, hide: Callable[[str], str] | None) -> str:
-    """Return `text` without what `hide` takes away and without what is always secret."""
+    """Return `text` without the secrets that `hide` removes and without those that `mask` removes."""
     return mask(text if hide is None else hide(text))
 
 
 def scrub(value: object, hide: Callable[[str], str] | None = None) -> object:
-    """Return a JSON value with every text in it redacted; fields with secret names lose what they hold."""
+    """Return a JSON value with all texts redacted; the values of fields with secret names are removed."""
     match value:
         case str():
             return redacted(value, hide)
@@ -79,8 +79,8 @@ def scrub(value: object, hide: Callable[[str], str] | None = None) -> object:
 
 
 def redact_logs(_logger: object, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: no line shows a secret header, the password of an address, or what the message at hand
-    declared secret. Put it before the renderer, after what turns exceptions into text."""
+    """A structlog processor that removes secret headers, passwords in URLs and the declared secrets of the current
+    message from log lines. Put it before the renderer and after the processor that formats exceptions."""
     hide = _hidden.get()
     for name, value in line.items():
         line[name] = REDACTED if secret_name(name) and value is not None else scrub(value, hide)
@@ -88,19 +88,19 @@ def redact_logs(_logger: object, _method: str, line: MutableMapping[str, Any]) -
 
 
 def hidden() -> Callable[[str], str] | None:
-    """What takes the secrets of the message at hand out of a text, if there are any here."""
+    """The function that removes the secrets of the current message from a text, if any."""
     return _hidden.get()
 
 
 def hide_from_here(hide: Callable[[str], str] | None) -> None:
-    """`hiding` for the rest of this task, or until the next one is put in its place: a worker's slot has many."""
+    """`hiding` for the rest of this task or until the next call: a worker slot runs many messages."""
     if hide is not None or _hidden.get() is not None:
         _hidden.set(hide)
 
 
 @contextmanager
 def hiding(hide: Callable[[str], str] | None) -> Iterator[None]:
-    """Inside, log lines that pass through the processor lose these secrets."""
+    """Removes these secrets from log lines of the processor inside the block."""
     token = _hidden.set(hide)
     try:
         yield
@@ -109,7 +109,7 @@ def hiding(hide: Callable[[str], str] | None) -> Iterator[None]:
 
 
 class Redactor:
-    """Takes declared secrets out of what is shown. Pure and quick where nothing was declared for a type."""
+    """Removes declared secrets from shown values. Fast for types without a declaration."""
 
     def __init__(self, declared: Iterable[Redaction] = ()) -> None:
         self.declared = frozenset(declared)
@@ -119,7 +119,7 @@ class Redactor:
         self._known: dict[str, tuple[tuple[str, ...], ...]] = {}
 
     def paths(self, type: str) -> tuple[tuple[str, ...], ...]:
-        """What is secret in messages of this type."""
+        """The paths of the secrets in messages of this type."""
         if not self._by_pattern:
             return ()
         known = self._known.get(type)
@@ -131,7 +131,7 @@ class Redactor:
         return known
 
     def payload(self, type: str, text: str) -> str:
-        """Return JSON text as it may be shown: each declared field holds a mark instead of its value."""
+        """Return JSON text with a placeholder for the value of each declared field."""
         paths = self.paths(type)
         if not paths:
             return text
@@ -142,15 +142,15 @@ class Redactor:
         return orjson.dumps(self.value(type, value)).decode()
 
     def value(self, type: str, value: object) -> object:
-        """`payload` for a value that is read already."""
+        """`payload` for a decoded value."""
         for path in self.paths(type):
             value = _without(value, path)
         return value
 
     def hide(self, type: str, payload: str) -> Callable[[str], str] | None:
-        """What takes this message's secrets out of any text: an error, a stack trace, a log line.
+        """A function that removes the secrets of this message from any text: an error, a stack trace, a log line.
 
-        None if nothing is declared for the type. The payload is read when the first text comes.
+        None if nothing is declared for the type. The payload is decoded when the function is first called.
         """
         paths = self.paths(type)
         return Secrets(lambda: _all_at(payload, paths)) if paths else None
@@ -166,7 +166,7 @@ def _all_at(payload: str, paths: Iterable[tuple[str, ...]]) -> Iterator[object]:
 
 
 def _without(value: object, path: tuple[str, ...]) -> object:
-    """`value` with a mark at `path`."""
+    """`value` with a placeholder at `path`."""
     if not path:
         return REDACTED if value is not None else None
     if isinstance(value, list):
@@ -182,7 +182,7 @@ def _without(value: object, path: tuple[str, ...]) -> object:
 
 
 def _at(value: object, path: tuple[str, ...]) -> Iterator[object]:
-    """Every value below `path` that is no container."""
+    """All values below `path` that are not containers."""
     if isinstance(value, list):
         for item in value:
             yield from _at(item, path)

@@ -1,4 +1,4 @@
-"""The secrets of one message, taken out of any text in time that grows with the text and with the secrets, not with both."""
+"""Removal of one message's secrets from any text, in time proportional to the sum of text and secrets, not the product."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from holdfast.core.redaction.mask import REDACTED
 
 SHORTEST = 3
 _CERTAIN = 5
-"""From so many characters on a secret is looked for anywhere; a shorter one only as a separate word."""
+"""A secret of at least this length is searched anywhere; a shorter one only as a separate word."""
 
 MOST_SECRETS = 10_000
 MOST_CHARACTERS = 200_000
-"""With more, the whole text is hidden."""
+"""Above these limits the whole text is redacted."""
 
 MOST_WORK = 200_000
-"""Comparisons of a secret with a place in the text, longer secrets counted more; with more, the whole text is hidden."""
+"""The maximum number of comparisons, where long secrets count more; above it the whole text is redacted."""
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9\-._~]")
 
 
 class Secrets:
-    """Replaces secrets in texts. What they are is found out at the first text: most runs log nothing and do not fail."""
+    """Replaces secrets in texts. The secrets are collected at the first text, because most runs log nothing."""
 
     __slots__ = ("_find", "_index", "_too_many", "work")
 
@@ -36,7 +36,7 @@ class Secrets:
         """The comparisons of the last text."""
 
     def __call__(self, text: str) -> str:
-        """Return `text` without the secrets: at each place the longest goes. All of it is hidden where that took too long."""
+        """Return `text` with the longest secret at each position replaced; above the limits all of it is redacted."""
         if self._find is not None:
             self._build(self._find())
             self._find = None
@@ -45,7 +45,7 @@ class Secrets:
         self.work = 0
         kept: list[str] = []
         copied = 0
-        for at in self._places(text):
+        for at in self._positions(text):
             if at < copied:
                 continue
             length = self._longest(text, at)
@@ -70,12 +70,12 @@ class Secrets:
                 self._too_many = True
                 return
             found.update(_spellings(text))
-        # The longest first: one secret may begin with another.
+        # Longest first: one secret may begin with another.
         for text in sorted(found, key=lambda text: (-len(text), text)):
             self._index.setdefault(text[: min(len(text), _CERTAIN)], []).append(text)
 
-    def _places(self, text: str) -> Iterator[int]:
-        """Where a secret may begin."""
+    def _positions(self, text: str) -> Iterator[int]:
+        """The positions where a secret may begin."""
         index = self._index
         sizes = sorted({len(start) for start in index})
         if not sizes:
@@ -106,7 +106,7 @@ def _joins(character: str) -> bool:
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """How a value may stand in a text: as it is, within quotes, in JSON, in an address."""
+    """The forms of a value in a text: unchanged, in quotes, in JSON, in a URL."""
     yield text
     yield repr(text)[1:-1]
     yield ascii(text)[1:-1]

@@ -1,4 +1,4 @@
-"""Correlation ids: what ties one user action together, from the route through message and handler to the log."""
+"""Correlation ids: they connect a request with its messages, handlers and log lines."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -8,16 +8,16 @@ from holdfast.core.events.event import VERSION_HEADER
 from holdfast.core.events.payload import check_headers
 from holdfast.core.message import SOURCE_MESSAGE_ID
 
-# About one message; events that its handler publishes are other messages.
+# These headers describe one message; events that its handler publishes are other messages.
 _OF_ONE_MESSAGE = frozenset({VERSION_HEADER, SOURCE_MESSAGE_ID})
 _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
 
 
 @contextmanager
 def correlate(**ids: object) -> Iterator[None]:
-    """Every message published and every line logged inside carries these ids; nested ones add to them.
+    """Adds these ids to each message published and each line logged inside; nested blocks add more ids.
 
-    A message's headers may be given as they are: those about the message alone, such as its version, are left out.
+    The headers of a message can be passed directly: those about the message itself, such as its version, are ignored.
 
     >>> with correlate(request_id="r-1"):
     ...     correlation()["request_id"]
@@ -34,15 +34,15 @@ def correlate(**ids: object) -> Iterator[None]:
 
 
 def resume(headers: Mapping[str, str]) -> Token[Mapping[str, str]]:
-    """Puts the ids of a stored message in force, until `leave`: they were checked when it was published."""
+    """Makes the ids of a stored message current, until `leave`; they were checked when it was published."""
     return _current.set({**_current.get(), **{name: id for name, id in headers.items() if name not in _OF_ONE_MESSAGE}})
 
 
 def leave(token: Token[Mapping[str, str]]) -> None:
-    """Puts what was in force before `resume` back."""
+    """Restores the ids that were current before `resume`."""
     _current.reset(token)
 
 
 def correlation() -> Mapping[str, str]:
-    """The ids in force here."""
+    """The current ids."""
     return _current.get()

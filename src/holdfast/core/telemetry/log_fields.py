@@ -6,7 +6,7 @@ from holdfast.core.redaction.mask import REDACTED, secret_name
 from holdfast.core.telemetry.trace_context import TRACEPARENT, read_traceparent
 from holdfast.core.text import printable
 
-# The attributes of logging's records.
+# The attributes of `logging.LogRecord`.
 _RECORD = frozenset(
     {
         *("name", "msg", "args", "levelname", "levelno", "pathname", "filename", "module", "exc_info", "exc_text"),
@@ -14,7 +14,7 @@ _RECORD = frozenset(
         *("processName", "process", "taskName", "message", "asctime", "extra", "stacklevel"),
     }
 )
-# Names that mean something else to structlog and its renderers, and those of our own fields that hold text.
+# Names with another meaning in structlog and its renderers, and our text fields.
 _TAKEN = _RECORD | {
     *("self", "method_name", "event", "level", "log_level", "logger", "logger_name", "timestamp", "positional_args"),
     *("exception", "stack", "stack_trace", "error", "error_type"),
@@ -22,7 +22,7 @@ _TAKEN = _RECORD | {
 
 
 def field_name(name: str) -> str:
-    """Return a name under which a field fits into a record of `logging`.
+    """Return a name that does not collide with an attribute of a `logging` record.
 
     >>> field_name("message"), field_name("consumer")
     ('field_message', 'consumer')
@@ -31,9 +31,9 @@ def field_name(name: str) -> str:
 
 
 def log_fields(headers: Mapping[str, object]) -> dict[str, object]:
-    """Headers as fields of a log line, control characters escaped.
+    """Headers as fields of a log line, with control characters escaped.
 
-    One whose name is taken keeps its value under another, a secret one shows none.
+    A reserved name gets a prefix; the value of a secret header is redacted.
     """
     known: dict[str, object] = {}
     for name, value in headers.items():
@@ -45,5 +45,5 @@ def log_fields(headers: Mapping[str, object]) -> dict[str, object]:
 
 
 def _flat(text: str) -> str:
-    """`text` without control characters and on one line, so that it cannot pose as another line."""
+    """`text` on one line without control characters, so that it cannot forge a log line."""
     return printable(text).replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Metrics as values: families of samples, before any format."""
+"""Metrics as values: families of samples, independent of a format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class MetricKind(StrEnum):
-    """What a figure does: only rise, go up and down, or gather observations."""
+    """A counter only increases, a gauge goes up and down, a histogram collects observations."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -17,7 +17,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Observations by size: how many were at most each bound, one count more for those above, and their sum."""
+    """Observations by size: a count per bound, one more count for values above the last bound, and the sum."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -25,7 +25,7 @@ class Distribution:
 
     @property
     def cumulative(self) -> list[tuple[str, int]]:
-        """How many were at most each bound, ending with all of them."""
+        """The cumulative count for each bound; the last one is the total."""
         total, found = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             total += count
@@ -35,7 +35,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One figure with what it is about."""
+    """One value with its labels."""
 
     labels: Mapping[str, str]
     value: float | Distribution
@@ -43,7 +43,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Everything under one name. Counters end in `_total`, units are in the name."""
+    """All samples with one name. Counters end in `_total`; names include the unit."""
 
     name: str
     kind: MetricKind

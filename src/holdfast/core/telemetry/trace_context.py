@@ -1,4 +1,4 @@
-"""W3C trace context: the header that says to which trace a message belongs."""
+"""W3C trace context: the header with the trace of a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-
 
 
 class TraceContext(NamedTuple):
-    """A span as others refer to it; ids are lower-case hex."""
+    """The ids of a span, in lower-case hex."""
 
     trace_id: str
     span_id: str
@@ -22,13 +22,13 @@ class TraceContext(NamedTuple):
 
 
 def read_traceparent(text: object) -> TraceContext | None:
-    """Return the span a `traceparent` names, or None where it names none: it comes from anybody.
+    """Return the span of a `traceparent`, or None if the text, which may come from any system, is invalid.
 
     >>> read_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01").trace_id
     '0af7651916cd43dd8448eb211c80319c'
     """
     found = _FORM.fullmatch(text) if isinstance(text, str) else None
-    # Version 00 has four parts; a later one may have more, and ff is none.
+    # Version 00 has four parts; later versions may have more, and ff is invalid.
     if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
         return None
     if not int(found[2], 16) or not int(found[3], 16):

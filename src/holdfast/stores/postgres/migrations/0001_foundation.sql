@@ -16,7 +16,7 @@ create table {hf}message (
 ) with (autovacuum_vacuum_insert_scale_factor = 0.05);
 
 create unique index message_key on {hf}message (source, key) where key is not null;
--- Commit order: everything below pg_snapshot_xmin() is final, whatever its position.
+-- Commit order: everything below pg_snapshot_xmin() is final, independent of its position.
 create index message_log on {hf}message (tx, position);
 
 create table {hf}consumer (
@@ -91,7 +91,7 @@ create index delivery_claim on {hf}delivery (queue, consumer, generation, priori
 create index delivery_suspect on {hf}delivery (queue, consumer, generation, priority, run_at, id)
   where status = 'pending' and suspect;
 create index delivery_lease on {hf}delivery (locked_by) where status = 'in_flight';
--- The newest failures are the end of an index of their own; counting them never touches the table.
+-- The newest failures are the end of a separate index; counting them never reads the table.
 create index delivery_failed on {hf}delivery (id, discarded_at) where status = 'failed';
 create index delivery_failed_count on {hf}delivery (consumer, queue, discarded_at, completed_at) where status = 'failed';
 create index delivery_group on {hf}delivery (fingerprint, id) where status = 'failed' and discarded_at is null;
@@ -212,7 +212,7 @@ create function {hf}complete(completed_delivery uuid, owner_fence bigint, owner 
 returns void
 language plpgsql as $function$
 begin
-  -- A peer that dies without a word must not hold the row for ever.
+  -- A peer that dies silently must not hold the row forever.
   perform set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true);
   update {hf}delivery
   set status = 'delivered', completed_at = now(), suspect = false, expiries = 0, holds = 0,

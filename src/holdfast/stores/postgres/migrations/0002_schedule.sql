@@ -1,5 +1,5 @@
--- Cron: how far each schedule has fired. An occurrence is a message with a key of its own, so that it is fired
--- once however many schedulers run; this row only says where to go on.
+-- Cron: the last occurrence of each schedule. Each occurrence is a message with its own key, so that it is fired
+-- once even if several schedulers run; this row only stores where to continue.
 create table {hf}schedule (
   name       text primary key,
   expression text not null,

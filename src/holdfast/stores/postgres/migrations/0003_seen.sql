@@ -1,4 +1,4 @@
--- The deduplication window: keys that a consumer has dealt with, for a while.
+-- The deduplication window: keys that a consumer has handled recently.
 create table {hf}seen (
   consumer   text not null,
   key        text not null,

@@ -1,4 +1,4 @@
--- Requests that carry an idempotency key: who runs one now, and what was answered. `owner` is the fence: it changes
+-- Requests with an idempotency key: their current owner and their response. `owner` is the fence: it changes
 -- with every reservation. Expiry counts from the reservation, so that storing an answer changes no index.
 create table {hf}idempotency (
   scope            text not null,
@@ -19,7 +19,7 @@ create table {hf}idempotency (
 ) with (fillfactor = 80);
 create index idempotency_expiry on {hf}idempotency (expires_at);
 
--- Leases that were prolonged, apart: a renewal must not change the row that a transaction with an older snapshot is
+-- Renewed leases in a separate table: a renewal must not change the row that a transaction with an older snapshot is
 -- about to complete.
 create table {hf}idempotency_lease (
   owner       text primary key,
@@ -34,7 +34,7 @@ create function {hf}complete_request(
 returns void
 language plpgsql as $function$
 begin
-  -- A peer that dies without a word must not hold the row for ever.
+  -- A peer that dies silently must not hold the row forever.
   perform set_config('idle_in_transaction_session_timeout', idle_timeout_ms::text, true);
   update {hf}idempotency
   set status = new_status, response_status = answer_status, response_headers = answer_headers,

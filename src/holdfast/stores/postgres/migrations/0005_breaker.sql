@@ -1,5 +1,5 @@
 -- Circuits that had a failure, or that an operator tripped. Closed when open_until is null. The fence rises with
--- every change of state, so that who entered before cannot decide after.
+-- every change of state, so that a call that entered before has no effect after it.
 create table {hf}breaker (
   name        text primary key,
   fence       bigint not null default 0,

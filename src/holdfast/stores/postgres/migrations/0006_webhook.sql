@@ -1,4 +1,4 @@
--- Webhook endpoints. Each is a consumer of its own, so that what it does to its deliveries it does to no other's.
+-- Webhook endpoints. Each is a separate consumer, so that it does not affect the deliveries of another one.
 create table {hf}endpoint (
   id              text primary key,
   consumer        text not null unique references {hf}consumer (name),
@@ -16,5 +16,5 @@ create table {hf}endpoint (
   disabled_reason text
 );
 
--- What a run brought to light beside its outcome, such as the answer of a webhook's receiver; JSON.
+-- What a run reported in addition to its outcome, such as the response of a webhook receiver; JSON.
 alter table {hf}run add column detail text;

@@ -1,5 +1,5 @@
--- Bulk actions that wait for somebody to start them, or run beside the workers. `position` is how far one has come:
--- it moves in the transaction that acts, so that no item is done twice whoever goes on.
+-- Bulk actions that wait for their start or run in a worker. `position` is their progress:
+-- it moves in the transaction of the action, so that no item is done twice when another runner continues.
 create table {hf}plan (
   id            uuid primary key,
   action        text not null,
@@ -25,8 +25,8 @@ create table {hf}plan (
 );
 create index plan_unfinished on {hf}plan (id) where state = 'running';
 
--- The deliveries of a plan in the order it takes them, as they stood when it was made, and what came of each. Those
--- it left alone from the start come last.
+-- The deliveries of a plan in the order of execution, with their state at its creation and their outcome. Deliveries
+-- that the plan skips are last.
 create table {hf}plan_item (
   plan_id       uuid not null,
   n             integer not null,
@@ -43,7 +43,7 @@ create table {hf}plan_item (
 ) with (fillfactor = 90);
 create index plan_item_skipped on {hf}plan_item (plan_id, n) where outcome <> 'done';
 
--- What opens the HTTP API. Of a token only its hash is kept.
+-- API tokens. Only the hash of a token is stored.
 create table {hf}token (
   id           text primary key,
   name         text not null,
@@ -57,9 +57,9 @@ create table {hf}token (
   revoked_at   timestamptz,
   revoked_by   text
 );
--- A name is who acted; two who share one could not be told apart in the audit.
+-- A name identifies the actor: two tokens with the same name would be indistinguishable in the audit.
 create unique index token_name on {hf}token (name) where revoked_at is null;
 
--- Dead letters gathered by what went wrong, from an index alone.
+-- Dead letters grouped by failure, from an index only.
 create index delivery_failure on {hf}delivery (fingerprint, consumer, completed_at, first_failed_at, generation)
   where status = 'failed' and discarded_at is null;

@@ -1,2 +1,2 @@
--- Every publish asks for the newest subscription: with thousands of endpoints that must not read them all.
+-- Every publish reads the newest subscription epoch: with thousands of endpoints it must not read all rows.
 create index subscription_epoch on {hf}subscription (epoch);

@@ -1,4 +1,4 @@
--- Requests that carry an idempotency key: who runs one now, and what was answered. `owner` is the fence: it changes
+-- Requests with an idempotency key: their current owner and their response. `owner` is the fence: it changes
 -- with every reservation. Expiry counts from the reservation.
 create table {hf}idempotency (
   scope            text not null,
@@ -19,7 +19,7 @@ create table {hf}idempotency (
 );
 create index {hf}idempotency_expiry on {hf}idempotency (expires_at);
 
--- Leases that were prolonged, apart, as in PostgreSQL.
+-- Renewed leases in a separate table, as in PostgreSQL.
 create table {hf}idempotency_lease (
   owner       text primary key,
   lease_until integer not null

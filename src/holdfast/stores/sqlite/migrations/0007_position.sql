@@ -1,6 +1,6 @@
--- How far each reader of the event store has come: relays, rebuilds of projectors. `cursor` is a place in the log, as
--- the log writes it. One owner at a time, by a lease; the fence rises with every owner, so that one who was replaced
--- moves nothing any more.
+-- The positions of the readers of the event store: relays and projector rebuilds. `cursor` is a log position, as
+-- the log writes it. One owner at a time, by a lease; each owner increments the fence, so that a previous owner
+-- cannot move it.
 create table {hf}position (
   kind        text not null,
   name        text not null,

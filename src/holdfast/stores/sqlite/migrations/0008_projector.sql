@@ -1,6 +1,6 @@
--- Projectors: consumers whose result can be built anew from the event store. While `held_until` is ahead, nobody claims
--- their deliveries; it is a rebuild's own hold and leaves an operator's pause alone. Every claim reads this table, so
--- what changes with each event of a rebuild, its cursor, is in the table of positions.
+-- Projectors: consumers whose result can be rebuilt from the event store. Until `held_until` no worker claims
+-- their deliveries; this hold of a rebuild is separate from an operator's pause. Every claim reads this table, so
+-- the cursor of a rebuild, which changes with each event, is in the table of positions.
 create table {hf}projector (
   name          text primary key references {hf}consumer (name),
   registered_at integer not null default ({now}),
@@ -16,7 +16,7 @@ create table {hf}projector (
   ended_at      integer
 );
 
--- Whose run it was, so that the last one of a consumer is found without a search.
+-- The consumer of a run, so that the last run of a consumer is found by an index.
 alter table {hf}run add column consumer text;
 create index {hf}run_consumer on {hf}run (consumer, completed_at) where consumer is not null;
 

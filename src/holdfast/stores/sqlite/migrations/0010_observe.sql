@@ -1,13 +1,13 @@
--- What apps declared secret: fields of payloads, by event pattern. Operators' tools know no app and read it here.
--- Nothing is taken away again: what was secret once is so in the messages that are stored.
+-- Secret payload fields by event pattern, as declared by apps. Operator tools run without the app and read them here.
+-- Declarations are never removed, because the stored messages still contain the secrets.
 create table {hf}redaction (
   pattern text not null,
   path    text not null,
   primary key (pattern, path)
 ) without rowid;
 
--- When a group of like failures was last told of, so that a worker that starts anew does not tell again; `alike`
--- came since.
+-- The last alert of each failure group, so that a restarted worker does not alert again; `alike` counts the failures
+-- since then.
 create table {hf}alert (
   consumer    text not null,
   fingerprint text not null,
@@ -16,10 +16,10 @@ create table {hf}alert (
   primary key (consumer, fingerprint)
 ) without rowid;
 
--- The request in which somebody acted.
+-- The request of an action.
 alter table {hf}audit add column request_id text;
 create index {hf}audit_request on {hf}audit (request_id, id) where request_id is not null;
 
--- One user action is followed by its request id alone.
+-- A request is traced by its id.
 create index {hf}message_request on {hf}message (json_extract(headers, '$.request_id'), id)
   where json_extract(headers, '$.request_id') is not null;

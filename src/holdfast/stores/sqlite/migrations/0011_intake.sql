@@ -1,4 +1,4 @@
--- How the intake of each source's records stands, as the last worker saw it: for people, nothing depends on it.
+-- The state of the intake from each source, as last reported by a worker; only for display.
 create table {hf}intake (
   consumer       text primary key,
   source         text not null,

@@ -1,5 +1,5 @@
--- What became of the deliveries that a plan replayed: counted by result, and noted for each, as they are found ended.
--- `followed` is how far the current pass over those that have not ended has come.
+-- The results of the deliveries that a plan replayed: counted by result, and recorded for each delivery.
+-- `followed` is the position of the current pass over the deliveries without a result.
 alter table {hf}plan add column results text;
 alter table {hf}plan add column followed integer not null default 0;
 alter table {hf}plan add column settled_at integer;

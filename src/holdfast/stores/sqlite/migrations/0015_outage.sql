@@ -1,2 +1,2 @@
--- When the outage began that blocks a consumer: the longer it lasts, the longer the pause between two trials.
+-- The start of the outage that blocks a consumer: the longer it lasts, the longer the pause between two trials.
 alter table {hf}consumer add column blocked_at integer;

@@ -1,5 +1,5 @@
 -- The history of a delivery that was never replayed is an empty list, not null. Rows from before keep null; the views and
--- every reader show a list. The index holds replayed deliveries alone, as before.
+-- all readers show a list. The index contains only replayed deliveries, as before.
 drop index {hf}delivery_replayed;
 create index {hf}delivery_replayed on {hf}delivery (id) where failure_history <> '[]';
 drop view {hf}dead_letter;

@@ -1,5 +1,5 @@
 -- name: replay
--- Puts failed deliveries back to pending in place, with history and audit; returns what was replayed.
+-- Sets failed deliveries back to pending, with history and audit; returns the replayed ones.
 select r.delivery_id, r.delivery_consumer, r.to_generation, r.new_fence
 from (select set_config('holdfast.request_id', coalesce(:request_id::text, ''), true),
              set_config('holdfast.plan_id', coalesce(:plan::text, ''), true)) acting
@@ -10,7 +10,7 @@ cross join lateral {hf}replay(:ids::uuid[], :generation::bigint, :actor::text, :
 select {hf}live_generation(:consumer::text, :queue::text)
 
 -- name: discard
--- Sets dead letters aside for good, audited; they stay queryable.
+-- Discards dead letters permanently, audited; they stay queryable.
 with u as (
   update {hf}delivery d set discarded_at = now(), fence = d.fence + 1
   where d.id = any (:ids::uuid[]) and d.status = 'failed' and d.discarded_at is null
@@ -21,7 +21,7 @@ a as (
 select u.id from u
 
 -- name: cancel
--- Cancels deliveries that are not done; the fence rises, so one in flight cannot finish any more.
+-- Cancels unfinished deliveries; increments the fence, so that a current run cannot settle.
 with u as (
   update {hf}delivery d
   set status = 'failed', completed_at = now(), discarded_at = now(), fence = d.fence + 1,
@@ -34,29 +34,29 @@ a as (
 select u.id from u
 
 -- name: pause_queue
--- Leaves a queue's lanes out of every claim until it is resumed.
+-- Excludes a queue's lanes from claims until it is resumed.
 insert into {hf}queue (name, paused_at) values (:name::text, now())
 on conflict (name) do update set paused_at = coalesce({hf}queue.paused_at, now())
 returning name
 
 -- name: resume_queue
--- Lets a queue's lanes be claimed again.
+-- Includes a queue's lanes in claims again.
 update {hf}queue set paused_at = null where name = :name::text and paused_at is not null returning name
 
 -- name: pause_consumer
--- Leaves a consumer's lanes out of every claim until it is resumed.
+-- Excludes a consumer's lanes from claims until it is resumed.
 update {hf}consumer set paused_at = coalesce(paused_at, now()) where name = :name::text returning name
 
 -- name: resume_consumer
--- Lets a consumer's lanes be claimed again.
+-- Includes a consumer's lanes in claims again.
 update {hf}consumer set paused_at = null where name = :name::text and paused_at is not null returning name
 
 -- name: lock_consumer
--- Locks a consumer, and says whether it is blocked.
+-- Locks a consumer and returns whether it is blocked.
 select c.blocked_until is not null from {hf}consumer c where c.name = :name::text for update
 
 -- name: block_consumer
--- Blocks a consumer: every worker leaves it alone for half as long as the outage has lasted, between the two bounds.
+-- Blocks a consumer for half of the duration of its outage so far, within the two bounds.
 update {hf}consumer
 set blocked_at = coalesce(blocked_at, now()), blocked_resource = :resource::text,
     blocked_until = now() + least(:longest::interval, greatest(:shortest::interval, (now() - blocked_at) / 2))
@@ -64,7 +64,7 @@ where name = :name::text
 returning blocked_until, now()
 
 -- name: unblock_consumer
--- Lets a blocked consumer run again.
+-- Unblocks a consumer.
 update {hf}consumer set blocked_until = null, blocked_resource = null, blocked_at = null
 where name = :name::text and blocked_until is not null returning name
 

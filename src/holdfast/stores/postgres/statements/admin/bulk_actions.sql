@@ -12,7 +12,7 @@ and d.id > :after::uuid
 and starts_with(m.type, :type_prefix::text)
 
 -- name: lock_deliveries
--- Locks those of the given deliveries that are in one of these states; nothing else changes them until the commit.
+-- Locks the given deliveries that are in one of these states, until the commit.
 select d.id, d.fence
 from {hf}delivery d
 where d.id = any (:ids::uuid[]) and d.status = any (:statuses::text[])
@@ -24,7 +24,7 @@ select d.id, d.status, d.fence, d.discarded_at is not null, d.failure_history ->
 from {hf}delivery d where d.id = any (:ids::uuid[])
 
 -- name: queues
--- The queues somebody has paused or resumed; others are known by their consumers and deliveries alone.
+-- The queues that were paused or resumed; other queues have no row.
 select q.name, q.paused_at from {hf}queue q order by q.name
 
 -- name: find_messages
@@ -32,7 +32,7 @@ select q.name, q.paused_at from {hf}queue q order by q.name
 select {message} from {hf}message m where m.id = any (:ids::uuid[])
 
 -- name: prunable_messages
--- How many old messages a pruning would remove once the old deliveries of the same pruning are gone.
+-- The number of old messages that pruning would remove after the old deliveries.
 select count(*) from {hf}message m
 where m.id < :ceiling::uuid and m.occurred_at < now() - :older_than::interval
   and not exists (

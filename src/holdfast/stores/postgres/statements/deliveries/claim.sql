@@ -15,8 +15,8 @@ not d.suspect
 d.suspect
 
 -- name: lanes
--- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
--- The last column: the consumer was blocked and its pause is over, so that one delivery may be tried.
+-- The lanes with pending deliveries that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+-- The last column is true if the consumer was blocked and its pause is over, so that one delivery may be tried.
 {lane}
 select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null
 from lane l
@@ -50,10 +50,10 @@ where q.paused_at is null and c.paused_at is null and {unheld}
                and (w.queues = '{}' or l.queue = any (w.queues)))))
 
 -- name: claim
--- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence. `offset 0` leaves
--- one look-up for each message as the only way, also for a plan that was made while there were none. A large payload is
--- left out, or one claim could exceed the worker's memory: its stored size is known without reading it, the size of its
--- text only once it is decompressed.
+-- Claims due deliveries of the given lanes, in their order; counts the attempt and increments the fence. `offset 0`
+-- forces one lookup per message, also in a plan from a time when the table was empty. A large payload is not read,
+-- because one claim could exceed the worker's memory: its stored size is known without reading it, the size of its
+-- text only after decompression.
 with c as materialized (
   select d.id
   from unnest(:queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
@@ -76,7 +76,7 @@ select {claimed} from u
 {with_message}
 
 -- name: discover_and_claim
--- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
+-- Finds the lanes and claims from them in one statement, for an idle worker, where latency matters.
 {lane},
 found as materialized (
   select l.queue, l.consumer, l.generation, l.priority from lane l
@@ -106,16 +106,16 @@ set status = 'in_flight', attempts = d.attempts + 1, fence = d.fence + 1, claime
     lease_until = now() + :lease::interval, locked_by = :worker::text
 
 -- name: lock_trial
--- Locks a consumer whose pause is over, unless another worker is about to try one of its deliveries.
+-- Locks a consumer whose pause is over, unless another worker has locked it for a trial.
 select c.name from {hf}consumer c
 where c.name = :name::text and c.blocked_until <= now() for update skip locked
 
 -- name: start_trial
--- Keeps every other worker from trying the consumer while one of its deliveries runs.
+-- Prevents trials by other workers while one delivery of the consumer runs.
 update {hf}consumer set blocked_until = now() + :delay::interval where name = :name::text
 
 -- name: rescue
--- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt. It reads no payload: none runs.
+-- Claims deliveries whose lease and worker lease have both expired; counts no attempt and reads no payload.
 with c as materialized (
   select d.id from {hf}delivery d
   left join {hf}worker w on w.id = d.locked_by
@@ -131,7 +131,7 @@ from u cross join lateral (select m.*, null::text as text from {hf}message m whe
 left join {hf}consumer k on k.name = u.consumer
 
 -- name: next_expiry
--- When the next lease may run out: that of another living worker, or of a delivery whose worker is dead or gone.
+-- The expiry of the next lease: of another live worker, or of a delivery whose worker is dead or unknown.
 select extract(epoch from least(
   (select min(w.alive_until) from {hf}worker w where w.alive_until >= now() and w.id <> :worker::text),
   (select min(d.lease_until) from {hf}delivery d
@@ -139,9 +139,9 @@ select extract(epoch from least(
      and not exists (select 1 from {hf}worker w where w.id = d.locked_by and w.alive_until >= now()))) - now())
 
 -- name: held_claims
--- What a worker holds according to the store; it may not know of a claim whose reply was lost.
+-- The claims that a worker holds in the store; the reply to a claim may have been lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker::text
 
 -- name: payload
--- The payload of a claimed delivery that was too large to come with the claim.
+-- The payload of a claimed delivery that was too large for the claim.
 select m.payload::text from {hf}message m where m.id = :message_id::uuid

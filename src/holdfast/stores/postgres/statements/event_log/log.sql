@@ -15,7 +15,7 @@ select m.tx, m.position from {hf}message m
       and m.position > :position::bigint
 
 -- name: log_end
--- What is committed now, and whether this cursor or a stored message comes from a server that was ahead of this one.
+-- The current snapshot, and whether this cursor or a stored message is from a server with higher transaction ids.
 select pg_current_snapshot()::text, 0, coalesce(n.tx::text, ''),
        pg_snapshot_xmax(:done::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot())
        or coalesce(n.tx >= pg_snapshot_xmax(pg_current_snapshot()), false)
@@ -27,9 +27,9 @@ select m.id, m.type, m.payload, m.occurred_at, m.sub_epoch
     from {hf}message m where m.tx = s.tx and m.position = s.position offset 0
 
 -- name: log_ahead
--- The next messages of a step by position: those that are wanted, and where it got to. A step is what one snapshot shows
--- and the one before did not: whoever was open then, and whoever came after; each is a range of the index. The
--- offsets keep lookups what they are: as joins they would read the whole table for one that is new.
+-- The next matching messages of a step by position, and the position reached. A step contains what one snapshot shows
+-- and the previous one did not: the transactions that were open then and the later ones; each is a range of the index.
+-- `offset 0` keeps the lookups: as joins they would read the whole table for one new message.
 with step as materialized (
   select s.tx, s.position from ({log_step}) s order by s.position limit {limit})
 select s.position, case when {log_matches} then m.id end, pg_column_size(m.payload), (select count(*) from step)
@@ -38,7 +38,7 @@ where {log_matches} or s.position = (select max(l.position) from step l)
 order by s.position
 
 -- name: log_behind
--- How many wanted messages wait, and since when, looking at so many at most.
+-- The number of matching messages after a cursor and the oldest of them, within a bounded number of messages.
 with step as materialized (select s.tx, s.position from ({log_step}) s limit {limit})
 select count(*), min(m.occurred_at), (select count(*) from step), now()
 from step s cross join lateral ({log_message}) m

@@ -9,12 +9,12 @@ not exists (
 select 1 from {hf}position where kind = :kind::text and name = :name::text
 
 -- name: make_position
--- A position nobody has moved yet.
+-- Creates a position without an owner.
 insert into {hf}position (kind, name, cursor) values (:kind::text, :name::text, :cursor::text)
 on conflict (kind, name) do nothing
 
 -- name: take_position
--- A new owner, unless another's lease holds; the fence rises, so that the one before moves nothing any more.
+-- Sets a new owner unless the lease of another is valid; increments the fence, so that the previous owner cannot write.
 update {hf}position
 set owner = :owner::text, fence = fence + 1, lease_until = clock_timestamp() + :lease::interval,
     detail = coalesce(:detail::text, detail)
@@ -23,7 +23,7 @@ where kind = :kind::text and name = :name::text
 returning fence, cursor
 
 -- name: move_position
--- How far the owner has come, if it still is the owner; without a cursor its lease alone goes on.
+-- Stores the position of the current owner; without a cursor it only renews the lease.
 update {hf}position
 set cursor = coalesce(:cursor::text, cursor), passed = passed + :passed::bigint, lease_until = clock_timestamp() + :lease::interval,
     updated_at = case when :cursor::text <> cursor then now() else updated_at end
@@ -31,22 +31,22 @@ where kind = :kind::text and name = :name::text and fence = :fence::bigint and o
 returning fence
 
 -- name: release_position
--- Nobody's, for the next who wants it.
+-- Ends the lease of the owner.
 update {hf}position set owner = null, lease_until = null
 where kind = :kind::text and name = :name::text and fence = :fence::bigint and owner = :owner::text
 
 -- name: positions
--- Every position of a kind and the time now.
+-- All positions of a kind and the current time.
 select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, clock_timestamp()
 from {hf}position where kind = :kind::text order by name
 
 -- name: is_paused
--- Whether an operator holds a consumer up, or its queue.
+-- Whether an operator has paused a consumer or its queue.
 select 1 from {hf}consumer c left join {hf}queue q on q.name = c.queue
 where c.name = :name::text and (c.paused_at is not null or q.paused_at is not null)
 
 -- name: forget_position
--- Takes a position away that nobody holds, and no worker would make anew: during an outage none holds it.
+-- Removes a position without an owner whose relay no live worker has registered: during an outage it has no owner.
 delete from {hf}position
 where kind = :kind::text and name = :name::text and (owner is null or lease_until < clock_timestamp())
   and not exists (

@@ -10,10 +10,10 @@ i.owner, i.request_hash, i.status, {lease_end} < now(), i.response_status, i.res
   and (:any_request::boolean or i.request_hash = :request_hash::text)))
 
 -- name: reserve_request
--- Reserves a key that is unknown or expired, or whose owner failed or let its lease run out: then for the same request
--- only, unless any will do. Gives back the record as it now is.
--- Nothing waits for a transaction that completes a record: a conflict with a row that is being changed would, so a
--- row that can be seen is not inserted, and one that is locked is not taken.
+-- Reserves a key that is new or expired, or that failed, or whose lease expired: the latter two only for the same
+-- request, unless any request may. Returns the current record.
+-- It never waits for a transaction that completes a record: it does not insert if the row is visible, and it skips
+-- a locked row.
 with mine as (
   insert into {hf}idempotency (scope, key, request_hash, owner, method, path, lease_until, expires_at)
   select :scope::text, :key::text, :request_hash::text, :owner::text, :method::text, :path::text,
@@ -38,11 +38,11 @@ where i.scope = :scope::text and i.key = :key::text
   and not exists (select 1 from mine) and not exists (select 1 from taken)
 
 -- name: read_request
--- The record of a key, if there is one.
+-- The record of a key, if it exists.
 select {answer} from {hf}idempotency i where i.scope = :scope::text and i.key = :key::text
 
 -- name: finish_request
--- Stores the answer of a request that is still its owner's.
+-- Stores the response of a request that still owns its key.
 update {hf}idempotency i
 set status = :status::text, response_status = :response_status::integer,
     response_headers = :response_headers::text::jsonb, response_body = :response_body::bytea, completed_at = now()
@@ -50,14 +50,14 @@ where i.scope = :scope::text and i.key = :key::text and i.owner = :owner::text a
 returning i.owner
 
 -- name: complete_request
--- Stores the answer of a request in the caller's transaction, or raises and aborts it.
+-- Stores the response of a request in the caller's transaction, or raises and aborts it.
 select {hf}complete_request(
   :scope::text, :key::text, :owner::text, :status::text, :response_status::integer, :response_headers::text::jsonb,
   :response_body::bytea, :idle_timeout_ms::bigint)
 
 -- name: release_request
--- Lets the same request try again under a key that its owner did not complete. A record that a transaction still holds
--- is left to its lease.
+-- Releases a key that was not completed, for the same request. A record that a transaction has locked is skipped; its
+-- lease expires.
 update {hf}idempotency i set owner = '', lease_until = now() - interval '1 millisecond'
 where i.scope = :scope::text and i.key = :key::text and i.owner = (
   select i.owner from {hf}idempotency i
@@ -66,8 +66,8 @@ where i.scope = :scope::text and i.key = :key::text and i.owner = (
 returning i.owner
 
 -- name: forget_request
--- Frees a key that its owner did not complete for any request. A record that a transaction still holds is left to its
--- lease.
+-- Releases a key that was not completed, for any request. A record that a transaction has locked is skipped; its
+-- lease expires.
 delete from {hf}idempotency i
 where i.scope = :scope::text and i.key = :key::text and i.owner = (
   select i.owner from {hf}idempotency i
@@ -76,7 +76,7 @@ where i.scope = :scope::text and i.key = :key::text and i.owner = (
 returning i.owner
 
 -- name: renew_requests
--- Prolongs the leases of requests that are still under way.
+-- Renews the leases of running requests.
 insert into {hf}idempotency_lease (owner, lease_until)
 select i.owner, now() + :lease::interval
 from unnest(:scope::text[], :key::text[], :owner::text[]) h (scope, key, owner)
@@ -86,7 +86,7 @@ on conflict (owner) do update set lease_until = excluded.lease_until
 returning owner
 
 -- name: list_requests
--- A page of records, the newest first.
+-- A page of records, newest first.
 select {request} from {hf}idempotency i where true {where} order by i.expires_at desc, i.scope desc, i.key desc limit {limit}
 
 -- fragment: where_request_scope
@@ -99,22 +99,22 @@ and i.status = :status::text
 and (i.expires_at, i.scope, i.key) < (:before::timestamptz, :before_scope::text, :before_key::text)
 
 -- name: remove_request
--- Removes a record whoever owns it, if it is in this state and this owner's still.
+-- Removes a record with this state and this owner.
 delete from {hf}idempotency i
 where i.scope = :scope::text and i.key = :key::text and i.owner = :owner::text and i.status = :status::text
 returning i.owner
 
 -- name: forget_requests
--- Removes a batch of expired records; one that a transaction still holds waits for the next time.
+-- Removes a batch of expired records; skips records that a transaction has locked.
 delete from {hf}idempotency i using (
   select i.scope, i.key from {hf}idempotency i where i.expires_at < now() limit {limit} for update skip locked) old
 where i.scope = old.scope and i.key = old.key
 returning i.owner
 
 -- name: forget_leases
--- Removes leases that nobody has prolonged for long.
+-- Removes leases that expired long ago.
 delete from {hf}idempotency_lease where lease_until < now() - interval '1 day'
 
 -- name: expired_requests
--- How many records have expired.
+-- The number of expired records.
 select count(*) from {hf}idempotency i where i.expires_at < now()

@@ -1,5 +1,5 @@
 -- name: settle_new
--- Writes the outcome of a run that came before its delivery was stored; the same transaction has stored that.
+-- Writes the outcome of a run whose delivery was stored after it, in the same transaction.
 with u as (
   update {hf}delivery d
   set status = :status::text, attempts = 1 - :returned::integer, holds = :held::integer,
@@ -21,11 +21,11 @@ r as (
 select u.id from u
 
 -- name: was_handled
--- Whether a consumer has handled a key in a transaction of its own.
+-- Whether a consumer has handled a key directly.
 select 1 from {hf}handled h where h.source = :source::text and h.key = :key::text and h.consumer = :consumer::text
 
 -- name: forget_handled
--- Removes a batch of what these consumers handled long ago, oldest first.
+-- Removes a batch of keys that these consumers handled long ago, oldest first.
 delete from {hf}handled f
 using (
   select h.source, h.key, h.consumer from {hf}handled h
@@ -35,8 +35,8 @@ where f.source = old.source and f.key = old.key and f.consumer = old.consumer
 returning f.key
 
 -- name: readiness
--- Whether a consumer or its queue is paused or blocked, and how much of its work waits, counted up to a limit.
--- A consumer whose pause is over stays blocked while a delivery waits with which a worker will try it.
+-- Whether a consumer or its queue is paused or blocked, and its waiting deliveries, counted up to a limit.
+-- A consumer whose pause is over stays blocked while it has a waiting delivery for a trial.
 select exists (select 1 from {hf}consumer c
                where c.name = :consumer::text and (c.paused_at is not null or c.blocked_until > now()
                  or (c.blocked_until is not null and exists (
@@ -49,7 +49,7 @@ select exists (select 1 from {hf}consumer c
                               limit {limit}) waiting)
 
 -- name: report_intake
--- Records how an intake stands now.
+-- Records the state of an intake.
 insert into {hf}intake (consumer, source, direct, waiting, unacknowledged, problem)
 values (:consumer::text, :source::text, :direct::boolean, :waiting::bigint, :unacknowledged::bigint, :problem::text)
 on conflict (consumer) do update
@@ -57,10 +57,10 @@ set source = excluded.source, direct = excluded.direct, waiting = excluded.waiti
     unacknowledged = excluded.unacknowledged, problem = excluded.problem, reported_at = now()
 
 -- name: intakes
--- How every intake stood when it was last reported.
+-- The last reported state of all intakes.
 select i.consumer, i.source, i.direct, i.waiting, i.unacknowledged, i.problem, i.reported_at
 from {hf}intake i order by i.consumer
 
 -- name: forget_intake
--- Forgets how the intakes of a consumer that is gone for good stood; returns their sources.
+-- Removes the reports of a retired consumer's intakes; returns their sources.
 delete from {hf}intake where consumer = :consumer::text returning source

@@ -4,13 +4,13 @@ d.status = 'delivered' and d.completed_at < now() - :older_than::interval
 d.status = 'failed' and d.discarded_at < now() - :older_than::interval
 
 -- name: delivery_window
--- The key that ends a batch: only a start and an order, so that no plan can sort the whole table.
+-- The id that ends a batch: only a start and an order, so that no query plan sorts the whole table.
 select d.id from {hf}delivery d where d.id >= :cursor::uuid order by d.id limit 1 offset {limit}
 
 -- name: prune_deliveries
--- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked. A row stays while a
--- catch-up of its consumer may still come past its message, and make it anew, or has messages from before left, which
--- the mark would hide.
+-- Removes old rows of a batch and their runs: delivered ones, or on request discarded ones. A row stays while a
+-- catch-up of its consumer may still reach its message and create it again, or still has earlier messages, which the
+-- mark would skip.
 with late as materialized (
   select s.consumer, s.since_epoch, s.mark_tx, s.mark_position,
          (select 1 from {hf}message p
@@ -40,13 +40,13 @@ c as (
 select d.id from d order by d.id
 
 -- name: message_window
--- The key that ends a batch of messages.
+-- The id that ends a batch of messages.
 select m.id from {hf}message m where m.id >= :cursor::uuid order by m.id limit 1 offset {limit}
 
 -- name: prune_messages
--- Removes the old messages of a batch that no delivery and no relay needs, with what was handled of them; only when
--- asked.
--- The offset keeps the lookup of deliveries a lookup: as a join it would read the whole table.
+-- Removes old messages of a batch that no delivery and no relay needs, with their handled keys; runs only on
+-- request.
+-- `offset 0` keeps the lookup of deliveries: as a join it would read the whole table.
 with old as materialized (
   select m.id, m.source, m.key from {hf}message m
   where m.id >= :cursor::uuid and m.id < :ceiling::uuid and m.occurred_at < now() - :older_than::interval
@@ -70,5 +70,5 @@ d as (
 select d.id from d order by d.id
 
 -- name: prunable
--- How many old rows a pruning would remove.
+-- The number of old rows that pruning would remove.
 select count(*) from {hf}delivery d where d.id < :ceiling::uuid and {which}

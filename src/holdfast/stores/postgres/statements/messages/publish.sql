@@ -1,6 +1,6 @@
 -- name: subscriptions
--- Every subscription ever made with where its consumer's deliveries go, and whose events alone; retired ones still
--- carry an epoch.
+-- All subscriptions with the queue, priority and tenant of their consumer; retired ones still have an
+-- epoch.
 select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null, e.tenant
 from {hf}subscription s join {hf}consumer c on c.name = s.consumer
 left join {hf}endpoint e on e.consumer = s.consumer
@@ -25,8 +25,8 @@ addressed as (
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_one
--- Stores one message without a key and its only delivery, unless somebody has subscribed since the list was read; returns
--- the newest subscription epoch. Of plain values a caller's session keeps one plan, of arrays it makes one each time.
+-- Stores one message without a key and its only delivery, unless there is a newer subscription; returns
+-- the newest subscription epoch. A caller's session caches the query plan for plain values, but not for arrays.
 with newest as materialized (select coalesce(max(s.epoch), 0) as epoch from {hf}subscription s),
 known as materialized (select n.epoch from newest n where n.epoch <= :sub_epoch::bigint),
 stored as (
@@ -43,11 +43,11 @@ addressed as (
 select n.epoch from newest n
 
 -- name: load_messages
--- Takes in messages without a key that happen now.
+-- Streams messages without a key that occur now.
 copy {hf}message (id, type, source, payload, headers, generation, sub_epoch) from stdin
 
 -- name: load_deliveries
--- Takes in deliveries that are due now.
+-- Streams deliveries that are due now.
 copy {hf}delivery (id, message_id, consumer, queue, priority, generation) from stdin
 
 -- name: newest_epoch
@@ -55,7 +55,7 @@ copy {hf}delivery (id, message_id, consumer, queue, priority, generation) from s
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_keyed
--- Stores the messages whose key is new to its source and its scope, with their deliveries; returns those and the newest
+-- Stores the messages whose key is new in its source and scope, with their deliveries; returns them and the newest
 -- epoch.
 with stored as (
   insert into {hf}message (id, type, source, key, key_scope, payload, headers, generation, occurred_at, sub_epoch)
@@ -96,12 +96,12 @@ stored as (
 select s.id from stored s
 
 -- name: find_unique
--- The message of the job that holds a unique key now.
+-- The message of the unfinished job with a unique key.
 select d.message_id from {hf}delivery d
 where d.consumer = :consumer::text and d.unique_key = :unique_key::text and d.status in ('pending', 'in_flight')
 
 -- name: find_keyed
--- The messages that already hold these keys; a second statement, because the conflict may have committed late.
+-- The messages that already have these keys; a second statement, because the conflicting row may have just committed.
 select k.source, k.key, k.key_scope, false, m.id, m.type, m.payload::text
 from unnest(:source::text[], :key::text[], :key_scope::text[]) k (source, key, key_scope)
 join {hf}message m on m.source = k.source and m.key = k.key
@@ -111,11 +111,11 @@ from unnest(:source::text[], :key::text[], :key_scope::text[]) k (source, key, k
 join {hf}message m on m.key_scope = k.key_scope and m.key = k.key
 
 -- name: withdraw_deliveries
--- Takes back deliveries that this transaction wrote from an old list.
+-- Removes deliveries that this transaction wrote from outdated subscriptions.
 delete from {hf}delivery where id = any (:ids::uuid[])
 
 -- name: insert_deliveries
--- Adds deliveries that are absent; one per message and consumer however often it runs.
+-- Adds missing deliveries; one per message and consumer, also if it runs several times.
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, retry)
 select d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.max_attempts, d.retry::jsonb
 from unnest(:delivery_id::uuid[], :message_id::uuid[], :consumer::text[], :queue::text[], :priority::smallint[],

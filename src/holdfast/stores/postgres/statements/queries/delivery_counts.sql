@@ -1,6 +1,6 @@
 -- name: load_heads
--- Which queues and consumers have something in which state, and since when, by loose index scans: cost grows with lanes,
--- not rows. What is in flight is few and is counted here. Each order is an index's own, so that no plan sorts.
+-- The states of each queue and consumer, with the oldest delivery, by loose index scans: cost grows with lanes,
+-- not rows. In-flight deliveries are few and are counted here. Each order matches an index, so that no plan sorts.
 with recursive waiting as (
   (select d.queue, d.consumer, d.generation, d.priority, d.run_at from {hf}delivery d
    where d.status = 'pending' and not d.suspect
@@ -49,7 +49,7 @@ from ended e cross join lateral (
   order by d.consumer, d.queue, d.discarded_at limit 1) h
 
 -- name: load_sizes
--- How many of each queue, consumer and state there are, counted up to a bound.
+-- The number of deliveries of each queue, consumer and state, counted up to a bound.
 select l.n, case l.state
   when 'pending' then (select count(*) from (
     select from {hf}delivery d
@@ -71,7 +71,7 @@ select l.n, case l.state
 from unnest(:n::bigint[], :state::text[], :queue::text[], :consumer::text[]) l (n, state, queue, consumer)
 
 -- name: failure_kinds
--- What dead letters failed of, and whose they are, by a loose index scan that ends at a bound.
+-- The fingerprints and consumers of dead letters, by a loose index scan that ends at a bound.
 with recursive kind as (
   (select d.fingerprint, d.consumer, 1 as n from {hf}delivery d
    where d.status = 'failed' and d.discarded_at is null and d.fingerprint is not null
@@ -97,14 +97,14 @@ union all
 select k.fingerprint, k.consumer from nameless k
 
 -- name: recent_failure_kinds
--- What the newest failures failed of, and whose they are.
+-- The fingerprints and consumers of the newest failures.
 select distinct r.fingerprint, r.consumer
 from (select d.fingerprint, d.consumer, d.discarded_at from {hf}delivery d
       where d.status = 'failed' order by d.id desc limit {limit}) r
 where r.discarded_at is null
 
 -- name: failure_sizes
--- How many dead letters failed alike, counted up to a bound from the oldest on, and what those show.
+-- The number of dead letters in each group, counted up to a bound from the oldest, and the first failure.
 select k.n, s.size, s.first_failed_at
 from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
 cross join lateral (
@@ -124,7 +124,7 @@ cross join lateral (
 select 1 from {hf}delivery d where d.status = 'failed' order by d.id offset {limit} limit 1
 
 -- name: failure_minutes
--- How many dead letters of each group died in each range of time, and when the first of them failed.
+-- The number of dead letters of each group in each time range, and the first failure.
 select k.n, t.low, s.size, s.first_failed_at
 from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
 cross join unnest(:lows::timestamptz[], :highs::timestamptz[]) t (low, high)
@@ -141,7 +141,7 @@ cross join lateral (
 where s.size > 0
 
 -- name: failure_examples
--- The newest dead letter of each group; of several of one moment, only the first few are compared.
+-- The newest dead letter of each group; for equal times only the first few are compared.
 select k.n, e.id, e.error_type, e.last_error, e.completed_at
 from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[]) k (n, fingerprint, consumer)
 cross join lateral (

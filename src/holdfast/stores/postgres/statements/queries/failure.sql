@@ -1,6 +1,6 @@
 -- name: failing_runs
--- The generation of the first failing run of the dead letter that died first in each group, and of the last run of the
--- newest, with its trace. A replay starts a new cycle: runs before the first failure of this one do not count.
+-- The generations of the first failing run of the oldest dead letter in each group and of the last run of the
+-- newest one, with its trace. A replay starts a new cycle: runs before the first failure of this cycle do not count.
 select k.n, f.generation, l.generation, l.trace
 from unnest(:n::bigint[], :fingerprint::text[], :consumer::text[], :example::uuid[])
        k (n, fingerprint, consumer, example)

@@ -1,5 +1,5 @@
 -- name: lane_counts
--- What waits, per queue, consumer and generation; each half reads its own partial index.
+-- The waiting deliveries by queue, consumer and generation; each half reads a partial index.
 select w.queue, w.consumer, w.generation, sum(w.size)::bigint, min(w.oldest_at) from (
   select d.queue, d.consumer, d.generation, count(*) as size, min(d.run_at) as oldest_at
   from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer, d.generation
@@ -10,7 +10,7 @@ group by w.queue, w.consumer, w.generation
 order by w.queue, w.consumer, w.generation
 
 -- name: overdue
--- What is in flight although its lease and its worker's ended longer ago than a grace: somebody should have taken it.
+-- In-flight deliveries whose lease and worker lease expired more than the grace period ago; they should have been rescued.
 select count(*), min(d.lease_until), now()
 from {hf}delivery d
 left join {hf}worker w on w.id = d.locked_by
@@ -18,13 +18,13 @@ where d.status = 'in_flight' and d.lease_until < now() - :grace::interval
   and coalesce(w.alive_until < now() - :grace::interval, true)
 
 -- name: history_bound
--- Unfinished deliveries whose failure history is full: replayed again and again, and still not done.
+-- Unfinished deliveries whose failure history is full, because they were replayed many times.
 select d.id, d.consumer from {hf}delivery d
 where d.failure_history <> '[]'::jsonb and d.status <> 'delivered' and jsonb_array_length(d.failure_history) >= :bound::integer
 order by d.id desc limit {limit}
 
 -- name: subscription_lag
--- How many of the next messages after its mark each subscription has yet to catch up on; looks at a bounded number.
+-- The number of messages that each subscription still has to catch up on, within a bounded number of messages.
 select s.pattern, s.consumer,
        (select count(*) filter (where l.sub_epoch < s.epoch)
         from (select m.sub_epoch from {hf}message m
@@ -35,7 +35,7 @@ from {hf}subscription s where s.retired_at is null
 order by s.pattern, s.consumer
 
 -- name: server_settings
--- The settings that durability and health depend on, as the server names them.
+-- The server settings that affect durability and health.
 select s.name, s.setting from pg_settings s
 where s.name in ('fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum', 'track_counts',
                  'default_transaction_isolation', 'idle_in_transaction_session_timeout', 'server_version',
@@ -43,7 +43,7 @@ where s.name in ('fsync', 'full_page_writes', 'synchronous_commit', 'autovacuum'
 order by s.name
 
 -- name: old_transactions
--- What holds back the removal of dead rows: sessions with old transactions, prepared transactions, replication slots.
+-- What prevents the removal of dead rows: old transactions, prepared transactions and replication slots.
 select 'session', a.pid::text, coalesce(a.application_name, ''), coalesce(a.state, ''), now() - a.xact_start
 from pg_stat_activity a
 where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
@@ -57,6 +57,6 @@ from pg_replication_slots s where s.xmin is not null and age(s.xmin) > 1000000
 order by 5 desc nulls last
 
 -- name: table_health
--- Live and dead rows of the one table that is written all the time, and when it was last vacuumed.
+-- Live and dead rows of the table with the most writes, and its last vacuum.
 select s.relname::text, s.n_live_tup, s.n_dead_tup, greatest(s.last_autovacuum, s.last_vacuum)
 from pg_stat_all_tables s where s.relid = '{hf}delivery'::regclass

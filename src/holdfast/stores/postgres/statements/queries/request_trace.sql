@@ -1,5 +1,5 @@
 -- name: request_messages
--- The messages that carry a request id, oldest first, after a cursor.
+-- The messages with a request id, oldest first, after a cursor.
 select {message} from {hf}message m
 where m.headers ->> 'request_id' = :request_id::text and m.id > :after::uuid order by m.id limit {limit}
 
@@ -7,7 +7,7 @@ where m.headers ->> 'request_id' = :request_id::text and m.id > :after::uuid ord
 and a.request_id = :request_id::text
 
 -- name: trail_deliveries
--- The first deliveries of each message; they are neighbours in the index.
+-- The first deliveries of each message, which are adjacent in the index.
 select {delivery}, m.type, m.source, m.key
 from unnest(:message_id::uuid[], :low::uuid[], :high::uuid[]) t (message_id, low, high)
 cross join lateral (

@@ -1,5 +1,5 @@
 -- name: search_deliveries
--- The deliveries of a stretch that hold a text anywhere, newest first. The cheap columns are looked at first.
+-- The deliveries of a range that contain a text in any column, newest first. Cheap columns are compared first.
 select d.id
 from {hf}delivery d join {hf}message m on m.id = d.message_id
 where (position(:text::text in lower(concat_ws(' ', d.id, d.message_id, d.consumer, m.type, m.key, d.error_type,
@@ -17,7 +17,7 @@ and (d.status <> 'failed' or d.discarded_at is not null)
 select d.id from {hf}delivery d where d.id between :low::uuid and :high::uuid order by d.id desc limit {limit}
 
 -- name: deliveries_of_messages
--- The deliveries of these messages, which are neighbours in the index.
+-- The deliveries of these messages, which are adjacent in the index.
 select d.id
 from unnest(:ids::uuid[]) g (id)
 cross join lateral (

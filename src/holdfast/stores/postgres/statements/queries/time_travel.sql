@@ -1,5 +1,5 @@
 -- name: travel
--- Makes every stored time older.
+-- Moves all stored times into the past.
 with d as (
   update {hf}delivery
   set run_at = run_at - :by::interval, created_at = created_at - :by::interval,
@@ -32,11 +32,11 @@ set status = 'pending', fence = fence + 1, run_at = now(), lease_until = null, l
 where id = :delivery_id::uuid and status = 'in_flight'
 
 -- name: orphan
--- Leaves a delivery in flight under a worker that is no more.
+-- Assigns an in-flight delivery to a worker that does not exist.
 update {hf}delivery
 set locked_by = 'gone', lease_until = now() - interval '1 second'
 where id = :delivery_id::uuid and status = 'in_flight'
 
 -- name: drop_schema
--- Removes everything.
+-- Removes all tables.
 drop schema {schema} cascade

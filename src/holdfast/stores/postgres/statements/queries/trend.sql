@@ -1,5 +1,5 @@
 -- name: accepted_samples
--- For each slot of time its first message's position, and of its first messages how many deliveries they have and how
+-- For each time slot the position of its first message, and the number of deliveries of its first messages and how
 -- many of those are not done; `whole` when the slot has no more messages. Ids are in the order of time: a slot is a range.
 select l.n, f.position, s.figures, c.id is null, (select m.position from {hf}message m order by m.id desc limit 1)
 from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
@@ -13,7 +13,7 @@ cross join lateral (
 order by l.n
 
 -- name: position_gaps
--- How far the positions of the first messages of each slot reach; nothing for a slot with fewer messages.
+-- The span of positions of the first messages of each slot; no row for a slot with fewer messages.
 select l.n, p.position - f.position
 from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
 cross join lateral (
@@ -24,7 +24,7 @@ cross join lateral (select m.position from {hf}message m where m.id = c.id) p
 order by l.n
 
 -- name: accepted_counts
--- How many deliveries were made in each slot of time (counted only when asked) and how many of them failed, from indexes alone.
+-- The deliveries created in each time slot (counted only on request) and how many failed, from indexes only.
 select l.n,
   case when :exact::boolean then (select count(*) from {hf}delivery d where d.id >= l.low and d.id < l.high) end,
   (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.low and d.id < l.high)
@@ -32,7 +32,7 @@ from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
 order by l.n
 
 -- name: died
--- How many of the dead letters died in each minute, from an index alone: one range for each consumer, queue and minute.
+-- The number of dead letters per minute, from an index only: one range for each consumer, queue and minute.
 with recursive lane as (
   (select d.consumer, d.queue from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
   union all
@@ -50,8 +50,8 @@ cross join lateral (
 group by t.minute
 
 -- name: retrying
--- What of a queue and consumer failed and waits for its next run, by error. Those that are due last are looked at
--- first, and only so many: a wait lies ahead, a backlog behind.
+-- The deliveries of a queue and consumer that wait for a retry, by error. The bounded scan starts with the latest due
+-- times: a retry is due in the future, a backlog in the past.
 select s.error_type, count(*), min(s.first_failed_at), max(s.id::text), max(s.last_error)
 from (select d.error_type, d.first_failed_at, d.id, d.last_error from {hf}delivery d
       where d.status = 'pending' and not d.suspect and d.queue = :queue::text and d.consumer = :consumer::text

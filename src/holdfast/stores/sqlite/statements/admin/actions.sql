@@ -1,5 +1,5 @@
 -- name: replay
--- Puts failed deliveries back to pending in place, with history and audit; returns what was replayed.
+-- Sets failed deliveries back to pending, with history and audit; returns the replayed ones.
 -- once
 select c.id, c.cycle from (
 select d.id, d.unique_key, row_number() over (partition by d.consumer, d.unique_key order by d.id) as nth, json_object(
@@ -45,7 +45,7 @@ where w.alive_until > {now} and :consumer in (select value from json_each(w.cons
   and (w.queues = '[]' or :queue in (select value from json_each(w.queues)))
 
 -- name: discard
--- Sets dead letters aside for good, audited; they stay queryable.
+-- Discards dead letters permanently, audited; they stay queryable.
 -- once
 update {hf}delivery set discarded_at = {now}, fence = fence + 1
 where id in (select value from json_each(:ids)) and status = 'failed' and discarded_at is null
@@ -55,7 +55,7 @@ insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
 values (:actor, 'discard', 'delivery', :id, :reason, :request_id, :plan)
 
 -- name: cancel
--- Cancels deliveries that are not done; the fence rises, so one in flight cannot finish any more.
+-- Cancels unfinished deliveries; increments the fence, so that a current run cannot settle.
 -- once
 update {hf}delivery
 set status = 'failed', completed_at = {now}, discarded_at = {now}, fence = fence + 1,
@@ -67,29 +67,29 @@ insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
 values (:actor, 'cancel', 'delivery', :id, :reason, :request_id, :plan)
 
 -- name: pause_queue
--- Leaves a queue's lanes out of every claim until it is resumed.
+-- Excludes a queue's lanes from claims until it is resumed.
 insert into {hf}queue (name, paused_at) values (:name, {now})
 on conflict (name) do update set paused_at = coalesce(paused_at, {now})
 returning name
 
 -- name: resume_queue
--- Lets a queue's lanes be claimed again.
+-- Includes a queue's lanes in claims again.
 update {hf}queue set paused_at = null where name = :name and paused_at is not null returning name
 
 -- name: pause_consumer
--- Leaves a consumer's lanes out of every claim until it is resumed.
+-- Excludes a consumer's lanes from claims until it is resumed.
 update {hf}consumer set paused_at = coalesce(paused_at, {now}) where name = :name returning name
 
 -- name: resume_consumer
--- Lets a consumer's lanes be claimed again.
+-- Includes a consumer's lanes in claims again.
 update {hf}consumer set paused_at = null where name = :name and paused_at is not null returning name
 
 -- name: lock_consumer
--- Locks a consumer, and says whether it is blocked.
+-- Locks a consumer and returns whether it is blocked.
 select c.blocked_until is not null from {hf}consumer c where c.name = :name
 
 -- name: block_consumer
--- Blocks a consumer: every worker leaves it alone for half as long as the outage has lasted, between the two bounds.
+-- Blocks a consumer for half of the duration of its outage so far, within the two bounds.
 update {hf}consumer
 set blocked_at = coalesce(blocked_at, {now}), blocked_resource = :resource,
     blocked_until = {now} + min(:longest, max(:shortest, coalesce(({now} - blocked_at) / 2, 0)))
@@ -97,7 +97,7 @@ where name = :name
 returning blocked_until, {now}
 
 -- name: unblock_consumer
--- Lets a blocked consumer run again.
+-- Unblocks a consumer.
 update {hf}consumer set blocked_until = null, blocked_resource = null, blocked_at = null
 where name = :name and blocked_until is not null returning name
 

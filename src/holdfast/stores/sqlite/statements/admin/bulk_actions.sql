@@ -12,7 +12,7 @@ and d.id > :after
 and substr(m.type, 1, length(:type_prefix)) = :type_prefix
 
 -- name: lock_deliveries
--- Those of the given deliveries that are in one of these states; the write transaction keeps them so.
+-- The given deliveries that are in one of these states; the write transaction locks them.
 select d.id, d.fence
 from {hf}delivery d
 where d.id in (select value from json_each(:ids)) and d.status in (select value from json_each(:statuses))
@@ -25,7 +25,7 @@ select d.id, d.status, d.fence, d.discarded_at is not null,
 from {hf}delivery d where d.id in (select value from json_each(:ids))
 
 -- name: queues
--- The queues somebody has paused or resumed; others are known by their consumers and deliveries alone.
+-- The queues that were paused or resumed; other queues have no row.
 select q.name, q.paused_at from {hf}queue q order by q.name
 
 -- name: find_messages
@@ -33,7 +33,7 @@ select q.name, q.paused_at from {hf}queue q order by q.name
 select {message} from {hf}message m where m.id in (select value from json_each(:ids))
 
 -- name: prunable_messages
--- How many old messages a pruning would remove once the old deliveries of the same pruning are gone.
+-- The number of old messages that pruning would remove after the old deliveries.
 select count(*) from {hf}message m
 where m.id < :ceiling and m.occurred_at < {now} - :older_than
   and not exists (

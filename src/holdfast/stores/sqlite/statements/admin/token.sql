@@ -3,28 +3,28 @@ t.id, t.name, t.scope, t.prefix, t.created_at, t.created_by, t.expires_at, t.las
 t.revoked_at is null and (t.expires_at is null or t.expires_at > {now})
 
 -- name: add_token
--- Stores a token by its hash, unless a valid one has its name.
+-- Stores the hash of a token, unless a valid token has its name.
 insert into {hf}token (id, name, scope, hash, prefix, created_by, expires_at)
 values (:id, :name, :scope, :hash, :prefix, :actor, {now} + :expires)
 on conflict (name) where revoked_at is null do nothing
 returning id
 
 -- name: tokens
--- Every token, oldest first.
+-- All tokens, oldest first.
 select {token} from {hf}token t order by t.created_at, t.id
 
 -- name: find_token
--- The token with this hash, and whether its use is worth noting again.
+-- The token with this hash, and whether to record its use.
 select {token}, t.last_used_at is null or t.last_used_at < {now} - 60000
 from {hf}token t where t.hash = :hash
 
 -- name: use_token
--- Notes that a token was used, once a minute.
+-- Records the use of a token, once a minute.
 update {hf}token set last_used_at = {now}
 where id = :id and (last_used_at is null or last_used_at < {now} - 60000)
 
 -- name: revoke_token
--- Ends a token, named by its id or by the name of a valid one.
+-- Revokes a token by its id or by the name of a valid token.
 update {hf}token set revoked_at = {now}, revoked_by = :actor
 where (id = :token or name = :token) and revoked_at is null
 returning id, name

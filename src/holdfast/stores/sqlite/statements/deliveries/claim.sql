@@ -14,9 +14,9 @@ not d.suspect
 d.suspect
 
 -- name: lanes
--- The lanes with pending work that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
--- The last column: the consumer was blocked and its pause is over, so that one delivery may be tried.
--- Four probes in place of one comparison of rows, of which SQLite would use the first column alone.
+-- The lanes with pending deliveries that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
+-- The last column is true if the consumer was blocked and its pause is over, so that one delivery may be tried.
+-- Four probes replace one comparison of rows, for which SQLite would use only the first column.
 {lane}
 select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null
 from head join {hf}delivery l on l.rowid = head.row
@@ -60,8 +60,8 @@ where q.paused_at is null and c.paused_at is null and {unheld}
                and (w.queues = '[]' or l.queue in (select value from json_each(w.queues))))))
 
 -- name: claim
--- Takes due deliveries of the given lanes, in their order; counts the attempt and raises the fence. A large payload is
--- left out, or one claim could exceed the worker's memory.
+-- Claims due deliveries of the given lanes, in their order; counts the attempt and increments the fence. A large payload
+-- is not read, because one claim could exceed the worker's memory.
 -- each: lanes
 update {hf}delivery
 {taken}
@@ -77,7 +77,7 @@ returning id;
 select {claimed} from json_each(:rows) r join {hf}delivery u on u.id = r.value {with_message}
 
 -- name: discover_and_claim
--- Finds the lanes and claims from them in one question, for a worker that was idle: somebody waits for the answer.
+-- Finds the lanes and claims from them in one statement, for an idle worker, where latency matters.
 -- once
 update {hf}delivery
 {taken}
@@ -105,15 +105,15 @@ set status = 'in_flight', attempts = attempts + 1, fence = fence + 1, claimed_at
     lease_until = {now} + :lease, locked_by = :worker
 
 -- name: lock_trial
--- Locks a consumer whose pause is over, unless another worker is about to try one of its deliveries.
+-- Locks a consumer whose pause is over, unless another worker has locked it for a trial.
 select c.name from {hf}consumer c where c.name = :name and c.blocked_until <= {now}
 
 -- name: start_trial
--- Keeps every other worker from trying the consumer while one of its deliveries runs.
+-- Prevents trials by other workers while one delivery of the consumer runs.
 update {hf}consumer set blocked_until = {now} + :delay where name = :name
 
 -- name: rescue
--- Takes deliveries whose lease and whose worker's lease are both past; counts no attempt. It reads no payload: none runs.
+-- Claims deliveries whose lease and worker lease have both expired; counts no attempt and reads no payload.
 -- once
 update {hf}delivery
 set fence = fence + 1, lease_until = {now} + :lease, locked_by = :worker
@@ -130,7 +130,7 @@ left join {hf}consumer k on k.name = u.consumer
 where u.id = :id
 
 -- name: next_expiry
--- When the next lease may run out: that of another living worker, or of a delivery whose worker is dead or gone.
+-- The expiry of the next lease: of another live worker, or of a delivery whose worker is dead or unknown.
 select (min(e.at) - {now}) / 1000.0 from (
   select min(w.alive_until) as at from {hf}worker w where w.alive_until >= {now} and w.id <> :worker
   union all
@@ -139,9 +139,9 @@ select (min(e.at) - {now}) / 1000.0 from (
     and not exists (select 1 from {hf}worker w where w.id = d.locked_by and w.alive_until >= {now})) e
 
 -- name: held_claims
--- What a worker holds according to the store; it may not know of a claim whose reply was lost.
+-- The claims that a worker holds in the store; the reply to a claim may have been lost.
 select d.id, d.fence from {hf}delivery d where d.status = 'in_flight' and d.locked_by = :worker
 
 -- name: payload
--- The payload of a claimed delivery that was too large to come with the claim.
+-- The payload of a claimed delivery that was too large for the claim.
 select m.payload from {hf}message m where m.id = :message_id

@@ -1,14 +1,14 @@
 -- name: was_seen
--- Whether a consumer has dealt with a key within its window.
+-- Whether a consumer has handled a key within its window.
 select 1 from {hf}seen s where s.consumer = :consumer and s.key = :key and s.expires_at > {now}
 
 -- name: record_seen
--- Records that a consumer has dealt with a key.
+-- Records that a consumer has handled a key.
 insert into {hf}seen (consumer, key, expires_at) values (:consumer, :key, {now} + :window)
 on conflict (consumer, key) do update set expires_at = excluded.expires_at
 
 -- name: forget_seen
--- Removes keys whose window is over.
+-- Removes expired keys.
 delete from {hf}seen where expires_at < {now}
 
 -- name: record_reruns

@@ -1,5 +1,5 @@
 -- name: settle_delivered
--- Marks claims delivered; what does not come back was lost.
+-- Marks claims delivered; a claim that is not returned was lost.
 -- all: settlements
 update {hf}delivery as d
 set status = 'delivered', completed_at = {now}, suspect = 0, expiries = 0, lease_until = null, locked_by = null
@@ -8,8 +8,8 @@ where d.id = json_extract(s.value, '$[0]') and d.fence = json_extract(s.value, '
 returning id
 
 -- name: settle
--- Writes any outcome, with its run record; what does not come back was lost. The run of an expired lease was another
--- worker's, so the generation of the one that settles it says nothing.
+-- Writes any outcome with its run record; a claim that is not returned was lost. The run of an expired lease belonged to
+-- another worker, so the generation of the worker that settles it is not recorded.
 -- each: settlements
 update {hf}delivery
 set status = :status, attempts = attempts - :returned, holds = holds + :held,
@@ -34,11 +34,11 @@ select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {n
 where :keep_run
 
 -- name: claim_states
--- Who holds these deliveries now: after an ambiguous commit, an unchanged fence without an owner was my settle.
+-- The current owners of these deliveries. After a lost reply, an unchanged fence without an owner means "settled".
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id in (select value from json_each(:ids))
 
 -- name: unlocked
--- Those of these deliveries that no open transaction has changed: one that reads cannot tell here, it waits to write.
+-- The given deliveries; a reader cannot detect locks in SQLite, so no delivery is excluded.
 select d.id from {hf}delivery d where d.id in (select value from json_each(:ids))
 
 -- name: complete
@@ -46,5 +46,5 @@ select d.id from {hf}delivery d where d.id in (select value from json_each(:ids)
 insert into {hf}complete (delivery_id, fence, worker) values (:delivery_id, :fence, :worker)
 
 -- name: record_handled
--- Records a foreign key as handled in the caller's transaction, or raises and rolls it back.
+-- Records the key of a broker record as handled in the caller's transaction, or raises and rolls it back.
 insert into {hf}record_handled (consumer, source, key, delivery_id) values (:consumer, :source, :key, :delivery_id)

@@ -2,19 +2,19 @@
 l.consumer not in (select p.name from {hf}projector p where p.held_until > {now})
 
 -- name: projectors
--- Every projector with how its last rebuild stands; the hold and the lease as they are now.
+-- All projectors with their last rebuild and the current hold and lease.
 select p.name, p.held_until > {now}, p.state, p.online, p.asked_by, p.reason, p.total, coalesce(p.applied, r.passed),
        p.error, p.started_at, p.ended_at, r.updated_at, r.lease_until > {now}
 from {hf}projector p left join {hf}position r on r.kind = 'rebuild' and r.name = p.name
 order by p.name
 
 -- name: declare_projector
--- Makes a projector known.
+-- Declares a projector.
 insert into {hf}projector (name) values (:name) on conflict (name) do nothing
 
 -- name: projector_progress
--- The place of the oldest event that a projector has still to run, among the oldest by their ids, and among the first
--- of which a catch-up may still make deliveries.
+-- The position of the oldest event that a projector has not run: among the oldest deliveries by id, and among the first
+-- messages for which a catch-up may still create deliveries.
 select min(p.position) from (
   select m.position
   from (select u.id from ({unfinished}) u order by u.id limit :limit) o
@@ -37,22 +37,22 @@ select min(p.position) from (
                      and substr(m.id, 1, 18) || '-bfff-ffffffffffff')) p
 
 -- name: newest_position
--- The place of the newest event.
+-- The position of the newest event.
 select m.position from {hf}message m order by m.position desc limit 1
 
 -- name: last_run
--- The last run of a consumer that was recorded.
+-- The last recorded run of a consumer.
 select r.delivery_id, r.attempt, r.outcome, r.error_type, r.error, r.started_at, r.completed_at
 from {hf}run r where r.consumer = :name order by r.completed_at desc limit 1
 
 -- name: restart_rebuild
--- Sets a rebuild's cursor back to the beginning.
+-- Resets the cursor of a rebuild to the beginning.
 update {hf}position set cursor = :cursor, passed = 0
 where kind = 'rebuild' and name = :name and fence = :fence
 returning name
 
 -- name: note_rebuild
--- A rebuild that is under way, and who asked for it.
+-- Records a running rebuild and its actor.
 update {hf}projector
 set state = 'running', online = :online, asked_by = :actor, reason = :reason, total = :total, applied = null,
     error = null, started_at = {now}, ended_at = null
@@ -64,31 +64,31 @@ insert into {hf}rebuild_checkpoint (name, fence, before, reached, lease)
 values (:name, :fence, :before, :reached, :lease)
 
 -- name: rebuild_cursor
--- How far a rebuild has come under this fence.
+-- The cursor of a rebuild under this fence.
 select r.cursor, r.passed from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence
 
 -- name: hold_projector
--- Keeps everybody from claiming a projector's deliveries for so long.
+-- Prevents claims of a projector's deliveries for a duration.
 update {hf}projector set held_until = {now} + :hold
 where name = :name and exists (
   select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
 returning name
 
 -- name: prolong_hold
--- Prolongs a hold that has not lapsed; no row means that somebody may have claimed meanwhile.
+-- Renews a hold that has not expired; no row means that a worker may have claimed since.
 update {hf}projector set held_until = {now} + :hold
 where name = :name and held_until > {now} and exists (
   select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
 returning name
 
 -- name: release_projector
--- Lets a projector's deliveries be claimed again.
+-- Ends the hold of a projector.
 update {hf}projector set held_until = null
 where name = :name and exists (
   select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
 
 -- name: running_of
--- How many deliveries of a consumer somebody runs who is alive.
+-- The number of a consumer's deliveries that live workers run.
 select count(*) from {hf}delivery d left join {hf}worker w on w.id = d.locked_by
 where d.status = 'in_flight' and d.consumer = :name
   and (d.lease_until >= {now} or coalesce(w.alive_until >= {now}, 0))
@@ -101,11 +101,11 @@ select d.id from {hf}delivery d where d.status = 'pending' and not d.suspect and
     select d.id from {hf}delivery d where d.status = 'in_flight' and d.consumer = :name
 
 -- name: lock_unfinished
--- Nothing to wait for: one writes at a time.
+-- Does nothing: SQLite has one writer at a time.
 select count(*) from ({unfinished})
 
 -- name: hold_stands
--- Whether a projector has been held without a gap, by this rebuild.
+-- Whether this rebuild has held the projector without interruption.
 select 1 from {hf}projector p
 where p.name = :name and p.held_until > {now} and exists (
   select 1 from {hf}position r where r.kind = 'rebuild' and r.name = p.name and r.fence = :fence)
@@ -117,13 +117,13 @@ m.position <= :reached
 {rebuilt} and m.id not in (select value from json_each(:skipped))
 
 -- name: lowest_mark
--- How far the subscriptions of a consumer have all seen the log of messages.
+-- The log position that all subscriptions of a consumer have reached.
 select '0', s.mark_position from {hf}subscription s
 where s.consumer = :name and s.retired_at is null
 order by s.mark_position limit 1
 
 -- name: unknown_to_rebuild
--- Messages that a rebuild applied and whose delivery is still to be made, because their publisher did not know of it.
+-- Messages that a rebuild applied and that have no delivery yet, because their publisher did not know the subscription.
 select distinct m.id, m.generation, c.queue, c.priority, c.generation
 from {hf}subscription s
 join {hf}consumer c on c.name = s.consumer
@@ -140,7 +140,7 @@ where d.consumer = :name and d.status = 'failed' and d.discarded_at is null and 
 order by d.id
 
 -- name: mark_rebuilt
--- Done, because a rebuild applied their message; the fence rises, so that whoever was at it cannot finish.
+-- Marks deliveries done whose message a rebuild applied; increments the fence, so that a current run cannot settle.
 -- once
 update {hf}delivery
 set status = 'delivered', completed_at = {now}, fence = fence + 1, suspect = 0, expiries = 0, holds = 0,
@@ -151,7 +151,7 @@ where id in (
 select changes()
 
 -- name: end_rebuild
--- Ends a rebuild whose hold never lapsed; no row means that it did. Within the transaction nobody can claim here.
+-- Ends a rebuild whose hold never expired; no row means that it did. The write transaction prevents claims.
 update {hf}projector
 set state = 'done', held_until = null, applied = :applied, ended_at = {now}
 where name = :name and held_until is not null and exists (
@@ -159,7 +159,7 @@ where name = :name and held_until is not null and exists (
 returning name
 
 -- name: stop_rebuild
--- A rebuild that came to nothing for now; one that builds beside the live result holds nobody up any longer.
+-- Records a stopped rebuild; an online rebuild also ends its hold.
 update {hf}projector
 set state = 'stopped', error = :error, applied = :applied, ended_at = {now},
     held_until = case when online then null else held_until end
@@ -167,11 +167,11 @@ where name = :name and state = 'running' and exists (
   select 1 from {hf}position r where r.kind = 'rebuild' and r.name = :name and r.fence = :fence)
 
 -- name: discarded_among
--- Those of these deliveries that were set aside for good.
+-- The given deliveries that were discarded.
 select d.id from {hf}delivery d where d.id in (select value from json_each(:ids)) and d.discarded_at is not null
 
 -- name: record_run
--- The record of a run that completed in its handler's own transaction, written by that transaction.
+-- Adds the record of a run that completes in the handler's transaction.
 insert or ignore into {hf}run (delivery_id, fence, attempt, outcome, worker, started_at, consumer, generation)
 select d.id, d.fence, d.attempts, 'succeeded', :worker, d.claimed_at, d.consumer,
        (select w.generation from {hf}worker w where w.id = :worker)

@@ -10,8 +10,8 @@ i.owner, i.request_hash, i.status, {lease_end} < {now}, i.response_status, i.res
   and (:any_request or i.request_hash = :request_hash)))
 
 -- name: reserve_request
--- Reserves a key that is unknown or expired, or whose owner failed or let its lease run out: then for the same request
--- only, unless any will do. Gives back the record as it now is.
+-- Reserves a key that is new or expired, or that failed, or whose lease expired: the latter two only for the same
+-- request, unless any request may. Returns the current record.
 -- once
 insert into {hf}idempotency (scope, key, request_hash, owner, method, path, lease_until, expires_at)
 values (:scope, :key, :request_hash, :owner, :method, :path, {now} + :lease, {now} + :keep)
@@ -24,11 +24,11 @@ where i.scope = :scope and i.key = :key and i.owner <> :owner and {free};
 select {answer} from {hf}idempotency i where i.scope = :scope and i.key = :key
 
 -- name: read_request
--- The record of a key, if there is one.
+-- The record of a key, if it exists.
 select {answer} from {hf}idempotency i where i.scope = :scope and i.key = :key
 
 -- name: finish_request
--- Stores the answer of a request that is still its owner's.
+-- Stores the response of a request that still owns its key.
 update {hf}idempotency
 set status = :status, response_status = :response_status, response_headers = :response_headers,
     response_body = :response_body, completed_at = {now}
@@ -36,23 +36,23 @@ where scope = :scope and key = :key and owner = :owner and status = 'started'
 returning owner
 
 -- name: complete_request
--- Stores the answer of a request in the caller's transaction, or raises and rolls it back.
+-- Stores the response of a request in the caller's transaction, or raises and rolls it back.
 insert into {hf}complete_request (scope, key, owner, status, response_status, response_headers, response_body)
 values (:scope, :key, :owner, :status, :response_status, :response_headers, :response_body)
 
 -- name: release_request
--- Lets the same request try again under a key that its owner did not complete.
+-- Releases a key that was not completed, for the same request.
 update {hf}idempotency set owner = '', lease_until = {now} - 1
 where scope = :scope and key = :key and owner = :owner and status = 'started'
 returning owner
 
 -- name: forget_request
--- Frees a key that its owner did not complete for any request.
+-- Releases a key that was not completed, for any request.
 delete from {hf}idempotency where scope = :scope and key = :key and owner = :owner and status = 'started'
 returning owner
 
 -- name: renew_requests
--- Prolongs the leases of requests that are still under way.
+-- Renews the leases of running requests.
 -- each: held
 insert into {hf}idempotency_lease (owner, lease_until)
 select i.owner, {now} + :lease from {hf}idempotency i
@@ -61,7 +61,7 @@ on conflict (owner) do update set lease_until = excluded.lease_until
 returning owner
 
 -- name: list_requests
--- A page of records, the newest first.
+-- A page of records, newest first.
 select {request} from {hf}idempotency i where true {where} order by i.expires_at desc, i.scope desc, i.key desc limit :limit
 
 -- fragment: where_request_scope
@@ -74,7 +74,7 @@ and i.status = :status
 and (i.expires_at, i.scope, i.key) < (:before, :before_scope, :before_key)
 
 -- name: remove_request
--- Removes a record whoever owns it, if it is in this state and this owner's still.
+-- Removes a record with this state and this owner.
 delete from {hf}idempotency where scope = :scope and key = :key and owner = :owner and status = :status
 returning owner
 
@@ -85,9 +85,9 @@ where rowid in (select rowid from {hf}idempotency where expires_at < {now} limit
 returning owner
 
 -- name: forget_leases
--- Removes leases that nobody has prolonged for long.
+-- Removes leases that expired long ago.
 delete from {hf}idempotency_lease where lease_until < {now} - 86400000
 
 -- name: expired_requests
--- How many records have expired.
+-- The number of expired records.
 select count(*) from {hf}idempotency i where i.expires_at < {now}

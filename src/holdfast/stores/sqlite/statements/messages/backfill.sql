@@ -1,5 +1,5 @@
 -- name: unserved
--- Events of a batch that match an active subscription of a consumer, above what was pruned of it.
+-- Events of a batch that match an active subscription of a consumer and are newer than its pruned deliveries.
 select distinct m.id, m.generation, c.queue, c.priority, c.generation
 from {hf}message m
 join {hf}consumer c on c.name = :name and (c.pruned_to is null or m.id > c.pruned_to)
@@ -12,5 +12,5 @@ where m.id >= :cursor and m.id < :ceiling and m.sub_epoch < 9223372036854775807
   and (e.tenant is null or e.tenant = json_extract(m.headers, '$.tenant'))
 
 -- name: pruned_to
--- The newest message of which a consumer's delivery was pruned.
+-- The newest message whose delivery to a consumer was pruned.
 select c.pruned_to from {hf}consumer c where c.name = :name

@@ -1,5 +1,5 @@
 -- name: settle_new
--- Writes the outcome of a run that came before its delivery was stored; the same transaction has stored that.
+-- Writes the outcome of a run whose delivery was stored after it, in the same transaction.
 -- once
 update {hf}delivery
 set status = :status, attempts = 1 - :returned, holds = :held,
@@ -18,11 +18,11 @@ select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coales
 where :keep_run
 
 -- name: was_handled
--- Whether a consumer has handled a key in a transaction of its own.
+-- Whether a consumer has handled a key directly.
 select 1 from {hf}handled h where h.source = :source and h.key = :key and h.consumer = :consumer
 
 -- name: forget_handled
--- Removes a batch of what these consumers handled long ago, oldest first.
+-- Removes a batch of keys that these consumers handled long ago, oldest first.
 delete from {hf}handled
 where (source, key, consumer) in (
   select h.source, h.key, h.consumer from {hf}handled h
@@ -31,8 +31,8 @@ where (source, key, consumer) in (
 returning key
 
 -- name: readiness
--- Whether a consumer or its queue is paused or blocked, and how much of its work waits, counted up to a limit.
--- A consumer whose pause is over stays blocked while a delivery waits with which a worker will try it.
+-- Whether a consumer or its queue is paused or blocked, and its waiting deliveries, counted up to a limit.
+-- A consumer whose pause is over stays blocked while it has a waiting delivery for a trial.
 select exists (select 1 from {hf}consumer c
                where c.name = :consumer and (c.paused_at is not null or c.blocked_until > {now}
                  or (c.blocked_until is not null and exists (
@@ -45,7 +45,7 @@ select exists (select 1 from {hf}consumer c
                               limit :limit))
 
 -- name: report_intake
--- Records how an intake stands now.
+-- Records the state of an intake.
 insert into {hf}intake (consumer, source, direct, waiting, unacknowledged, problem)
 values (:consumer, :source, :direct, :waiting, :unacknowledged, :problem)
 on conflict (consumer) do update
@@ -53,10 +53,10 @@ set source = excluded.source, direct = excluded.direct, waiting = excluded.waiti
     unacknowledged = excluded.unacknowledged, problem = excluded.problem, reported_at = {now}
 
 -- name: intakes
--- How every intake stood when it was last reported.
+-- The last reported state of all intakes.
 select i.consumer, i.source, i.direct, i.waiting, i.unacknowledged, i.problem, i.reported_at
 from {hf}intake i order by i.consumer
 
 -- name: forget_intake
--- Forgets how the intakes of a consumer that is gone for good stood; returns their sources.
+-- Removes the reports of a retired consumer's intakes; returns their sources.
 delete from {hf}intake where consumer = :consumer returning source

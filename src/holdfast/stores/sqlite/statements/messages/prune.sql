@@ -4,13 +4,13 @@ d.status = 'delivered' and d.completed_at < {now} - :older_than
 d.status = 'failed' and d.discarded_at < {now} - :older_than
 
 -- name: delivery_window
--- The key that ends a batch.
+-- The id that ends a batch.
 select d.id from {hf}delivery d where d.id >= :cursor order by d.id limit 1 offset :limit
 
 -- name: prune_deliveries
--- Removes the old rows of a batch and their runs: done ones, or discarded ones when asked. A row stays while a
--- catch-up of its consumer may still come past its message, and make it anew, or has messages from before left, which
--- the mark would hide.
+-- Removes old rows of a batch and their runs: delivered ones, or on request discarded ones. A row stays while a
+-- catch-up of its consumer may still reach its message and create it again, or still has earlier messages, which the
+-- mark would skip.
 -- once
 delete from {hf}delivery as d
 where d.id >= :cursor and d.id < :ceiling and {which}
@@ -27,12 +27,12 @@ delete from {hf}run where delivery_id = :id;
 update {hf}consumer set pruned_to = max(coalesce(pruned_to, ''), :message_id) where name = :consumer
 
 -- name: message_window
--- The key that ends a batch of messages.
+-- The id that ends a batch of messages.
 select m.id from {hf}message m where m.id >= :cursor order by m.id limit 1 offset :limit
 
 -- name: prune_messages
--- Removes the old messages of a batch that no delivery and no relay needs, with what was handled of them; only when
--- asked.
+-- Removes old messages of a batch that no delivery and no relay needs, with their handled keys; runs only on
+-- request.
 -- once
 delete from {hf}message as m
 where m.id >= :cursor and m.id < :ceiling and m.occurred_at < {now} - :older_than
@@ -48,5 +48,5 @@ returning id, source, key;
 delete from {hf}handled where source = :source and key = :key
 
 -- name: prunable
--- How many old rows a pruning would remove.
+-- The number of old rows that pruning would remove.
 select count(*) from {hf}delivery d where d.id < :ceiling and {which}

@@ -1,6 +1,6 @@
 -- name: subscriptions
--- Every subscription ever made with where its consumer's deliveries go, and whose events alone; retired ones still
--- carry an epoch.
+-- All subscriptions with the queue, priority and tenant of their consumer; retired ones still have an
+-- epoch.
 select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null, e.tenant
 from {hf}subscription s join {hf}consumer c on c.name = s.consumer
 left join {hf}endpoint e on e.consumer = s.consumer
@@ -19,7 +19,7 @@ values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_gener
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_one
--- Stores one message without a key and its only delivery, unless somebody has subscribed since the list was read; returns
+-- Stores one message without a key and its only delivery, unless there is a newer subscription; returns
 -- the newest subscription epoch.
 -- once
 insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
@@ -35,12 +35,12 @@ where exists (select 1 from {hf}message m where m.id = :message_id);
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: load_messages
--- Takes in messages without a key that happen now.
+-- Streams messages without a key that occur now.
 insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch, occurred_at)
 values (?, ?, ?, ?, ?, ?, ?, {now})
 
 -- name: load_deliveries
--- Takes in deliveries that are due now.
+-- Streams deliveries that are due now.
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, run_at, failure_history)
 values (?, ?, ?, ?, ?, ?, {now}, '[]')
 
@@ -49,7 +49,7 @@ values (?, ?, ?, ?, ?, ?, {now}, '[]')
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
 -- name: publish_keyed
--- Stores the messages whose key is new to its source and its scope, with their deliveries; returns those and the newest
+-- Stores the messages whose key is new in its source and scope, with their deliveries; returns them and the newest
 -- epoch.
 -- each: messages
 insert into {hf}message (id, type, source, key, key_scope, payload, headers, generation, occurred_at, sub_epoch)
@@ -78,12 +78,12 @@ values (:message_id, :type, :source, :payload, :headers, :generation, coalesce(:
 returning id
 
 -- name: find_unique
--- The message of the job that holds a unique key now.
+-- The message of the unfinished job with a unique key.
 select d.message_id from {hf}delivery d
 where d.consumer = :consumer and d.unique_key = :unique_key and d.status in ('pending', 'in_flight')
 
 -- name: find_keyed
--- The messages that already hold these keys.
+-- The messages that already have these keys.
 -- each: keys
 select :source, :key, :key_scope, 0, m.id, m.type, m.payload
 from {hf}message m where m.source = :source and m.key = :key
@@ -92,11 +92,11 @@ select :source, :key, :key_scope, 1, m.id, m.type, m.payload
 from {hf}message m where m.key_scope = :key_scope and m.key = :key
 
 -- name: withdraw_deliveries
--- Takes back deliveries that this transaction wrote from an old list.
+-- Removes deliveries that this transaction wrote from outdated subscriptions.
 delete from {hf}delivery where id in (select value from json_each(:ids))
 
 -- name: insert_deliveries
--- Adds deliveries that are absent; one per message and consumer however often it runs.
+-- Adds missing deliveries; one per message and consumer, also if it runs several times.
 -- each: deliveries
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, retry, failure_history)
 values (:delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts, :retry, '[]')

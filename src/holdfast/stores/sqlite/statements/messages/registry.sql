@@ -1,25 +1,25 @@
 -- name: lock_registry
--- Changes nothing and takes the write lock, if the transaction does not hold it yet.
+-- Takes the write lock of the transaction without a change.
 update {hf}subscription set epoch = epoch where 0
 
 -- name: consumers
--- Every consumer with where its deliveries go and whether it may run.
+-- All consumers with their queue, priority and retry policy, and whether they are paused or blocked.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
        c.paused_at, c.blocked_until, c.blocked_resource
 from {hf}consumer c order by c.name
 
 -- name: named_consumers
--- These consumers, as `consumers` has them.
+-- The rows of `consumers` for these names.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
        c.paused_at, c.blocked_until, c.blocked_resource
 from {hf}consumer c where c.name in (select value from json_each(:names))
 
 -- name: active_subscriptions
--- What these consumers subscribe to.
+-- The subscriptions of these consumers.
 select s.pattern, s.consumer from {hf}subscription s where s.retired_at is null and s.consumer in (select value from json_each(:names))
 
 -- name: save_consumers
--- Declares consumers, or changes what they declared; pauses and blocks stay.
+-- Adds or updates consumers; pauses and blocks stay.
 -- each: consumers
 insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
 values (:name, :queue, :priority, :max_attempts, :retry, :generation)
@@ -27,7 +27,7 @@ on conflict (name) do update
 set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
 
 -- name: save_subscriptions
--- Activates subscriptions; one that comes back continues from its mark.
+-- Activates subscriptions; a reactivated one continues from its mark.
 -- each: subscriptions
 insert into {hf}subscription (pattern, consumer, epoch, since_epoch, from_start, resumed, mark_position)
 values (:pattern, :consumer, :epoch, :epoch, :from_start, (select coalesce(max(m.position), 0) from {hf}message m),
@@ -36,18 +36,18 @@ on conflict (pattern, consumer) do update
 set epoch = excluded.epoch, since_epoch = excluded.since_epoch, resumed = excluded.resumed, retired_at = null
 
 -- name: renew_epochs
--- Makes every publisher load these consumers' subscriptions again; what they know already stays known.
+-- Gives these consumers' subscriptions a new epoch, so that publishers reload them.
 update {hf}subscription set epoch = :epoch where consumer in (select value from json_each(:consumers))
 
 -- name: retire_subscription
--- Ends a subscription; deliveries that exist stay.
+-- Ends a subscription; existing deliveries stay.
 update {hf}subscription set retired_at = {now}, epoch = :epoch
 where pattern = :pattern and consumer = :consumer and retired_at is null
 returning consumer
 
 -- name: catch_up_marks
--- How far each group of subscriptions has seen the log of messages, and how far it may look: one writer at a
--- time makes position the order of commits.
+-- The log position of each group of subscriptions, and the position up to which it may read. SQLite has one writer at a
+-- time, so positions are in the order of commits.
 select '0', s.mark_position, max(s.epoch), '0'
 from {hf}subscription s
 where s.retired_at is null and s.mark_position < (select coalesce(max(m.position), 0) from {hf}message m)
@@ -55,7 +55,7 @@ group by s.mark_position
 order by s.mark_position
 
 -- name: catch_up_scan
--- Messages whose publisher did not know a subscription, each with the consumers it must still go to.
+-- Messages whose publisher did not know a subscription, each with the consumers that still need a delivery.
 with late as materialized (
   select m.id, m.type, m.generation, m.sub_epoch, m.position, json_extract(m.headers, '$.tenant') as tenant
   from {hf}message m
@@ -74,12 +74,12 @@ left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer
 order by l.position
 
 -- name: catch_up_advance
--- Moves a group's mark on; to the newest message when no position is given.
+-- Moves the mark of a group; to the newest message without a position.
 update {hf}subscription
 set mark_position = coalesce(nullif(:new_position, 0), (select coalesce(max(m.position), 0) from {hf}message m))
 where mark_position = :mark_position and epoch <= :epoch and retired_at is null
 
 -- name: database_identity
--- The files this connection has open, the main one first, in the third column. The table-valued form of this pragma
+-- The open files of this connection in the third column, the main file first. The table-valued form of this pragma
 -- would begin a read transaction.
 pragma database_list

@@ -1,7 +1,7 @@
 -- name: load_heads
--- Which queues and consumers have something in which state, and since when, by loose index scans: cost grows with lanes,
--- not rows. What is in flight is few and is counted here. Probes stand in place of one comparison of rows, of which
--- SQLite would use the first column alone.
+-- The states of each queue and consumer, with the oldest delivery, by loose index scans: cost grows with lanes,
+-- not rows. In-flight deliveries are few and are counted here. Separate probes replace one comparison of rows, for
+-- which SQLite would use only the first column.
 with recursive waiting(row) as (
   select (select d.rowid from {hf}delivery d where d.status = 'pending' and not d.suspect
           order by d.queue, d.consumer, d.generation, d.priority, d.run_at limit 1)
@@ -75,7 +75,7 @@ union all
 select f.queue, f.consumer, 'discarded', null, f.discarded_at, {now} from failing f where f.discarded_at is not null
 
 -- name: load_sizes
--- How many of each queue, consumer and state there are, counted up to a bound.
+-- The number of deliveries of each queue, consumer and state, counted up to a bound.
 -- each: lanes
 select :n, case :state
   when 'pending' then (select count(*) from (
@@ -94,7 +94,7 @@ select :n, case :state
   end
 
 -- name: failure_kinds
--- What dead letters failed of, and whose they are, by a loose index scan that ends at a bound. An unknown fingerprint
+-- The fingerprints and consumers of dead letters, by a loose index scan that ends at a bound. A null fingerprint
 -- comes first.
 with recursive kind(row) as (
   select (select d.rowid from {hf}delivery d where d.status = 'failed' and d.discarded_at is null
@@ -112,14 +112,14 @@ with recursive kind(row) as (
 select l.fingerprint, l.consumer from kind join {hf}delivery l on l.rowid = kind.row
 
 -- name: recent_failure_kinds
--- What the newest failures failed of, and whose they are.
+-- The fingerprints and consumers of the newest failures.
 select distinct r.fingerprint, r.consumer
 from (select d.fingerprint, d.consumer, d.discarded_at from {hf}delivery d
       where d.status = 'failed' order by d.id desc limit :limit) r
 where r.discarded_at is null
 
 -- name: failure_sizes
--- How many dead letters failed alike, counted up to a bound from the oldest on, and what those show.
+-- The number of dead letters in each group, counted up to a bound from the oldest, and the first failure.
 -- each: kinds
 select :n, count(*), min(c.first_failed_at)
 from (select d.first_failed_at from {hf}delivery d
@@ -131,7 +131,7 @@ from (select d.first_failed_at from {hf}delivery d
 select 1 from {hf}delivery d where d.status = 'failed' order by d.id limit 1 offset :limit
 
 -- name: failure_minutes
--- How many dead letters of each group died in each range of time, and when the first of them failed.
+-- The number of dead letters of each group in each time range, and the first failure.
 -- each: kinds
 with found as materialized (
   select l.value as low, (
@@ -143,7 +143,7 @@ select :n, f.low, cast(f.figures as integer), cast(nullif(substr(f.figures, inst
 from found f where f.figures <> '0,'
 
 -- name: failure_examples
--- The newest dead letter of each group; of several of one moment, only the first few are compared.
+-- The newest dead letter of each group; for equal times only the first few are compared.
 -- each: kinds
 select :n, c.id, c.error_type, c.last_error, c.completed_at
 from (select d.id, d.error_type, d.last_error, d.completed_at from {hf}delivery d

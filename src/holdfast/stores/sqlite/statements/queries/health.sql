@@ -1,5 +1,5 @@
 -- name: lane_counts
--- What waits, per queue, consumer and generation; each half reads its own partial index.
+-- The waiting deliveries by queue, consumer and generation; each half reads a partial index.
 select w.queue, w.consumer, w.generation, sum(w.size), min(w.oldest_at) from (
   select d.queue, d.consumer, d.generation, count(*) as size, min(d.run_at) as oldest_at
   from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer, d.generation
@@ -10,20 +10,20 @@ group by w.queue, w.consumer, w.generation
 order by w.queue, w.consumer, w.generation
 
 -- name: overdue
--- What is in flight although its lease and its worker's ended longer ago than a grace: somebody should have taken it.
+-- In-flight deliveries whose lease and worker lease expired more than the grace period ago; they should have been rescued.
 select count(*), min(d.lease_until), {now}
 from {hf}delivery d
 left join {hf}worker w on w.id = d.locked_by
 where d.status = 'in_flight' and d.lease_until < {now} - :grace and coalesce(w.alive_until < {now} - :grace, 1)
 
 -- name: history_bound
--- Unfinished deliveries whose failure history is full: replayed again and again, and still not done.
+-- Unfinished deliveries whose failure history is full, because they were replayed many times.
 select d.id, d.consumer from {hf}delivery d
 where d.failure_history <> '[]' and d.status <> 'delivered' and json_array_length(d.failure_history) >= :bound
 order by d.id desc limit :limit
 
 -- name: subscription_lag
--- How many of the next messages after its mark each subscription has yet to catch up on; looks at a bounded number.
+-- The number of messages that each subscription still has to catch up on, within a bounded number of messages.
 select s.pattern, s.consumer,
        (select count(*) filter (where l.sub_epoch < s.epoch)
         from (select m.sub_epoch from {hf}message m where m.position > s.mark_position
@@ -32,7 +32,7 @@ from {hf}subscription s where s.retired_at is null
 order by s.pattern, s.consumer
 
 -- name: server_settings
--- The settings that durability and health depend on, as SQLite names them.
+-- The SQLite settings that affect durability and health.
 select 'journal_mode', journal_mode from pragma_journal_mode
 union all
 select 'synchronous', cast(synchronous as text) from pragma_synchronous
@@ -40,9 +40,9 @@ union all
 select 'server_version', sqlite_version()
 
 -- name: old_transactions
--- Nothing to see: SQLite does not tell who reads, and a write transaction excludes every other.
+-- Returns nothing: SQLite does not list readers, and a write transaction excludes all others.
 select 'session', '', '', '', 0 where :older_than is null
 
 -- name: table_health
--- Nothing to see: SQLite reuses the space of removed rows at once.
+-- Returns nothing: SQLite reuses the space of removed rows immediately.
 select 'delivery', 0, 0, null where 0

@@ -1,13 +1,13 @@
 -- name: far_delivery
--- The delivery that lies a stretch below a place, by an index in the order of ids.
+-- The delivery at the end of a range below an id, by an index in the order of ids.
 select d.id from {hf}delivery d where true {where} order by d.id desc limit 1 offset :limit
 
 -- name: far_message
--- The message that lies a stretch below a place.
+-- The message at the end of a range below an id.
 select m.id from {hf}message m where true {where} order by m.id desc limit 1 offset :limit
 
 -- name: unfinished_deliveries
--- Some of the deliveries in these states, from partial indexes alone, in no order.
+-- Some deliveries in these states, from partial indexes only, unordered.
 select d.id from {hf}delivery d
 where d.status = 'pending' and not d.suspect and 'pending' in (select value from json_each(:statuses)) {narrow}
 union all

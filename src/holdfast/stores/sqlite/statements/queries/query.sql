@@ -8,14 +8,14 @@ d.fingerprint, d.first_failed_at, d.failure_history, d.created_at, d.claimed_at,
 m.id, m.type, m.source, m.key, m.payload, m.headers, m.generation, m.occurred_at, m.position
 
 -- name: list_deliveries
--- A page of deliveries, newest first, with what their message is.
+-- A page of deliveries, newest first, with the type, source and key of their message.
 select {delivery}, m.type, m.source, m.key
 from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
 where true {where}
 order by d.id desc limit :limit
 
 -- name: message_deliveries
--- All deliveries of one message; they are neighbours in the index.
+-- All deliveries of one message, which are adjacent in the index.
 select {delivery}, m.type, m.source, m.key
 from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
 where d.id between :low and :high and d.message_id = :message_id
@@ -82,17 +82,17 @@ and m.key = :key and m.source in (
 and m.id = :message_id
 
 -- name: runs
--- What happened in each recorded attempt of a delivery.
+-- The recorded attempts of a delivery.
 select r.attempt, r.fence, r.outcome, r.error_type, r.error, r.trace, r.worker, r.started_at, r.completed_at, r.detail,
        r.generation
 from {hf}run r where r.delivery_id = :delivery_id order by r.fence
 
 -- name: clock
--- The database's own time, the only clock that decides.
+-- The current time of the database, whose clock is authoritative.
 select {now}
 
 -- name: next_due_in
--- When the next delivery of these consumers and queues may be claimed or taken over, and the time now.
+-- The time when the next delivery of these consumers and queues can be claimed or rescued, and the current time.
 select min(o.at), {now} from (
   select max(d.run_at, coalesce(c.blocked_until, d.run_at)) as at from {hf}delivery d
   left join {hf}queue q on q.name = d.queue

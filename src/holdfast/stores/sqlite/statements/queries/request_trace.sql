@@ -1,5 +1,5 @@
 -- name: request_messages
--- The messages that carry a request id, oldest first, after a cursor.
+-- The messages with a request id, oldest first, after a cursor.
 select {message} from {hf}message m
 where json_extract(m.headers, '$.request_id') = :request_id and m.id > :after order by m.id limit :limit
 
@@ -7,7 +7,7 @@ where json_extract(m.headers, '$.request_id') = :request_id and m.id > :after or
 and a.request_id = :request_id
 
 -- name: trail_deliveries
--- The first deliveries of each message; they are neighbours in the index.
+-- The first deliveries of each message, which are adjacent in the index.
 -- each: messages
 select {delivery}, m.type, m.source, m.key
 from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer

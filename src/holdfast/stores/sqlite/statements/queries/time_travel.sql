@@ -1,5 +1,5 @@
 -- name: travel
--- Makes every stored time older.
+-- Moves all stored times into the past.
 -- once
 update {hf}delivery
 set run_at = run_at - :by, created_at = created_at - :by, claimed_at = claimed_at - :by,
@@ -28,11 +28,11 @@ set status = 'pending', fence = fence + 1, run_at = {now}, lease_until = null, l
 where id = :delivery_id and status = 'in_flight'
 
 -- name: orphan
--- Leaves a delivery in flight under a worker that is no more.
+-- Assigns an in-flight delivery to a worker that does not exist.
 update {hf}delivery
 set locked_by = 'gone', lease_until = {now} - 1000
 where id = :delivery_id and status = 'in_flight'
 
 -- name: drop_schema
--- Nothing to do: a file of tests is removed whole.
+-- Does nothing: tests delete the file.
 select 1

@@ -1,5 +1,5 @@
 -- name: accepted_samples
--- For each slot of time its first message's position, and of its first messages how many deliveries they have and how
+-- For each time slot the position of its first message, and the number of deliveries of its first messages and how
 -- many of those are not done; `whole` when the slot has no more messages. Ids are in the order of time: a slot is a range.
 with slot as (
   select l.key as n, l.value as low, h.value as high,
@@ -13,7 +13,7 @@ select s.n,
 from slot s order by s.n
 
 -- name: position_gaps
--- How far the positions of the first messages of each slot reach; nothing for a slot with fewer messages.
+-- The span of positions of the first messages of each slot; no row for a slot with fewer messages.
 with slot as (
   select l.key as n, l.value as low,
     (select m.id from {hf}message m where m.id >= l.value and m.id < h.value order by m.id limit 1 offset :limit) as cut
@@ -22,7 +22,7 @@ select s.n, c.position - (select m.position from {hf}message m where m.id >= s.l
 from slot s join {hf}message c on c.id = s.cut order by s.n
 
 -- name: accepted_counts
--- How many deliveries were made in each slot of time (counted only when asked) and how many of them failed, from indexes alone.
+-- The deliveries created in each time slot (counted only on request) and how many failed, from indexes only.
 select l.key,
   case when :exact then (select count(*) from {hf}delivery d where d.id >= l.value and d.id < h.value) end,
   (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.value and d.id < h.value)
@@ -30,7 +30,7 @@ from json_each(:lows) l join json_each(:highs) h on h.key = l.key
 order by l.key
 
 -- name: died
--- How many of the dead letters died in each minute, from an index alone: one range for each consumer, queue and minute.
+-- The number of dead letters per minute, from an index only: one range for each consumer, queue and minute.
 with recursive lane(row) as (
   select (select d.rowid from {hf}delivery d where d.status = 'failed' order by d.consumer, d.queue limit 1)
   union all
@@ -48,8 +48,8 @@ from lane join {hf}delivery l on l.rowid = lane.row cross join json_each(:minute
 group by m.value
 
 -- name: retrying
--- What of a queue and consumer failed and waits for its next run, by error. Those that are due last are looked at
--- first, and only so many: a wait lies ahead, a backlog behind.
+-- The deliveries of a queue and consumer that wait for a retry, by error. The bounded scan starts with the latest due
+-- times: a retry is due in the future, a backlog in the past.
 select s.error_type, count(*), min(s.first_failed_at), max(s.id), max(s.last_error)
 from (select d.error_type, d.first_failed_at, d.id, d.last_error from {hf}delivery d
       where d.status = 'pending' and not d.suspect and d.queue = :queue and d.consumer = :consumer
