@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 from holdfast.core.delivery import Status
 from holdfast.interfaces.cli import main
 from holdfast.runtime.store_factory import open_store
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.queries.query import Filter, deliveries
 from tests.cli.build import furnish

@@ -13,7 +13,7 @@ from holdfast.app.worker_runner import occurrence
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import CronRunner, Missed, occurrences, to_fire
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, schedules
 from holdfast.stores.queries.query import messages
 from tests.engine.conftest import MakeApp

@@ -12,7 +12,8 @@ from holdfast.core.message import NewMessage
 from holdfast.stores.connections.connection import AsyncPsycopg, run_on_async
 from holdfast.stores.event_log import log
 from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogReader, behind, log_end, read_log
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store

@@ -19,7 +19,8 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim, lanes
 from holdfast.stores.deliveries.settle import Settlement, settle
 from holdfast.stores.deliveries.worker import start_worker
-from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store

@@ -22,7 +22,8 @@ from holdfast.stores.connections.connection import Sqlite3, run_on, run_on_async
 from holdfast.stores.deliveries.claim import Claimed, claim, lanes, rescue
 from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.deliveries.worker import renew_worker, start_worker
-from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store

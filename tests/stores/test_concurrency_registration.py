@@ -24,8 +24,9 @@ from holdfast.core.change import Deliver
 from holdfast.core.events.pattern import matches
 from holdfast.stores.connections.connection import Psycopg, run_on
 from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.messages.fanout import Fanout, read_subscriptions
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries
-from holdfast.stores.messages.publish import Fanout, publish, read_subscriptions
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register, retire
 from holdfast.stores.operation import Operation, Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore

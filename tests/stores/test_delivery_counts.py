@@ -18,7 +18,7 @@ from holdfast.stores.queries.delivery_counts import (
     minutes_until,
 )
 from holdfast.stores.queries.query import Count
-from holdfast.stores.queries.trend import died
+from holdfast.stores.queries.throughput import died
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite

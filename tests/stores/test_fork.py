@@ -14,7 +14,8 @@ _PRELUDE = """
 import asyncio, faulthandler, os, signal, sys, threading
 from holdfast.stores.queries.delivery_counts import counts
 from tests.stores.build import job, put
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 {open_store}
 
 # Whoever hangs says where.

@@ -12,7 +12,8 @@ from holdfast.stores.connections.connection import AsyncPsycopg, Psycopg, run_on
 from holdfast.stores.deliveries.claim import Lane, claim, rescue
 from holdfast.stores.dialect import Answer, Parameters
 from holdfast.stores.event_log.projection import ProjectorBusy, assert_idle, hold
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore

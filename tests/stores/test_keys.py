@@ -5,7 +5,8 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.core.errors import ConfigurationError, KeyConflict
 from holdfast.stores.admin.actions import cancel
-from holdfast.stores.messages.publish import Fanout, Published, Subscriptions, publish
+from holdfast.stores.messages.fanout import Fanout, Subscriptions
+from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import messages
 from tests.stores.build import (

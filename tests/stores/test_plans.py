@@ -17,8 +17,9 @@ from holdfast.core.identity import uuid7
 from holdfast.stores.admin.actions import pause_consumer, replay
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes, next_expiry, rescue
 from holdfast.stores.deliveries.settle import Settlement, claim_states, settle
+from holdfast.stores.messages.fanout import Fanout, Subscriptions
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
-from holdfast.stores.messages.publish import Fanout, Subscriptions, publish
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries import query
@@ -26,7 +27,7 @@ from holdfast.stores.queries.delivery_counts import counts, failure_groups
 from holdfast.stores.queries.health import at_history_bound
 from holdfast.stores.queries.query import Filter, clock, deliveries, deliveries_of
 from holdfast.stores.queries.request_trace import request_messages, trail_audit, trail_deliveries, trail_runs
-from holdfast.stores.queries.trend import accepted_counts, accepted_samples, died, position_gaps, retrying
+from holdfast.stores.queries.throughput import accepted_counts, accepted_samples, died, position_gaps, retrying
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite

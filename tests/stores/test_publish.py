@@ -9,7 +9,8 @@ import pytest
 from holdfast.core.delivery import Status
 from holdfast.core.message import Address, new_message
 from holdfast.core.retry import RetryPolicy
-from holdfast.stores.messages.publish import Fanout, Published, publish, publish_single
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, publish, publish_single
 from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, clock, deliveries_of, messages

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.errors import InvalidName, NotFound
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.admin.actions import block_consumer, pause_consumer
-from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, consumers, register, retire
 from holdfast.stores.operation import Operation, Steps
 from holdfast.stores.protocol import Store

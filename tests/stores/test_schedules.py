@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.errors import NotFound
 from holdfast.core.message import NewMessage
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import (
     StoredSchedule,
     fire,

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import StoreLocked, StoreReplaced, StoreUnavailable
-from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.sqlite.lock import writer
 from holdfast.stores.sqlite.store import SqliteStore

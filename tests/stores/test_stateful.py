@@ -40,8 +40,9 @@ from holdfast.stores.admin.actions import (
 from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes, rescue
 from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, complete, settle
 from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_worker
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, register, retire
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store

@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.core.errors import KeyConflict
 from holdfast.core.message import Address
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.protocol import Store
 from tests.stores.build import message, register_consumers, sql
 

@@ -18,8 +18,8 @@ from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Failed
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.deliveries.settle import Settlement
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import IntakeReadiness, readiness, take_in, take_in_settled
-from holdfast.stores.messages.publish import Fanout
 
 log = get_logger("holdfast.brokers")
 

@@ -9,7 +9,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
 from holdfast.core.key import check_key
 from holdfast.engine.invocation import Invocation
-from holdfast.stores.connections.binding import bind, bind_sync
+from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.deliveries.dedupe import is_rerun
 from holdfast.stores.deliveries.settle import complete

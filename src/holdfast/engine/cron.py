@@ -13,7 +13,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import ConfigurationError, StoreUnavailable
 from holdfast.core.message import NewMessage
 from holdfast.engine.log_fields import error_fields
-from holdfast.stores.messages.publish import Fanout
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import StoredSchedule, fire, save_schedules, schedules
 from holdfast.stores.protocol import Store
 

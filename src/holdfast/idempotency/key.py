@@ -7,7 +7,7 @@ from holdfast.core.errors import ReservationLost, UnsupportedConnection
 from holdfast.idempotency.engine import IdempotencyEngine
 from holdfast.idempotency.records import StoreResponse
 from holdfast.idempotency.response import stored_response
-from holdfast.stores.connections.binding import bind, bind_sync
+from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.integrations.idempotency import Reservation, StoredResponse, complete
 from holdfast.stores.protocol import Store

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.stores.connections.connection import AsyncConnection, Connection
-from holdfast.stores.connections.framework import Django
+from holdfast.stores.connections.django import Django
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, SessionTransaction

@@ -19,12 +19,12 @@ from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.correlation import correlation
 from holdfast.produce.commit import BoundConnection
-from holdfast.stores.connections.binding import bind, bind_sync
+from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.connections.durability import durable, durable_async
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import (
     STREAMED,
-    Fanout,
     LazyMessages,
     Messages,
     Published,

@@ -27,8 +27,8 @@ from holdfast.runtime.broker_source import BrokerSource
 from holdfast.runtime.dead_letter_forwarder import DeadLetterForwarder
 from holdfast.runtime.direct_consumer import DirectConsumer
 from holdfast.runtime.runtime import Runtime
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import forget_handled, report_intake, take_in_completing
-from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.protocol import Store
 
 _CUT_OFF_SECONDS = 2.0

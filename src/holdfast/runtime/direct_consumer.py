@@ -32,8 +32,8 @@ from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.threads import Threads
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.deliveries.settle import ClaimState
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import KnownRecord, look_up, record_handled, take_in, take_in_settled
-from holdfast.stores.messages.publish import Fanout
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 

@@ -19,7 +19,8 @@ import psycopg
 
 from holdfast import Holdfast
 from holdfast.core.message import Address
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer

@@ -7,7 +7,7 @@ from holdfast.core.bounded_count import total
 from holdfast.core.duration import format_duration
 from holdfast.ops.doctor.checks import Facts, Finding, Level
 from holdfast.stores.queries.query import FailureGroup
-from holdfast.stores.queries.trend import Retrying
+from holdfast.stores.queries.throughput import Retrying
 
 RECENT = timedelta(minutes=15)
 """What failed since then fails now, and what has been due for longer is old."""

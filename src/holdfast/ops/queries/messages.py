@@ -14,7 +14,8 @@ from holdfast.core.names import check_name
 from holdfast.ops.queries.redaction import redactor, shown_listed, shown_message, shown_messages
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import audited, live_generation
-from holdfast.stores.messages.publish import Fanout, Published, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.queries import query

@@ -12,10 +12,10 @@ from holdfast.core.identity import uuid7
 from holdfast.core.redaction.redact import redacted
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, transact
-from holdfast.stores.queries import trend as _trend
+from holdfast.stores.queries import throughput as stored
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts, counts, minutes_until
 from holdfast.stores.queries.query import clock
-from holdfast.stores.queries.trend import Retrying, ThroughputSample
+from holdfast.stores.queries.throughput import Retrying, ThroughputSample
 
 EXACT = 250_000
 """How many deliveries an hour may have accepted to be counted one by one; more are estimated."""
@@ -68,14 +68,14 @@ def trend(*, dead: DeadLetterCounts | None = None) -> TaskSteps[list[Minute]]:
     first, end = starts[0], starts[-1] + timedelta(minutes=1)
     edges = [_first_id(at) for at in (*starts, end)]
     slots = [_first_id(first + n * timedelta(minutes=1) / _SLOTS) for n in range(len(starts) * _SLOTS + 1)]
-    samples = yield from transact(_trend.accepted_samples(slots, _MESSAGES))
+    samples = yield from transact(stored.accepted_samples(slots, _MESSAGES))
     estimates = _estimates(samples, 1.0)
     exact = sum(one.made for one in estimates) <= EXACT
     if not exact:
-        spans = yield from transact(_trend.position_gaps(edges, _STRETCH))
+        spans = yield from transact(stored.position_gaps(edges, _STRETCH))
         estimates = _estimates(samples, min(1.0, _STRETCH * len(spans) / sum(spans)) if sum(spans) > 0 else 1.0)
-    counted = yield from transact(_trend.accepted_counts(edges, exact=exact))
-    died = (yield from transact(_trend.died(starts))) if dead is None else dead.died
+    counted = yield from transact(stored.accepted_counts(edges, exact=exact))
+    died = (yield from transact(stored.died(starts))) if dead is None else dead.died
     found = []
     for at, estimate, one in zip(starts, estimates, counted, strict=True):
         made = round(estimate.made) if one.made is None else one.made
@@ -135,7 +135,7 @@ def retrying(*, held: Sequence[Load] | None = None) -> TaskSteps[list[Retrying]]
         held = loads((yield from transact(counts())))
     waiting = sorted((load for load in held if load.pending), key=lambda load: -load.pending)
     lanes = [(load.queue, load.consumer) for load in waiting[:_LANES]]
-    found = yield from transact(_trend.retrying(lanes, _WAITING))
+    found = yield from transact(stored.retrying(lanes, _WAITING))
     return [
         replace(one, last_error=None if one.last_error is None else redacted(one.last_error, None)) for one in found
     ]

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from holdfast.core.drive import drive, drive_async, expand
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
-from holdfast.stores.connections.framework import AsyncSqlalchemy, Django, Sqlalchemy, django_connection
+from holdfast.stores.connections.django import Django, django_connection
+from holdfast.stores.connections.sqlalchemy import AsyncSqlalchemy, Sqlalchemy
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
 from holdfast.stores.dialect import Answer, Dialect, Parameters, Stream, Style
 from holdfast.stores.errors import translate

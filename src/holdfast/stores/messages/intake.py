@@ -11,7 +11,8 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
 from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, complete, settlement_row
 from holdfast.stores.dialect import as_uuid, aware_time
-from holdfast.stores.messages.publish import Fanout, Published, find_first, insert_absent, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, find_first, insert_absent, publish
 from holdfast.stores.operation import Query, Steps, operation
 
 _BATCH = 1000

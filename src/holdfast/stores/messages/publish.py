@@ -1,7 +1,6 @@
 """Publishing: a message and its deliveries, written in one transaction."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -10,18 +9,17 @@ import orjson
 
 from holdfast.core.errors import ConfigurationError, KeyConflict
 from holdfast.core.events import payload
-from holdfast.core.events.pattern import candidates
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import TENANT_HEADER, NewMessage
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid
+from holdfast.stores.messages.fanout import Fanout, Subscriptions, read_subscriptions
 from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 
 # PostgreSQL plans large batches with conflict handling badly.
 _CHUNK = 1000
 _KEYED_CHUNK = 100
 STREAMED = 100
-_TYPES = 10_000
 
 # An addressed message gets the highest epoch, so that no subscription catches up on it.
 _EVERY_EPOCH = 2**63 - 1
@@ -45,60 +43,6 @@ _ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
 
 LOCK_REGISTRY = Query("lock_registry")
 """On SQLite the first write of a transaction, which fails if the transaction cannot write."""
-
-
-class Subscriber(NamedTuple):
-    """A consumer that gets events of a subscription."""
-
-    consumer: str
-    queue: str
-    priority: int
-    generation: int
-    tenant: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Subscriptions:
-    """The subscribers by pattern, complete up to one epoch."""
-
-    epoch: int
-    targets: Mapping[str, tuple[Subscriber, ...]]
-    _known: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def targets_of(self, type: str) -> tuple[Subscriber, ...]:
-        """The subscribers of this type, each once even if several patterns match."""
-        known = self._known.get(type)
-        if known is None:
-            found: dict[str, Subscriber] = {}
-            for pattern in candidates(type):
-                for target in self.targets.get(pattern, ()):
-                    found.setdefault(target.consumer, target)
-            if len(self._known) >= _TYPES:
-                self._known.clear()
-            known = self._known[type] = tuple(found.values())
-        return known
-
-    def names(self, consumers: Set[str]) -> bool:
-        """Whether one of these consumers has a subscription."""
-        return any(target.consumer in consumers for found in self.targets.values() for target in found)
-
-
-@dataclass(slots=True)
-class Fanout:
-    """A producer's copy of the subscriptions; replaced when a publish finds that it is outdated.
-
-    `uncommitted` are consumers that this process subscribed in a caller's transaction, which may still roll back.
-    Subscriptions that include one of them are used once and not cached.
-    """
-
-    current: Subscriptions | None = field(default=None)
-    uncommitted: set[str] = field(default_factory=set)
-
-    def remember(self, found: Subscriptions) -> Subscriptions:
-        """Caches subscriptions for later publishes, unless they may still roll back."""
-        if not self.uncommitted or not found.names(self.uncommitted):
-            self.current = found
-        return found
 
 
 class Published(NamedTuple):
@@ -182,18 +126,6 @@ def take_write_lock() -> Steps[None]:
     A transaction that reads first fails at its first write if another connection has written since or is writing.
     """
     yield LOCK_REGISTRY
-
-
-def read_subscriptions(rows: Rows) -> Subscriptions:
-    """Converts the rows of `subscriptions`."""
-    targets: dict[str, list[Subscriber]] = {}
-    epoch = 0
-    for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
-        epoch = max(epoch, row_epoch)
-        if active:
-            target = Subscriber(str(consumer), str(queue), priority, generation, tenant)
-            targets.setdefault(str(pattern), []).append(target)
-    return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
 
 
 def _reconcile_fanout(

@@ -8,7 +8,8 @@ from holdfast.core.errors import NotFound
 from holdfast.core.message import NewMessage
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import aware_time, optional_time
-from holdfast.stores.messages.publish import Fanout, publish
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Query, Steps, operation
 
 

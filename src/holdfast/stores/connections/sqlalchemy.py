@@ -1,4 +1,4 @@
-"""Adapters for the connections of SQLAlchemy and Django.
+"""Adapters for the connections of SQLAlchemy.
 
 Statements run through the framework, so that it knows that its transaction has begun and logs our statements.
 """
@@ -69,64 +69,6 @@ class AsyncSqlalchemy:
 
     async def run(self, text: str, values: Parameters) -> Answer:
         return _answer(await self._conn.exec_driver_sql(text, _values(values)))
-
-
-class Django:
-    """A Django database connection, such as `django.db.connections[alias]`."""
-
-    awaits: Literal[False] = False
-    style = Style.PYFORMAT
-
-    def __init__(self, conn: Any) -> None:
-        self._conn = conn
-        database = {"postgresql": "postgres", "sqlite": "sqlite"}.get(conn.vendor)
-        if database is None:
-            raise UnsupportedConnection(f"Django's {conn.vendor} backend", "use PostgreSQL or SQLite")
-        self.database = database
-        self.alias: str = conn.alias
-        self._begins = False
-
-    @property
-    def physical(self) -> object:
-        return self._conn.connection
-
-    def check(self) -> None:
-        if not self._conn.in_atomic_block and self._conn.get_autocommit():
-            raise NoTransaction("Django connection", "use `with transaction.atomic():`")
-        self._begins = self.database == "sqlite" and must_begin(self._conn.connection)
-
-    def begin(self) -> None:
-        if self._begins:
-            self.run(BEGIN, {})
-
-    def run(self, text: str, values: Parameters) -> Answer:
-        with self._conn.cursor() as cursor:
-            cursor.execute(text, values)
-            if cursor.description is None:
-                return (), ()
-            return [column[0] for column in cursor.description], [tuple(row) for row in cursor.fetchall()]
-
-
-def django_connection(alias: str) -> Any:
-    """The connection behind a Django alias."""
-    try:
-        from django.core.exceptions import ImproperlyConfigured
-        from django.db import connections
-        from django.utils.connection import ConnectionDoesNotExist
-    except ImportError as error:
-        raise UnsupportedConnection(
-            f"str {alias!r}", "a Django alias needs Django; install holdfast[django]"
-        ) from error
-    try:
-        return connections[alias]
-    except ConnectionDoesNotExist as error:
-        raise UnsupportedConnection(
-            f"str {alias!r}", f"text names a Django database, and there are {', '.join(connections) or 'none'}"
-        ) from error
-    except ImproperlyConfigured as error:
-        raise UnsupportedConnection(
-            f"str {alias!r}", "text names a Django database, and Django's settings are not configured here"
-        ) from error
 
 
 def _bind(given: Any) -> Any:

@@ -1,0 +1,76 @@
+"""Subscribers by event pattern, as a producer caches them."""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.core.events.pattern import candidates
+from holdfast.stores.operation import Rows
+
+_TYPES = 10_000
+
+
+class Subscriber(NamedTuple):
+    """A consumer that gets events of a subscription."""
+
+    consumer: str
+    queue: str
+    priority: int
+    generation: int
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriptions:
+    """The subscribers by pattern, complete up to one epoch."""
+
+    epoch: int
+    targets: Mapping[str, tuple[Subscriber, ...]]
+    _known: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def targets_of(self, type: str) -> tuple[Subscriber, ...]:
+        """The subscribers of this type, each once even if several patterns match."""
+        known = self._known.get(type)
+        if known is None:
+            found: dict[str, Subscriber] = {}
+            for pattern in candidates(type):
+                for target in self.targets.get(pattern, ()):
+                    found.setdefault(target.consumer, target)
+            if len(self._known) >= _TYPES:
+                self._known.clear()
+            known = self._known[type] = tuple(found.values())
+        return known
+
+    def names(self, consumers: Set[str]) -> bool:
+        """Whether one of these consumers has a subscription."""
+        return any(target.consumer in consumers for found in self.targets.values() for target in found)
+
+
+@dataclass(slots=True)
+class Fanout:
+    """A producer's copy of the subscriptions; replaced when a publish finds that it is outdated.
+
+    `uncommitted` are consumers that this process subscribed in a caller's transaction, which may still roll back.
+    Subscriptions that include one of them are used once and not cached.
+    """
+
+    current: Subscriptions | None = field(default=None)
+    uncommitted: set[str] = field(default_factory=set)
+
+    def remember(self, found: Subscriptions) -> Subscriptions:
+        """Caches subscriptions for later publishes, unless they may still roll back."""
+        if not self.uncommitted or not found.names(self.uncommitted):
+            self.current = found
+        return found
+
+
+def read_subscriptions(rows: Rows) -> Subscriptions:
+    """Converts the rows of `subscriptions`."""
+    targets: dict[str, list[Subscriber]] = {}
+    epoch = 0
+    for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
+        epoch = max(epoch, row_epoch)
+        if active:
+            target = Subscriber(str(consumer), str(queue), priority, generation, tenant)
+            targets.setdefault(str(pattern), []).append(target)
+    return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
