@@ -65,7 +65,7 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
 
 
 def screens(ops: Operations) -> Iterator[tuple[str, Call]]:
-    """Every list in the console, read anew each time."""
+    """Every list in the console, read again each time."""
     shown = Console(ops, lambda _: ("ada", "operator"), read_only=True)
     visitor = httpx2.AsyncClient(transport=httpx2.ASGITransport(shown.app), base_url="http://bench.test")
 

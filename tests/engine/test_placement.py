@@ -144,6 +144,19 @@ async def test_an_event_may_bring_a_policy_for_all_its_consumers(hf: Holdfast) -
     assert {(one.status, one.attempts == one.max_attempts) for one in found} == {(Status.FAILED, True)}
 
 
+async def test_a_consumer_that_subscribes_later_keeps_its_own_policy(hf: Holdfast) -> None:
+    await hf.publish("a", {}, conn=None, retry=RetryPolicy.none())
+    runs: list[tuple[int, int | None]] = []
+
+    @hf.consumer("a", name="late", retry=RetryPolicy.fixed(0, attempts=2))
+    async def late(ctx: Context, payload: object) -> None:
+        runs.append((ctx.attempt, ctx.max_attempts))
+        raise OSError("away")
+
+    await drain(hf)
+    assert runs == [(1, 2), (2, 2)]
+
+
 async def test_an_event_with_a_policy_that_is_none_is_not_published(hf: Holdfast) -> None:
     with pytest.raises(ConfigurationError, match=r"retry is 5; for 5 runs give RetryPolicy.exponential\(attempts=5\)"):
         await hf.publish("a", {}, conn=None, retry=5)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """What operators see: counts, lists, and the whole story of one delivery."""
 
 from datetime import timedelta
+from itertools import count
 
 import pytest
 
@@ -200,3 +201,15 @@ async def test_a_failure_of_unknown_deploy_names_none(store: Store, ops: Operati
     await dead_letters(store, 1)
     (group,) = await ops.failure_groups()
     assert (group.first_generation, group.last_generation) == (None, None)
+
+
+async def test_dead_letters_of_a_rare_type_are_found_behind_many_others(
+    store: Store, ops: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind 60 others in stretches of three, which take 5 ms each: within the time for dead letters, not before."""
+    monkeypatch.setattr("holdfast.stores.queries.pagination.STRETCH", 3)
+    await dead_letters(store, 1, "rare")
+    await dead_letters(store, 60, "mail")
+    clock = count(step=0.005)
+    found = await ops.delivery_page(Filter(dead=True, type="job.rare"), timer=lambda: next(clock))
+    assert [one.delivery.consumer for one in found.items] == ["rare"]

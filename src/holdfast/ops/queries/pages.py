@@ -14,6 +14,8 @@ from holdfast.stores.queries.query import DeliverySummary, Filter
 
 _PATIENCE = 0.03
 """Seconds for which an empty page is scanned further."""
+_DEAD_PATIENCE = 0.07
+"""The same for dead letters of one type: their number is shown elsewhere, so an empty page is surprising."""
 
 
 def delivery_page(
@@ -32,7 +34,7 @@ def delivery_page(
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
-    until = timer() + _PATIENCE
+    until = timer() + (_DEAD_PATIENCE if wanted.dead else _PATIENCE)
     items, following = yield from transact(pagination.delivery_page(wanted, limit, before))
     while not items and following is not None and timer() < until:
         items, following = yield from transact(pagination.delivery_page(wanted, limit, following))
