@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from holdfast.interfaces.api.app import ENDPOINTS, PREFIX, api
-from holdfast.interfaces.api.endpoint import Endpoint
+from holdfast.interfaces.api.endpoint import ApiEndpoint
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -57,18 +57,18 @@ def loaded(store: Store) -> tuple[Any, dict[str, str]]:
 # Its own strategies use the random module.
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method}{one.path}")
-def test_no_request_breaks_it_and_every_answer_is_documented(sqlite: Any, endpoint: Endpoint) -> None:
+def test_no_request_breaks_it_and_every_answer_is_documented(sqlite: Any, endpoint: ApiEndpoint) -> None:
     fuzz(sqlite, endpoint, 4)
 
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method}{one.path}")
-def test_no_request_breaks_it_on_postgresql(postgres: Any, endpoint: Endpoint) -> None:
+def test_no_request_breaks_it_on_postgresql(postgres: Any, endpoint: ApiEndpoint) -> None:
     fuzz(postgres, endpoint, 60)
 
 
-def fuzz(schema: Any, endpoint: Endpoint, examples: int) -> None:
+def fuzz(schema: Any, endpoint: ApiEndpoint, examples: int) -> None:
     """Sends requests that fit the document, and others that do not."""
     from schemathesis import GenerationMode
     from schemathesis.checks import not_a_server_error

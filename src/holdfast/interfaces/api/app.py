@@ -25,7 +25,7 @@ from holdfast.engine.periodic import every
 from holdfast.idempotency.asgi import IdempotencyMiddleware
 from holdfast.interfaces.api import commands, plans, queries
 from holdfast.interfaces.api.auth import CALLER, AuthMiddleware
-from holdfast.interfaces.api.endpoint import Call, Caller, Endpoint
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Caller
 from holdfast.interfaces.api.fields import RequestModel
 from holdfast.interfaces.api.health import health_routes
 from holdfast.interfaces.api.openapi import document
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = get_logger("holdfast.api")
 
 PREFIX = "/api/v1"
-ENDPOINTS: tuple[Endpoint, ...] = (*queries.ENDPOINTS, *plans.ENDPOINTS, *commands.ENDPOINTS)
+ENDPOINTS: tuple[ApiEndpoint, ...] = (*queries.ENDPOINTS, *plans.ENDPOINTS, *commands.ENDPOINTS)
 _MAX_BODY = 1024 * 1024
 
 
@@ -117,7 +117,7 @@ class _Api:
         return Response(orjson.dumps(document), media_type="application/json")
 
     def _routes(self) -> list[Route]:
-        methods: dict[str, dict[str, Endpoint]] = {}
+        methods: dict[str, dict[str, ApiEndpoint]] = {}
         for one in ENDPOINTS:
             methods.setdefault(one.path, {})[one.method] = one
         return [
@@ -126,13 +126,13 @@ class _Api:
             for path, own in methods.items()
         ]
 
-    def _handler(self, methods: Mapping[str, Endpoint]) -> Any:
+    def _handler(self, methods: Mapping[str, ApiEndpoint]) -> Any:
         async def serve(request: Request) -> Response:
             return await self._serve(methods["GET" if request.method == "HEAD" else request.method], request)
 
         return serve
 
-    async def _serve(self, endpoint: Endpoint, request: Request) -> Response:
+    async def _serve(self, endpoint: ApiEndpoint, request: Request) -> Response:
         caller: Caller = request.scope["state"][CALLER]
         await self._check_scope(request, caller, endpoint.scope)
         _check_path(request)
@@ -141,7 +141,7 @@ class _Api:
         if getattr(body, "rerun", False):
             # As in the console: a rerun can repeat the effect of a completed delivery.
             await self._check_scope(request, caller, Scope.ADMIN)
-        answer = await endpoint.handle(Call(self.ops, caller, request.path_params, query, body))
+        answer = await endpoint.handle(ApiCall(self.ops, caller, request.path_params, query, body))
         return Response(
             orjson.dumps(view(answer)), endpoint.status, {"cache-control": "no-store"}, media_type="application/json"
         )

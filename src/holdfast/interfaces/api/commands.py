@@ -5,7 +5,7 @@ from uuid import UUID
 
 from pydantic import Field, create_model
 
-from holdfast.interfaces.api.endpoint import Call, Changed, Endpoint
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Changed
 from holdfast.interfaces.api.fields import Generation, Text, WithReason
 from holdfast.interfaces.presentation.actions import ACTIONS, FieldKind, OperatorAction
 from holdfast.ops.plans import Report
@@ -38,33 +38,33 @@ class ReplayRequest(DeliveryIdsRequest):
     rerun: bool = False
 
 
-async def _replay(call: Call) -> Report:
+async def _replay(call: ApiCall) -> Report:
     body: ReplayRequest = call.body
     return await call.ops.replay(
         body.ids, actor=call.caller.name, reason=body.reason, generation=body.generation, rerun=body.rerun
     )
 
 
-async def _discard(call: Call) -> Report:
+async def _discard(call: ApiCall) -> Report:
     return await call.ops.discard(call.body.ids, actor=call.caller.name, reason=call.body.reason)
 
 
-async def _cancel(call: Call) -> Report:
+async def _cancel(call: ApiCall) -> Report:
     return await call.ops.cancel(call.body.ids, actor=call.caller.name, reason=call.body.reason)
 
 
-def _route(action: OperatorAction) -> Endpoint:
+def _route(action: OperatorAction) -> ApiEndpoint:
     """The route of an operator action. Fields are in the body; the item is in the path, unless it has several parts."""
     in_path = len(action.arguments) == 1
     body = _body(action, () if in_path else action.arguments)
 
-    async def run(call: Call) -> Any:
+    async def run(call: ApiCall) -> Any:
         item = (call.name,) if in_path else tuple(getattr(call.body, name) for name in action.arguments)
         given = {field.name: getattr(call.body, _NAMES.get(field.kind, field.name)) for field in action.fields}
         result = await action.call(call.ops)(*item, actor=call.caller.name, reason=call.body.reason, **given)
         return result if action.result is not bool else Changed(result is not False)
 
-    return Endpoint(
+    return ApiEndpoint(
         method="POST",
         path=f"{action.resource.path}/{'{name}/' if in_path else ''}{action.verb}",
         summary=action.summary,
@@ -87,8 +87,8 @@ def _body(action: OperatorAction, arguments: tuple[str, ...]) -> type[WithReason
     return create_model(name, __base__=WithReason, __doc__=f"{action.summary}.", **fields)
 
 
-def _by_id(path: str, summary: str, handle: Any, body: Any) -> Endpoint:
-    return Endpoint(
+def _by_id(path: str, summary: str, handle: Any, body: Any) -> ApiEndpoint:
+    return ApiEndpoint(
         method="POST", path=path, summary=summary, answer=Report, handle=handle, body=body, scope=Scope.OPERATE
     )
 

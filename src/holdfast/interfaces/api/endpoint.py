@@ -28,7 +28,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """One parsed and authorised request."""
 
     ops: Operations
@@ -65,14 +65,14 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class ApiEndpoint:
     """One method of one path: required scope, request models and response type."""
 
     method: str
     path: str
     summary: str
     answer: Any
-    handle: Callable[[Call], Awaitable[object]]
+    handle: Callable[[ApiCall], Awaitable[object]]
     scope: Scope = Scope.READ
     query: type[RequestModel] = NoParams
     body: type[RequestModel] | None = None

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from holdfast._version import __version__
-from holdfast.interfaces.api.endpoint import Endpoint
+from holdfast.interfaces.api.endpoint import ApiEndpoint
 from holdfast.interfaces.api.fields import RequestModel
 from holdfast.interfaces.api.schema import Schema, Schemas
 
@@ -53,7 +53,7 @@ _KEY = {
 }
 
 
-def document(endpoints: Sequence[Endpoint], prefix: str, *, tokens: bool) -> Schema:
+def document(endpoints: Sequence[ApiEndpoint], prefix: str, *, tokens: bool) -> Schema:
     """The OpenAPI document of the endpoints."""
     schemas = Schemas()
     bodies = {one.body for one in endpoints if one.body is not None}
@@ -79,7 +79,7 @@ def document(endpoints: Sequence[Endpoint], prefix: str, *, tokens: bool) -> Sch
     return made
 
 
-def _operation(one: Endpoint, schemas: Schemas) -> Schema:
+def _operation(one: ApiEndpoint, schemas: Schemas) -> Schema:
     problems = _READ_PROBLEMS if one.body is None else tuple(_PROBLEMS)
     operation: Schema = {
         "operationId": f"{one.method.lower()}{one.path.replace('/', '_').replace('{', '').replace('}', '')}",
@@ -107,7 +107,7 @@ def _operation(one: Endpoint, schemas: Schemas) -> Schema:
     return operation
 
 
-def _in_path(one: Endpoint, name: str) -> Schema:
+def _in_path(one: ApiEndpoint, name: str) -> Schema:
     kind = {"type": "string", "format": "uuid"} if name in one.ids else {"type": "string", "minLength": 1}
     return {"name": name, "in": "path", "required": True, "schema": kind}
 

@@ -1,12 +1,12 @@
 """Endpoints of plans: preview and store, start, pause, resume and abandon bulk actions."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import Field
 
-from holdfast.core.delivery import Status
-from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, number, page, read_cursor
 from holdfast.interfaces.api.fields import (
     Flag,
     Generation,
@@ -17,6 +17,7 @@ from holdfast.interfaces.api.fields import (
     Text,
     WithReason,
 )
+from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.stores.admin.plan import Action, PlanItem, PlanState, StoredPlan
 from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.admin.token import Scope
@@ -38,18 +39,9 @@ class PlanFilter(RequestModel):
     until: Moment | None = None
 
     def filter(self) -> Filter:
-        return Filter(
-            ids=self.ids,
-            statuses=tuple(Status(one) for one in self.statuses),
-            consumers=self.consumers,
-            queue=self.queue,
-            type=None if self.type == "*" else self.type,
-            error_type=self.error_type,
-            group=self.group,
-            message_id=self.message_id,
-            since=self.since,
-            until=self.until,
-        )
+        given = self.model_dump(exclude={"statuses", "consumers"})
+        made = delivery_filter(status=self.statuses, consumer=self.consumers, **given)
+        return replace(made, discarded=None)
 
 
 class NewPlanRequest(WithReason):
@@ -80,7 +72,7 @@ class ItemsQuery(PageParams):
     dead: Flag = False
 
 
-async def _create(call: Call) -> StoredPlan:
+async def _create(call: ApiCall) -> StoredPlan:
     body: NewPlanRequest = call.body
     return await call.ops.create_plan(
         Action(body.action),
@@ -92,7 +84,7 @@ async def _create(call: Call) -> StoredPlan:
     )
 
 
-async def _plans(call: Call) -> Page[StoredPlan]:
+async def _plans(call: ApiCall) -> Page[StoredPlan]:
     query: PlansQuery = call.query
     before = read_cursor("plans", query.cursor, UUID)
     state = None if query.state is None else PlanState(query.state)
@@ -100,11 +92,11 @@ async def _plans(call: Call) -> Page[StoredPlan]:
     return page("plans", found, query.limit, lambda one: str(one.id))
 
 
-async def _plan(call: Call) -> StoredPlan:
+async def _plan(call: ApiCall) -> StoredPlan:
     return await call.ops.plan(call.id("plan"))
 
 
-async def _items(call: Call) -> Page[PlanItem]:
+async def _items(call: ApiCall) -> Page[PlanItem]:
     query: ItemsQuery = call.query
     after = read_cursor("items", query.cursor, number) or 0
     found = await call.ops.plan_items(
@@ -113,30 +105,30 @@ async def _items(call: Call) -> Page[PlanItem]:
     return page("items", found, query.limit, lambda one: one.n)
 
 
-async def _start(call: Call) -> StoredPlan:
+async def _start(call: ApiCall) -> StoredPlan:
     body: StartPlanRequest = call.body
     return await call.ops.start_plan(
         call.id("plan"), actor=call.caller.name, reason=body.reason, generation=body.generation
     )
 
 
-async def _pause(call: Call) -> StoredPlan:
+async def _pause(call: ApiCall) -> StoredPlan:
     return await call.ops.pause_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
 
 
-async def _resume(call: Call) -> StoredPlan:
+async def _resume(call: ApiCall) -> StoredPlan:
     return await call.ops.resume_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
 
 
-async def _abandon(call: Call) -> StoredPlan:
+async def _abandon(call: ApiCall) -> StoredPlan:
     return await call.ops.abandon_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
 
 
 _ID = frozenset({"id"})
 
 
-def _on(path: str, summary: str, handle: Any, body: Any = WithReason) -> Endpoint:
-    return Endpoint(
+def _on(path: str, summary: str, handle: Any, body: Any = WithReason) -> ApiEndpoint:
+    return ApiEndpoint(
         method="POST",
         path=f"/plans/{{id}}/{path}",
         summary=summary,
@@ -149,7 +141,7 @@ def _on(path: str, summary: str, handle: Any, body: Any = WithReason) -> Endpoin
 
 
 ENDPOINTS = (
-    Endpoint(
+    ApiEndpoint(
         method="GET",
         path="/plans",
         summary="List plans, newest first",
@@ -157,7 +149,7 @@ ENDPOINTS = (
         handle=_plans,
         query=PlansQuery,
     ),
-    Endpoint(
+    ApiEndpoint(
         method="POST",
         path="/plans",
         summary="Preview a bulk action and store it as a plan",
@@ -167,8 +159,8 @@ ENDPOINTS = (
         scope=Scope.OPERATE,
         status=201,
     ),
-    Endpoint(method="GET", path="/plans/{id}", summary="Get a plan", answer=StoredPlan, handle=_plan, ids=_ID),
-    Endpoint(
+    ApiEndpoint(method="GET", path="/plans/{id}", summary="Get a plan", answer=StoredPlan, handle=_plan, ids=_ID),
+    ApiEndpoint(
         method="GET",
         path="/plans/{id}/items",
         summary="List the deliveries of a plan with their results",

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from holdfast.core.message import Message
 from holdfast.core.text import storable
-from holdfast.interfaces.api.endpoint import Call, Endpoint, Page, number, page, read_cursor, write_cursor
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, number, page, read_cursor, write_cursor
 from holdfast.interfaces.api.fields import Flag, LimitParams, Moment, NoParams, PageParams, StepLimit, Text
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
@@ -118,12 +118,12 @@ class AuditQuery(PageParams):
     until: Moment | None = None
 
 
-async def _deliveries(call: Call) -> Page[DeliverySummary]:
+async def _deliveries(call: ApiCall) -> Page[DeliverySummary]:
     query: DeliveryQuery = call.query
     return await _page_of(call, replace(_filter(query, status=query.status), discarded=query.discarded))
 
 
-async def _dead_letters(call: Call) -> Page[DeliverySummary]:
+async def _dead_letters(call: ApiCall) -> Page[DeliverySummary]:
     return await _page_of(call, _filter(call.query, state="waiting"))
 
 
@@ -131,13 +131,13 @@ def _filter(query: DeadLetterQuery, **more: Any) -> Filter:
     return delivery_filter(**query.model_dump(include=_FILTER), **more)
 
 
-async def _page_of(call: Call, wanted: Filter) -> Page[DeliverySummary]:
+async def _page_of(call: ApiCall, wanted: Filter) -> Page[DeliverySummary]:
     before = read_cursor("deliveries", call.query.cursor, UUID)
     found = await call.ops.delivery_page(wanted, limit=call.query.limit, before=before)
     return _slice("deliveries", found)
 
 
-async def _messages(call: Call) -> Page[Message]:
+async def _messages(call: ApiCall) -> Page[Message]:
     query: MessageQuery = call.query
     before = read_cursor("messages", query.cursor, UUID)
     found = await call.ops.message_page(
@@ -151,7 +151,7 @@ def _slice(kind: str, found: Slice[T]) -> Page[T]:
     return Page(found.items, None if found.next is None else write_cursor(kind, str(found.next)))
 
 
-async def _keys(call: Call) -> Page[KeyRecord]:
+async def _keys(call: ApiCall) -> Page[KeyRecord]:
     query: KeyQuery = call.query
     before = read_cursor("keys", query.cursor, _mark)
     found = await call.ops.idempotency_keys(
@@ -172,7 +172,7 @@ def _mark(key: Any) -> RecordCursor:
     return RecordCursor(read, scope, name)
 
 
-async def _audit(call: Call) -> Page[AuditEntry]:
+async def _audit(call: ApiCall) -> Page[AuditEntry]:
     query: AuditQuery = call.query
     before = read_cursor("audit", query.cursor, number)
     if query.target is not None and query.kind is None:
@@ -191,75 +191,75 @@ async def _audit(call: Call) -> Page[AuditEntry]:
     return page("audit", found, query.limit, lambda one: one.id)
 
 
-async def _search(call: Call) -> Found:
+async def _search(call: ApiCall) -> Found:
     query: SearchQuery = call.query
     after = read_cursor("search", query.cursor, str)
     found = await call.ops.search(query.q, limit=query.limit, after=after)
     return found if found.next is None else replace(found, next=write_cursor("search", found.next))
 
 
-async def _groups(call: Call) -> Page[FailureGroup]:
+async def _groups(call: ApiCall) -> Page[FailureGroup]:
     return Page(await call.ops.failure_groups(limit=call.query.limit, consumers=call.query.consumer))
 
 
-async def _webhooks(call: Call) -> Page[Webhook]:
+async def _webhooks(call: ApiCall) -> Page[Webhook]:
     shown = call.caller.scope.covers(Scope.OPERATE)
     return Page(await call.ops.webhooks(tenant=call.query.tenant, show_path=shown))
 
 
-async def _stats(call: Call) -> Stats:
+async def _stats(call: ApiCall) -> Stats:
     return await call.ops.stats(exact=call.query.exact)
 
 
-async def _delivery(call: Call) -> DeliveryDetail:
+async def _delivery(call: ApiCall) -> DeliveryDetail:
     return await call.ops.delivery(call.id("delivery"))
 
 
-async def _message(call: Call) -> MessageDetail:
+async def _message(call: ApiCall) -> MessageDetail:
     return await call.ops.message(call.id("message"))
 
 
-async def _queues(call: Call) -> Page[Queue]:
+async def _queues(call: ApiCall) -> Page[Queue]:
     return Page(await call.ops.queues())
 
 
-async def _consumers(call: Call) -> Page[ConsumerState]:
+async def _consumers(call: ApiCall) -> Page[ConsumerState]:
     return Page(await call.ops.consumers())
 
 
-async def _schedules(call: Call) -> Page[ScheduleState]:
+async def _schedules(call: ApiCall) -> Page[ScheduleState]:
     return Page(await call.ops.schedules())
 
 
-async def _projectors(call: Call) -> Page[ProjectorState]:
+async def _projectors(call: ApiCall) -> Page[ProjectorState]:
     return Page(await call.ops.projectors())
 
 
-async def _relays(call: Call) -> Page[RelayState]:
+async def _relays(call: ApiCall) -> Page[RelayState]:
     return Page(await call.ops.relays())
 
 
-async def _request_trace(call: Call) -> RequestTrace:
+async def _request_trace(call: ApiCall) -> RequestTrace:
     return await call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after)
 
 
-async def _breakers(call: Call) -> Page[BreakerState]:
+async def _breakers(call: ApiCall) -> Page[BreakerState]:
     return Page(await call.ops.breakers())
 
 
-async def _workers(call: Call) -> Page[WorkerRecord]:
+async def _workers(call: ApiCall) -> Page[WorkerRecord]:
     return Page(await call.ops.workers())
 
 
-async def _tokens(call: Call) -> Page[Token]:
+async def _tokens(call: ApiCall) -> Page[Token]:
     return Page(await call.ops.tokens())
 
 
 _ID = frozenset({"id"})
 
 
-def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> Endpoint:
-    return Endpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
+def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> ApiEndpoint:
+    return ApiEndpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
 
 
 ENDPOINTS = (
