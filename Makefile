@@ -37,8 +37,8 @@ demo: $(DEMO)/.installed ## run the demo: a shop, its failures, and what holds (
 test: $(STAMP) ## run the tests in three processes, without the long and the soak tests (ARGS="-k claim")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-test-long: $(STAMP) ## run the tests that take a minute or need Java: crashes, brokers that are killed, Apache Kafka
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not soak" $(ARGS)
+test-long: $(STAMP) ## run what make test leaves to CI: crash runs, killed processes, mutants, Apache Kafka
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "long and not soak" $(ARGS)
 
 check: $(STAMP) ## check format, lint, types and import layers
 	@$(BIN)/ruff format --check .

@@ -19,6 +19,8 @@ from tests.ops.build import dead_letters, one_in_each_state
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:

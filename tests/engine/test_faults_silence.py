@@ -16,6 +16,8 @@ from tests.engine.programs.place import Place, Process, postgres_place, until
 from tests.engine.programs.proxy import Fault, Proxy
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.long
+
 LEASE, GRACE = 2.0, 3.0
 SLACK = 2.0
 """Seconds for starting, claiming and settling on a busy machine."""

@@ -17,6 +17,8 @@ from tests.engine.programs.place import Place, postgres_place, until
 from tests.engine.programs.victim import nursery
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.long
+
 LEASE, POLL, SLACK = 2.0, 0.2, 1.0
 NAP = 3 * LEASE
 

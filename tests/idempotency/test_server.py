@@ -25,6 +25,8 @@ from holdfast.runtime.store_factory import open_store
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import free_port
 
+pytestmark = pytest.mark.long
+
 WORKERS = 2
 PATIENCE = 60.0
 

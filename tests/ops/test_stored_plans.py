@@ -157,6 +157,7 @@ async def test_two_plans_of_two_operators_and_many_runners_rerun_each_delivery_o
         await one.store.close()
 
 
+@pytest.mark.long
 async def test_a_plan_whose_runner_is_killed_is_continued_and_nothing_is_done_twice(
     store: Store, ops: Operations
 ) -> None:

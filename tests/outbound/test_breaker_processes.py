@@ -17,6 +17,8 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.tables import empty
 
+pytestmark = pytest.mark.long
+
 PROCESSES = 4
 PATIENCE = 20.0
 

@@ -15,6 +15,8 @@ from tests.engine.running import drain
 from tests.projections import ledger
 from tests.projections.ledger import expected, order, result
 
+pytestmark = pytest.mark.long
+
 BEFORE, AFTER = 20, 30
 POINTS = ("rebuild.completed@10", "rebuild.committed@10", "swap.uncommitted")
 ANYWHERE = (

@@ -14,6 +14,8 @@ from tests.engine.programs.place import Place, Process, postgres_place, sqlite_p
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.long
+
 _streams = count(1)
 
 

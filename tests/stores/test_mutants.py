@@ -9,6 +9,8 @@ from tests.stores import test_interleaved, test_psql
 from tests.stores.mutants import MUTANTS
 from tests.stores.mutation import Mutant, applied
 
+pytestmark = pytest.mark.long
+
 _PLACES = {"postgres": "postgres18", "sqlite": "sqlite"}
 
 

@@ -52,6 +52,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.model import Conflict, Delivery, Model
 
+pytestmark = pytest.mark.long
+
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
 

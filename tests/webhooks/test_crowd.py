@@ -16,6 +16,8 @@ from tests.engine.conftest import MakeApp
 from tests.engine.running import eventually, working
 from tests.webhooks.receiver import Act, Receiver, Request, silent
 
+pytestmark = pytest.mark.long
+
 OPTIONS = WebhookOptions(allow_networks=("127.0.0.0/8",), allow_http=True, timeout=0.5, threshold=3, cooldown=1.5)
 HEALTHY = 100
 
