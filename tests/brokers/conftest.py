@@ -38,7 +38,7 @@ def postgres_place(tmp_path: Path, postgres18: PostgresServer) -> Iterator[Place
 
 @pytest.fixture(scope="session")
 def apache_kafka() -> ApacheKafka:
-    """One node of a real Apache Kafka, which all processes of the test run share and nobody kills."""
+    """One node of a real Apache Kafka, shared by all processes of the test run and never killed."""
     return shared_kafka(1)
 
 

@@ -76,7 +76,7 @@ class NatsBroker:
         node.start()
 
     def _do(self, work: Callable[[JetStreamContext], Awaitable[T]]) -> T:
-        """Until it succeeds: a cluster without a leader answers nobody for a moment."""
+        """Retries until it succeeds: a cluster without a leader does not answer for a moment."""
 
         async def quiet(error: Exception) -> None:
             pass

@@ -73,7 +73,7 @@ async def test_a_second_member_gets_its_share_and_what_the_first_had_not_done(
         mine = await take(first, 80)
         assert len(partitions(mine)) == 4
         second = await stack.enter_async_context(topic.open("w2"))
-        # Nobody fetches from the first meanwhile: it takes part in the rebalance by itself.
+        # Without a fetch, the first member still takes part in the rebalance.
         theirs = await take(second, 1)
         while len(partitions(theirs)) < 2:
             theirs += await take(second, 1)
@@ -111,7 +111,7 @@ async def test_a_static_member_that_restarts_gets_its_partitions_back_at_once(ap
         await commits(apache_kafka, topic)
 
 
-async def test_two_members_with_one_instance_id_are_told_so(apache_kafka: ApacheKafka) -> None:
+async def test_two_members_with_the_same_instance_id_get_an_error(apache_kafka: ApacheKafka) -> None:
     topic = make(apache_kafka, 2, {"group.instance.id": "worker-1", **CONSUMER})
     await send(topic, 4)
     async with topic.open("w1") as first:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers.contract import bodies, prepare_app, settled, start_worker, survives
 from tests.brokers.kafka_broker import ApacheBroker
-from tests.brokers.kit import bodies, open_till, settled, survives, till
-from tests.brokers.programs.till import CONSUMERS
+from tests.brokers.programs.app import CONSUMERS
 from tests.engine.programs import place as places
 from tests.engine.programs.place import Place, until
 from tests.servers.apache_kafka import ApacheKafka
@@ -25,7 +25,7 @@ PATIENCE = 150.0
 
 @pytest.fixture
 def second_place(tmp_path: Path) -> Iterator[Place]:
-    """SQLite, in a directory of its own."""
+    """SQLite, in a new directory."""
     directory = tmp_path / "second"
     directory.mkdir()
     with places.sqlite_place(directory) as place:
@@ -49,9 +49,9 @@ def test_nothing_is_lost_or_doubled_on_one_node_and_on_a_cluster_while_workers_a
 
 def takes_over(place: Place, broker: ApacheBroker, stream: str, records: int) -> None:
     """A worker reads soon after its start, and another soon after the kill of the first."""
-    open_till(place, broker, stream)
+    prepare_app(place, broker, stream)
     broker.put(stream, bodies(range(records // 2)))
-    first = till(place, broker, stream)
+    first = start_worker(place, broker, stream)
     first.says("worker started")
     started = time.monotonic()
     _handles(place, 0, started + FIRST_SECONDS)
@@ -59,7 +59,7 @@ def takes_over(place: Place, broker: ApacheBroker, stream: str, records: int) ->
     first.kill_family()
     killed, before = time.monotonic(), min(_handled(place).values())
     broker.put(stream, bodies(range(records // 2, records)))
-    till(place, broker, stream)
+    start_worker(place, broker, stream)
     _handles(place, records // 2, killed + TAKE_OVER_SECONDS)
     print(f"first record {read - started:.1f} s after the start, {before} before the kill")
     print(f"take-over {time.monotonic() - killed:.1f} s after the kill")

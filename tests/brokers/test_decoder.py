@@ -60,7 +60,7 @@ def test_an_id_that_is_no_key_still_tells_the_record_apart(id: str) -> None:
     assert first.key == again.key != other.key
 
 
-def test_a_streams_odd_name_becomes_a_source_that_is_its_own() -> None:
+def test_an_unusual_stream_name_becomes_a_unique_source() -> None:
     read = decoder()
     names = {read.source_of(stream) for stream in ("{a}b", "[a]b", "x" * 200, "x" * 201, "ok.name")}
     assert len(names) == 5
@@ -78,7 +78,7 @@ def test_a_streams_odd_name_becomes_a_source_that_is_its_own() -> None:
         (b'{"specversion": "1.0", "id": "1", "source": "/a", "type": "bad..type"}', {}, "empty part"),
     ],
 )
-def test_what_cannot_be_stored_is_unreadable_and_comes_back_as_it_was(
+def test_a_record_that_cannot_be_stored_is_unreadable_and_kept_unchanged(
     body: bytes, headers: dict[str, str], problem: str
 ) -> None:
     came = Record(stream="payments", id="7", body=body, headers=headers, at=AT)
@@ -96,8 +96,8 @@ def test_more_headers_than_fit_are_left_out_and_the_record_is_taken() -> None:
     assert "bad" not in message.headers
 
 
-def test_nobody_else_speaks_of_a_raw_record() -> None:
-    kept = orjson.loads((decoder().raw(record(stream="somebody else's"))).payload)
+def test_only_holdfast_creates_raw_messages() -> None:
+    kept = orjson.loads((decoder().raw(record(stream="another service's"))).payload)
     event = {"specversion": "1.0", "id": "1", "source": "/bank", "type": "holdfast.raw", "data": kept}
     with pytest.raises(UnreadableRecord, match="only Holdfast creates"):
         decoder("*").message(record(orjson.dumps(event)))

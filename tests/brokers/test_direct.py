@@ -174,7 +174,9 @@ async def test_what_completed_in_its_own_transaction_is_not_done_again(hf: Holdf
 
 
 @SQLITE
-async def test_a_thread_that_goes_on_after_its_time_out_and_the_retry_do_it_once(hf: Holdfast, stream: Stream) -> None:
+async def test_a_thread_that_continues_after_its_timeout_and_the_retry_apply_the_effect_once(
+    hf: Holdfast, stream: Stream
+) -> None:
     path, runs = hf.dsn.removeprefix("sqlite:///"), []
 
     @straight(hf, stream, timeout="150ms", retry=RetryPolicy.fixed(0.01, attempts=3))
@@ -214,7 +216,7 @@ async def test_a_handler_longer_than_the_brokers_patience_keeps_its_record(hf: H
 
 
 @SQLITE
-async def test_what_is_cut_off_at_the_end_is_given_back_at_once(hf: Holdfast, stream: Stream) -> None:
+async def test_records_cancelled_at_shutdown_are_released_at_once(hf: Holdfast, stream: Stream) -> None:
     started, ids = asyncio.Event(), []
 
     @straight(hf, stream, source=stream.source(ack_timeout="1h"))
@@ -235,7 +237,7 @@ async def test_what_is_cut_off_at_the_end_is_given_back_at_once(hf: Holdfast, st
 
 
 @SQLITE
-async def test_one_that_is_told_twice_to_stop_waits_for_no_handler(hf: Holdfast, stream: Stream) -> None:
+async def test_a_second_stop_signal_does_not_wait_for_handlers(hf: Holdfast, stream: Stream) -> None:
     started = asyncio.Event()
 
     @straight(hf, stream, source=stream.source(ack_timeout="1h"))
@@ -258,7 +260,7 @@ async def test_one_that_is_told_twice_to_stop_waits_for_no_handler(hf: Holdfast,
 
 
 @SQLITE
-async def test_a_record_whose_workers_die_again_and_again_becomes_a_delivery(
+async def test_a_record_that_crashes_its_workers_repeatedly_becomes_a_delivery(
     hf: Holdfast, stream: Stream, log: Log
 ) -> None:
     seen: list[int] = []
@@ -282,7 +284,7 @@ async def test_a_record_whose_workers_die_again_and_again_becomes_a_delivery(
 
 
 @SQLITE
-async def test_an_id_that_names_another_content_is_kept_raw_here_too(hf: Holdfast, stream: Stream) -> None:
+async def test_a_reused_id_with_other_content_is_stored_raw(hf: Holdfast, stream: Stream) -> None:
     @straight(hf, stream)
     async def handle(payment: dict[str, int]) -> None:
         raise TerminalError("no such account")
@@ -311,7 +313,7 @@ async def test_a_paused_consumer_runs_nothing_and_no_more_run_at_once_than_asked
         done.append(payment["n"])
 
     await hf._runtime.registration.prepare()
-    await hf.ops.pause_consumer("straight", actor="ada", reason="a look")
+    await hf.ops.pause_consumer("straight", actor="ada", reason="a check")
     for n in range(12):
         stream.put({"n": n})
     await drain(hf)

@@ -57,7 +57,7 @@ async def test_every_record_is_stored_with_its_delivery_run_and_acknowledged(hf:
 
 
 @SQLITE
-async def test_a_cloud_event_that_comes_twice_is_one_message(hf: Holdfast, stream: Stream, log: Log) -> None:
+async def test_a_cloud_event_delivered_twice_is_one_message(hf: Holdfast, stream: Stream, log: Log) -> None:
     seen: list[Any] = []
 
     @hf.consumer(PaymentSettled, source=stream.source())
@@ -81,7 +81,9 @@ async def test_consumers_of_one_stream_share_its_messages(hf: Holdfast, stream: 
     assert len(await hf.store.run(messages(type="payment.settled"))) == 1
 
 
-async def test_an_unreadable_record_is_kept_raw_and_the_stream_goes_on(hf: Holdfast, stream: Stream, log: Log) -> None:
+async def test_an_unreadable_record_is_stored_raw_and_the_stream_continues(
+    hf: Holdfast, stream: Stream, log: Log
+) -> None:
     got = collect(hf, stream)
     bad = stream.put(b"\xff no json", request_id="r-1")
     stream.put(b'{"n": "\\u0000"}')
@@ -116,7 +118,9 @@ async def test_a_payload_of_the_wrong_shape_dies_as_any_other(hf: Holdfast, stre
     assert stream.pending() == 0
 
 
-async def test_replaying_a_raw_record_reads_it_anew_and_stores_its_message(make_app: MakeApp, stream: Stream) -> None:
+async def test_replaying_a_raw_record_decodes_it_again_and_stores_its_message(
+    make_app: MakeApp, stream: Stream
+) -> None:
     old, new = make_app(max_payload=10), make_app()
     collect(old, stream)
     got = collect(new, stream)
@@ -159,12 +163,10 @@ async def test_dead_letters_are_listed_as_waiting_replayed_or_discarded(hf: Hold
 
 
 @SQLITE
-async def test_an_id_that_names_another_content_is_kept_raw_not_taken_for_the_same(
-    hf: Holdfast, stream: Stream
-) -> None:
+async def test_a_reused_id_with_other_content_is_stored_raw(hf: Holdfast, stream: Stream) -> None:
     got = collect(hf, stream)
     for n in (1, 2, 2, 3):
-        # A stream that is deleted and made again, by somebody who counts ids himself.
+        # A stream that is deleted and created again by a producer that sets its own ids.
         stream.client.delete(stream.name)
         stream.put({"n": n}, id="5-1")
         stream.put({"n": n * 10}, id=f"6-{n}")
@@ -176,11 +178,11 @@ async def test_an_id_that_names_another_content_is_kept_raw_not_taken_for_the_sa
 
 
 @SQLITE
-async def test_a_record_that_lost_its_content_is_named_as_a_dead_letter(hf: Holdfast, stream: Stream, log: Log) -> None:
+async def test_a_record_that_lost_its_content_becomes_a_dead_letter(hf: Holdfast, stream: Stream, log: Log) -> None:
     got = collect(hf, stream, source=stream.source(ack_timeout="200ms"))
     lost = stream.put({"n": 1})
     stream.client.xgroup_create(stream.name, "shop", id="0")
-    stream.client.xreadgroup("shop", "somebody", {stream.name: ">"})
+    stream.client.xreadgroup("shop", "another", {stream.name: ">"})
     stream.client.xtrim(stream.name, maxlen=0)
     stream.put({"n": 2})
     await asyncio.sleep(0.25)
@@ -213,7 +215,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_not_acknowledged(hf: Hold
         await eventually(lambda: got == [1])
 
 
-async def test_an_outage_of_the_store_blocks_and_it_goes_on_by_itself(stream: Stream, log: Log) -> None:
+async def test_an_intake_waits_for_the_store_and_continues_automatically(stream: Stream, log: Log) -> None:
     with PostgresServer(18, durable=True) as server:
         hf = Holdfast(migrated(server, "outage"))
         got = collect(hf, stream)
@@ -254,7 +256,7 @@ async def test_a_deleted_group_and_a_deleted_stream_are_made_again(hf: Holdfast,
 
 
 @SQLITE
-async def test_no_more_is_fetched_while_too_much_waits(
+async def test_fetching_pauses_while_the_backlog_is_too_long(
     hf: Holdfast, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "MAX_BACKLOG", 20)
@@ -262,7 +264,7 @@ async def test_no_more_is_fetched_while_too_much_waits(
     monkeypatch.setattr(inbox.Inbox, "max_in_flight", 10)
     got = collect(hf, stream)
     await hf._runtime.registration.prepare()
-    await hf.ops.pause_consumer("settle", actor="ada", reason="a look")
+    await hf.ops.pause_consumer("settle", actor="ada", reason="a check")
     for n in range(100):
         stream.put({"n": n})
     async with working(hf):
@@ -274,7 +276,7 @@ async def test_no_more_is_fetched_while_too_much_waits(
 
 
 @SQLITE
-async def test_how_far_a_source_is_behind_is_kept_for_operators(hf: Holdfast, stream: Stream) -> None:
+async def test_the_lag_of_a_source_is_stored_for_operators(hf: Holdfast, stream: Stream) -> None:
     collect(hf, stream)
     await hf._runtime.registration.prepare()
     async with working(hf):
@@ -285,7 +287,7 @@ async def test_how_far_a_source_is_behind_is_kept_for_operators(hf: Holdfast, st
 
 
 @SQLITE
-async def test_a_copy_of_each_dead_letter_goes_to_a_stream_of_its_own(hf: Holdfast, stream: Stream, log: Log) -> None:
+async def test_a_copy_of_each_dead_letter_is_sent_to_a_separate_stream(hf: Holdfast, stream: Stream, log: Log) -> None:
     target = redis.stream(f"{stream.name}.dead", url=stream.url)
 
     @hf.consumer(PaymentSettled, source=stream.source(), dead_letters=target)
@@ -419,7 +421,7 @@ async def test_only_ids_of_a_record_are_propagated_unless_its_source_is_trusted(
 
 
 @pytest.mark.parametrize("until_idle", [True, False])
-async def test_what_is_done_is_not_shown_as_waiting(hf: Holdfast, stream: Stream, until_idle: bool) -> None:
+async def test_handled_records_are_not_reported_as_waiting(hf: Holdfast, stream: Stream, until_idle: bool) -> None:
     got = collect(hf, stream)
     for n in range(3):
         stream.put({"n": n})

@@ -17,7 +17,7 @@ from holdfast.brokers.kafka.diagnostics import check_settings
 from holdfast.brokers.kafka.record import time_of
 from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
-from tests.brokers.printed import run_printed
+from tests.brokers.doc_examples import run_example
 from tests.engine.running import eventually
 from tests.servers.kafka import KafkaCluster
 
@@ -82,7 +82,7 @@ async def commits(cluster: KafkaCluster, topic: KafkaTopic, offsets: Mapping[int
         await eventually(lambda: committed(cluster, topic) == offsets, f"not committed: {offsets}")
 
 
-def place_of(record: Record) -> str:
+def open_record_store(record: Record) -> str:
     """Partition and offset."""
     return str(record.id).rpartition("-")[0]
 
@@ -95,7 +95,7 @@ async def take(subscription: Subscription, amount: int, seconds: float = 30) -> 
     return records
 
 
-async def test_what_was_sent_arrives_whole_and_in_order(cluster: KafkaCluster, topic: KafkaTopic) -> None:
+async def test_sent_records_arrive_unchanged_and_in_order(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     source: Source = topic
     target: Target = topic
     async with target.open() as sender:
@@ -104,7 +104,7 @@ async def test_what_was_sent_arrives_whole_and_in_order(cluster: KafkaCluster, t
         records = await take(subscription, 50)
         assert [record.body for record in records] == [b"%d" % n for n in range(50)]
         first = records[0]
-        assert (first.stream, place_of(first), first.key) == (topic.topic, "0-0", "k")
+        assert (first.stream, open_record_store(first), first.key) == (topic.topic, "0-0", "k")
         assert first.headers == {"content-type": "application/json", "ce_id": "é-0"}
         assert first.at is not None
         assert first.at.tzinfo is not None
@@ -114,7 +114,7 @@ async def test_what_was_sent_arrives_whole_and_in_order(cluster: KafkaCluster, t
         assert (await subscription.lag()).waiting == 0
 
 
-async def test_only_contiguous_offsets_are_committed_and_the_rest_comes_again(
+async def test_only_contiguous_offsets_are_committed_and_the_rest_is_redelivered(
     cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     await send(topic, 10)
@@ -126,10 +126,10 @@ async def test_only_contiguous_offsets_are_committed_and_the_rest_comes_again(
     await commits(cluster, topic, {0: 3})
     async with topic.open("w2") as subscription:
         again = await take(subscription, 7)
-        assert [place_of(record) for record in again] == [f"0-{offset}" for offset in range(3, 10)]
+        assert [open_record_store(record) for record in again] == [f"0-{offset}" for offset in range(3, 10)]
 
 
-async def test_what_is_released_is_handed_over_again_and_old_receipts_settle_nothing(
+async def test_released_records_are_redelivered_and_old_receipts_settle_nothing(
     cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     await send(topic, 10)
@@ -138,7 +138,7 @@ async def test_what_is_released_is_handed_over_again_and_old_receipts_settle_not
         await subscription.ack(records[:2])
         await subscription.release(records[3:5])
         again = await take(subscription, 7)
-        assert [place_of(record) for record in again] == [f"0-{offset}" for offset in range(3, 10)]
+        assert [open_record_store(record) for record in again] == [f"0-{offset}" for offset in range(3, 10)]
         await subscription.ack(records)  # of the old ones, only 2 is still held
         await commits(cluster, topic, {0: 3})
         await subscription.ack(again)
@@ -152,12 +152,12 @@ async def test_a_rebalance_in_mid_handler_loses_nothing_and_commits_only_what_is
     async with AsyncExitStack() as second_stays, topic.open("w1") as first:
         records = await take(first, 80)
         # Done in each partition but for its first: nothing may be committed.
-        held = [record for record in records if place_of(record).endswith("-0")]
+        held = [record for record in records if open_record_store(record).endswith("-0")]
         early = [record for record in records if record not in held]
         await first.ack(early)
         assert committed(cluster, topic) == {}
         second = await second_stays.enter_async_context(topic.open("w2"))
-        # Nobody fetches from the first: it must take part in the rebalance by itself.
+        # Without a fetch, the first member must still take part in the rebalance.
         moved = (await take(second, 1))[0]
         theirs = [moved, *await take(second, len(_of(records, _partitions([moved]))) - 1)]
         while len(_partitions(theirs)) < 2:  # the second partition may come a moment later
@@ -210,7 +210,7 @@ def test_a_clock_that_counts_in_other_units_stops_no_partition(milliseconds: int
     assert (known is not None) == (milliseconds == 1_762_000_000_000)
 
 
-async def test_a_broker_that_is_away_is_reported_and_reading_goes_on_once_it_is_back(
+async def test_an_unavailable_broker_is_reported_and_reading_continues_when_it_is_back(
     cluster: KafkaCluster,
 ) -> None:
     topic = make(cluster, partitions=1, timeout=1.0)
@@ -229,12 +229,12 @@ async def test_a_broker_that_is_away_is_reported_and_reading_goes_on_once_it_is_
     finally:
         cluster.up()
     async with topic.open("w1") as subscription:
-        # Whoever was there before could not say that it left: the group waits for it first.
+        # The former member did not leave the group, so the group waits until it expires.
         again = await take(subscription, 7, 60)
-        assert [place_of(record) for record in again] == [f"0-{offset}" for offset in range(3, 10)]
+        assert [open_record_store(record) for record in again] == [f"0-{offset}" for offset in range(3, 10)]
 
 
-async def test_a_broker_that_stalls_is_reported_and_what_it_did_not_confirm_comes_again(
+async def test_a_stalled_broker_is_reported_and_unconfirmed_records_are_redelivered(
     cluster: KafkaCluster,
 ) -> None:
     topic = make(cluster, partitions=1, timeout=1.0)
@@ -249,7 +249,7 @@ async def test_a_broker_that_stalls_is_reported_and_what_it_did_not_confirm_come
         finally:
             cluster.stall(0)
     async with topic.open("w1") as subscription:
-        assert place_of(records[-1]) in {place_of(record) for record in await take(subscription, 2)}
+        assert open_record_store(records[-1]) in {open_record_store(record) for record in await take(subscription, 2)}
 
 
 async def test_a_member_stays_in_the_group_while_brokers_are_away_for_less_than_its_session(
@@ -270,7 +270,7 @@ async def test_a_member_stays_in_the_group_while_brokers_are_away_for_less_than_
         await commits(cluster, topic, {0: 3}, 15)
 
 
-async def test_a_node_that_falls_out_is_gone_around(cluster: KafkaCluster, topic: KafkaTopic) -> None:
+async def test_a_failed_node_is_bypassed(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     cluster.lead(topic.topic, 0, 2)
     cluster.coordinate(topic.group or "", 2)
     await send(topic, 5)
@@ -297,13 +297,13 @@ async def test_records_deleted_before_they_were_read_are_named(cluster: KafkaClu
             assert (await subscription.lag()).waiting == 8
             records = await take(subscription, 8)
             await subscription.ack(records)
-    assert place_of(records[0]) == "0-12"
+    assert open_record_store(records[0]) == "0-12"
     [line] = [line for line in logs if line["log_level"] == "error"]
     assert (line["event"], line["lost"]) == ("records lost", 7)
     await commits(cluster, topic, {0: 20})
 
 
-async def test_a_topic_that_was_made_anew_is_read_and_not_taken_for_the_old_one(
+async def test_a_topic_that_was_created_again_is_read_from_its_beginning(
     cluster: KafkaCluster, topic: KafkaTopic
 ) -> None:
     async def all_of_it() -> list[str | None]:
@@ -328,14 +328,14 @@ async def test_a_partition_that_is_won_while_others_are_paused_leaves_none_behin
             owned: Any = first._offsets  # type: ignore[attr-defined]
             while len(owned) != 1:
                 await asyncio.gather(first.fetch(1, 0.1), second.fetch(1, 0.1))
-            await asyncio.sleep(1.2)  # nobody fetches: what they have is paused
+            await asyncio.sleep(1.2)  # without a fetch their partitions are paused
         await eventually(lambda: len(owned) == 2)
         taken: set[int] = set()
         while taken != {0, 1}:
             taken |= _partitions(await first.fetch(100, 0.1))
 
 
-async def test_what_was_released_and_then_deleted_holds_up_nothing(cluster: KafkaCluster, topic: KafkaTopic) -> None:
+async def test_a_released_record_that_is_deleted_blocks_nothing(cluster: KafkaCluster, topic: KafkaTopic) -> None:
     await send(topic, 10)
     async with topic.open("w1") as subscription:
         records = await take(subscription, 6)
@@ -352,9 +352,9 @@ async def test_a_group_may_start_now(cluster: KafkaCluster) -> None:
         async with asyncio.timeout(30):
             while committed(cluster, topic) != {0: 5}:
                 assert await subscription.fetch(5, 0.2) == []
-    await send(topic, 1)  # while nobody reads
+    await send(topic, 1)  # without a consumer
     async with topic.open("w1") as subscription:
-        assert [place_of(record) for record in await take(subscription, 1)] == ["0-5"]
+        assert [open_record_store(record) for record in await take(subscription, 1)] == ["0-5"]
 
 
 async def test_a_topic_that_is_not_there_is_reported(cluster: KafkaCluster) -> None:
@@ -364,7 +364,7 @@ async def test_a_topic_that_is_not_there_is_reported(cluster: KafkaCluster) -> N
             pass
 
 
-async def test_a_fetch_that_is_given_up_loses_nothing(topic: KafkaTopic) -> None:
+async def test_a_cancelled_fetch_loses_nothing(topic: KafkaTopic) -> None:
     async with topic.open("w1") as subscription:
         waiting = asyncio.create_task(subscription.fetch(5, 30))
         await asyncio.sleep(0)
@@ -374,7 +374,7 @@ async def test_a_fetch_that_is_given_up_loses_nothing(topic: KafkaTopic) -> None
         assert len(await take(subscription, 3)) == 3
 
 
-async def test_a_record_too_large_is_refused_and_the_others_go_out(topic: KafkaTopic) -> None:
+async def test_a_record_that_is_too_large_is_rejected_and_the_others_are_sent(topic: KafkaTopic) -> None:
     batch = [outgoing(0), outgoing(1, body=b"x" * 1_100_000), outgoing(2)]
     async with topic.open() as sender:
         refused = await sender.send(batch)
@@ -408,7 +408,7 @@ def test_settings_that_would_break_a_promise_are_refused() -> None:
         kafka.topic("payments", start="latest")
 
 
-def test_what_is_missing_is_said_and_secrets_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_settings_are_named_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = kafka.topic("payments", group="shop", servers="h:1", options={"sasl.password": "hunter2"})
     assert "hunter2" not in f"{secret!r} {secret.name}"
     assert secret.name == "kafka:payments/shop"
@@ -427,9 +427,7 @@ async def test_the_address_comes_from_the_environment(
         async with kafka.topic(topic.topic).open():
             pass
     monkeypatch.setenv("HOLDFAST_KAFKA", cluster.servers)
-    assert (
-        await kafka.topic(topic.topic, timeout=1).durability_warnings() == []
-    )  # this cluster tells of its copies only
+    assert await kafka.topic(topic.topic, timeout=1).durability_warnings() == []  # this cluster reports only its copies
     with pytest.raises(ConfigurationError, match=r"no\.such"):
         async with kafka.topic(topic.topic, options={"no.such": 1}).open():
             pass
@@ -442,7 +440,7 @@ async def test_the_how_to_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     for name in ("payments", "orders"):
         cluster.create(name, 1)
-    sent = await run_printed("brokers-kafka.md", kafka.topic("payments"), kafka.topic("orders", group="audit"), capsys)
+    sent = await run_example("brokers-kafka.md", kafka.topic("payments"), kafka.topic("orders", group="audit"), capsys)
     event = cloudevents.decode(sent)
     assert event is not None
     assert (event.type, event.data) == ("order.placed", {"order_id": 8})

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.brokers.contract import each_step, survives
 from tests.brokers.kafka_broker import KafkaBroker
-from tests.brokers.kit import each_step, survives
 from tests.engine.programs.place import Place
 from tests.servers.kafka import KafkaCluster
 

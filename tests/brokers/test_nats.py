@@ -1,4 +1,4 @@
-"""NATS JetStream against a real server: what is handed over, acknowledged, given back, sent and told."""
+"""NATS JetStream against a real server: deliveries, acknowledgements, releases, sends and warnings."""
 
 import asyncio
 import subprocess
@@ -74,14 +74,14 @@ def outgoing(id: str, *, key: str | None = None, body: bytes = b"{}", **headers:
 
 
 async def until_waiting(jetstream: JetStreamContext) -> None:
-    """Returns once somebody's fetch waits at the server."""
+    """Returns when a fetch waits at the server."""
     async with asyncio.timeout(WAIT):
         while not (await jetstream.consumer_info("PAY", "shop")).num_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def cancelled_fetch(subscription: NatsSubscription, jetstream: JetStreamContext) -> None:
-    """A fetch that is given up, and a record that comes for it all the same."""
+    """A cancelled fetch, and a record that still arrives for it."""
     task = asyncio.create_task(subscription.fetch(10, 30))
     await until_waiting(jetstream)
     task.cancel()
@@ -112,7 +112,7 @@ async def until_fetched(source: NatsStream, consumer: str = "a") -> Sequence[Rec
                 await asyncio.sleep(0.05)
 
 
-async def test_a_batch_is_handed_over_in_order_and_gone_once_acknowledged(
+async def test_a_batch_is_delivered_in_order_and_removed_after_its_acknowledgement(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     await filled(jetstream, 5)
@@ -137,7 +137,7 @@ async def test_a_batch_is_handed_over_in_order_and_gone_once_acknowledged(
     assert (info.num_ack_pending, info.num_pending) == (0, 0)
 
 
-async def test_what_a_dead_consumer_held_is_handed_to_another_under_the_same_id(
+async def test_records_of_a_dead_consumer_are_delivered_to_another_with_the_same_id(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     await filled(jetstream, 2)
@@ -149,7 +149,7 @@ async def test_what_a_dead_consumer_held_is_handed_to_another_under_the_same_id(
     assert [record.delivery_count for record in again] == [2, 2]
 
 
-async def test_what_is_extended_stays_ours_and_what_is_released_comes_at_once(
+async def test_extended_records_stay_and_released_records_are_redelivered_at_once(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     await filled(jetstream, 2)
@@ -168,7 +168,7 @@ async def test_what_is_extended_stays_ours_and_what_is_released_comes_at_once(
         assert await ours.lag() == Lag(waiting=0, unacknowledged=0)
 
 
-async def test_what_comes_for_a_fetch_that_was_cancelled_is_handed_over_by_the_next_before_it_asks_for_more(
+async def test_records_for_a_cancelled_fetch_are_returned_by_the_next_fetch(
     server: NatsServer, jetstream: JetStreamContext
 ) -> None:
     await filled(jetstream, 0)
@@ -178,10 +178,10 @@ async def test_what_comes_for_a_fetch_that_was_cancelled_is_handed_over_by_the_n
         before = subscription._connection.new_reply_subject()
         assert [record.body for record in await subscription.fetch(1, 5)] == [b"late"]
         assert before.endswith(".2")
-        assert subscription._connection.new_reply_subject().endswith(".3"), "it asked for more than it was to hand over"
+        assert subscription._connection.new_reply_subject().endswith(".3"), "it requested more than the limit"
 
 
-async def test_what_came_too_late_to_be_fetched_is_given_back(server: NatsServer, jetstream: JetStreamContext) -> None:
+async def test_records_that_arrive_too_late_are_released(server: NatsServer, jetstream: JetStreamContext) -> None:
     await filled(jetstream, 0)
     async with pay(server).open("a") as subscription:
         assert isinstance(subscription, NatsSubscription)
@@ -223,7 +223,7 @@ async def test_a_deleted_consumer_is_made_again_where_it_was(server: NatsServer,
             await waiting
         with pytest.raises(BrokerUnavailable, match="consumer shop of stream PAY"):
             await subscription.fetch(3, 1)
-        with pytest.raises(BrokerUnavailable):  # nobody is there to be told, and it comes again
+        with pytest.raises(BrokerUnavailable):  # the consumer is gone, and the record is redelivered
             await subscription.ack(last)
     with capture_logs() as logs:
         # The last was not acknowledged, as far as anybody knows.
@@ -251,7 +251,7 @@ async def test_a_stream_that_was_deleted_and_made_again_is_read_from_its_start_u
     assert not {record.id for record in before} & {record.id for record in after}
 
 
-async def test_a_server_that_does_not_answer_about_itself_still_hands_records_over(
+async def test_a_server_that_does_not_answer_about_its_state_still_delivers_records(
     jetstream: JetStreamContext, server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await filled(jetstream, 3, max_msgs=5)
@@ -341,7 +341,7 @@ async def test_a_server_that_stalls_is_noticed(
 
 
 @pytest.mark.soak
-async def test_a_handler_that_outlasts_the_servers_patience_keeps_its_record(
+async def test_a_handler_that_runs_longer_than_the_ack_timeout_keeps_its_record(
     server: NatsServer, jetstream: JetStreamContext, tmp_path: Path
 ) -> None:
     await filled(jetstream, 1)
@@ -392,7 +392,7 @@ async def test_a_subject_finds_its_stream_and_takes_only_its_own(
         await nats.subject("nowhere", group="shop", servers=server.url).durability_warnings()
 
 
-async def test_a_group_may_start_with_what_comes_next(server: NatsServer, jetstream: JetStreamContext) -> None:
+async def test_a_group_can_start_with_new_records(server: NatsServer, jetstream: JetStreamContext) -> None:
     await filled(jetstream, 3)
     source = pay(server, start="now")
     async with source.open("a") as subscription:
@@ -476,8 +476,8 @@ async def test_what_another_sender_said_to_the_server_is_not_said_again(
     async with nats.subject("dead", servers=server.url).open() as sender:
         assert await sender.send([outgoing("a")]) == [None]
         # A record's own headers, as they were kept with it.
-        told: dict[str, Any] = {"Nats-Expected-Stream": "PAY", "Nats-Rollup": "all", "nats-subject": "pay.in"}
-        assert await sender.send([outgoing("b", **told)]) == [None]
+        control: dict[str, Any] = {"Nats-Expected-Stream": "PAY", "Nats-Rollup": "all", "nats-subject": "pay.in"}
+        assert await sender.send([outgoing("b", **control)]) == [None]
     assert (await jetstream.stream_info("DEAD")).state.messages == 2
     stored = await jetstream.get_msg("DEAD", 2)
     assert set(stored.headers or {}) == {"content-type", "Nats-Msg-Id", "nats-subject"}
@@ -519,18 +519,18 @@ async def test_settings_that_lose_records_have_a_warning(
     assert warning is None or warning in found[0]
 
 
-async def test_without_its_client_the_place_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_client_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nats", None)
     with pytest.raises(ConfigurationError, match=r"pip install holdfast\[nats\]"):
         await nats.stream("PAY", servers="nats://127.0.0.1:1").durability_warnings()
 
 
-def test_naming_a_place_does_not_load_the_client() -> None:
+def test_creating_an_endpoint_does_not_import_the_client() -> None:
     asked = "import sys; from holdfast.brokers import nats; nats.stream('PAY'); sys.exit('nats.aio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", asked], timeout=60).returncode == 0
 
 
-async def test_a_place_names_no_secret_and_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_shows_no_secret_and_names_missing_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_NATS", raising=False)
     with pytest.raises(ConfigurationError, match="HOLDFAST_NATS"):
         await nats.stream("PAY", group="shop").durability_warnings()

@@ -9,7 +9,7 @@ import pytest
 from holdfast.brokers.nats import stream
 from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
-from tests.brokers.kit import each_step, survives
+from tests.brokers.contract import each_step, survives
 from tests.brokers.nats_broker import NatsBroker
 from tests.engine.programs.place import Place
 from tests.servers.nats import NatsCluster, NatsServer
@@ -67,7 +67,7 @@ async def test_what_is_sent_while_the_leader_dies_is_stored_once_and_in_order_fo
         assert [n for n in stored if n % 5 == key] == list(range(key, 400, 5))
 
 
-async def test_one_copy_in_a_cluster_is_told(cluster: NatsBroker) -> None:
+async def test_one_copy_in_a_cluster_has_a_warning(cluster: NatsBroker) -> None:
     connection = await nats.connect(cluster.nodes[0].url)
     await connection.jetstream().add_stream(name="single", subjects=["single"])
     await connection.close()

@@ -60,10 +60,10 @@ def test_the_offset_moves_past_what_was_done_early_once_the_first_is_done() -> N
     assert offsets.due() == 9
 
 
-def test_what_was_handed_over_before_reading_again_settles_nothing() -> None:
+def test_records_from_before_a_rewind_settle_nothing() -> None:
     offsets = Offsets(0)
     before = [offsets.track(offset) for offset in range(3)]
-    again = offsets.track(0)  # the topic was made anew
+    again = offsets.track(0)  # the topic was created again
     for handed in before:
         offsets.settle(handed)
     assert offsets.due() is None

@@ -15,8 +15,8 @@ from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, Source, Subsc
 from holdfast.brokers.rabbitmq import RabbitQueue
 from holdfast.brokers.rabbitmq.diagnostics import check_settings
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
-from tests.brokers.kit import each_step, survives
-from tests.brokers.printed import run_printed
+from tests.brokers.contract import each_step, survives
+from tests.brokers.doc_examples import run_example
 from tests.brokers.rabbitmq_broker import RabbitBroker
 from tests.engine.programs.place import Place
 from tests.engine.running import eventually
@@ -87,13 +87,13 @@ async def test_what_was_sent_arrives_whole_in_order_and_once_acknowledged_is_gon
     await eventually(lambda: server.queues()[queue.queue] == (0, 0), "something is left in the queue")
 
 
-async def test_what_is_released_or_left_comes_again_and_receipts_of_a_lost_channel_settle_nothing(
+async def test_released_records_are_redelivered_and_receipts_of_a_lost_channel_settle_nothing(
     queue: RabbitQueue,
 ) -> None:
     await send(queue, range(4))
     async with queue.open("w1") as subscription:
         records = await take(subscription, 4)
-        await subscription.ack([records[0], records[0]])  # told twice, which would end the channel
+        await subscription.ack([records[0], records[0]])  # sent twice, it would end the channel
         await subscription.release([records[1]])
         [again] = await take(subscription, 1)
         assert (again.id, again.delivery_count) == ("m1", 2)
@@ -117,7 +117,7 @@ async def test_acknowledging_the_first_and_the_last_leaves_those_between(queue: 
         assert (await subscription.lag()).waiting == 0
 
 
-async def test_a_record_that_is_given_back_is_not_acknowledged_with_a_later_one(
+async def test_a_released_record_is_not_acknowledged_with_a_later_one(
     queue: RabbitQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing may wait for room: a frame that says "all up to here" must not overtake the others."""
@@ -144,7 +144,7 @@ async def test_a_record_that_is_given_back_is_not_acknowledged_with_a_later_one(
         assert (await subscription.lag()).waiting == 0
 
 
-async def test_a_queue_that_is_deleted_is_reported_and_made_anew(server: RabbitMQ, queue: RabbitQueue) -> None:
+async def test_a_deleted_queue_is_reported_and_created_again(server: RabbitMQ, queue: RabbitQueue) -> None:
     async with queue.open("w1") as subscription:
         async with bare(server) as channel:
             await channel.queue_delete(queue.queue)
@@ -193,7 +193,7 @@ async def test_an_exchange_that_is_not_there_is_reported(server: RabbitMQ) -> No
             await sender.send([outgoing(1)])
 
 
-async def test_a_message_too_large_is_refused_and_the_others_go_out(queue: RabbitQueue) -> None:
+async def test_a_message_that_is_too_large_is_rejected_and_the_others_are_sent(queue: RabbitQueue) -> None:
     async with queue.open() as sender:
         refused = await sender.send([outgoing(0), outgoing(1, body=b"x" * 1_100_000), outgoing(2)])
         assert refused[0] is None
@@ -201,13 +201,13 @@ async def test_a_message_too_large_is_refused_and_the_others_go_out(queue: Rabbi
         assert refused[2] is None
     async with queue.open("w1") as subscription:
         arrived = {record.id for record in await take(subscription, 2)}
-        if "m2" not in arrived:  # the first was confirmed to nobody, and sent again
+        if "m2" not in arrived:  # the first was not confirmed, and sent again
             arrived |= {record.id for record in await take(subscription, 1)}
         assert arrived == {"m0", "m2"}
 
 
 @pytest.mark.soak
-async def test_a_server_that_stalls_is_reported_and_work_goes_on_once_it_is_back(server: RabbitMQ) -> None:
+async def test_a_stalled_server_is_reported_and_work_continues_when_it_is_back(server: RabbitMQ) -> None:
     queue = rabbitmq.queue(f"payments-{next(_numbers)}", url=f"{server.url}?heartbeat=1", timeout="1s")
     await send(queue, range(5))
     async with queue.open("w1") as subscription, queue.open() as sender:
@@ -265,7 +265,7 @@ def test_a_quorum_queue_that_can_drop_records_has_a_warning(
         assert words in warning
 
 
-async def test_what_is_wrong_is_said_and_passwords_are_not(server: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_name_the_problem_without_passwords(server: RabbitMQ, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_RABBITMQ", raising=False)
     with pytest.raises(ConfigurationError, match="HOLDFAST_RABBITMQ"):
         await send(rabbitmq.queue("q"), [])
@@ -298,7 +298,7 @@ async def test_the_how_to_runs_as_printed(
     async with audit.open("to have it made"), bare(server) as channel:
         await channel.exchange_declare("events", exchange_type="topic", durable=True)
         await channel.queue_bind("audit", "events", "order.*")
-    sent = await run_printed("brokers-rabbitmq.md", rabbitmq.queue("payments"), audit, capsys)
+    sent = await run_example("brokers-rabbitmq.md", rabbitmq.queue("payments"), audit, capsys)
     event = cloudevents.decode(sent)
     assert event is not None
     assert (event.type, event.data, event.id) == ("order.placed", {"order_id": 8}, sent.id)

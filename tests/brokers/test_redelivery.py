@@ -124,7 +124,7 @@ def out() -> BrokerUnavailable:
     return BrokerUnavailable("script", "gone")
 
 
-async def test_what_is_handed_over_again_while_it_is_under_way_is_not_taken_twice(log: Log) -> None:
+async def test_a_record_redelivered_while_in_progress_is_not_handled_twice(log: Log) -> None:
     source = Scripted([[record("1", "first")], out()], [[record("1", "second")]])
     handler = SlowHandler()
     async with running_intake(source, handler):
@@ -147,7 +147,7 @@ async def test_records_without_an_id_are_never_taken_for_one(log: Log) -> None:
     assert handler.received == [None, None]
 
 
-async def test_an_acknowledgement_that_fails_opens_anew_and_is_not_the_end(log: Log) -> None:
+async def test_a_failed_acknowledgement_opens_a_new_connection(log: Log) -> None:
     source = Scripted([[record("1", "first")]], [[record("1", "again")]], acks=[out()])
     handler = SlowHandler()
     handler.go.set()
@@ -158,7 +158,7 @@ async def test_an_acknowledgement_that_fails_opens_anew_and_is_not_the_end(log: 
 
 
 @pytest.mark.parametrize("refusal", [out(), None])
-async def test_what_comes_anew_while_its_acknowledgement_is_on_its_way_is_acknowledged_too(
+async def test_a_record_redelivered_during_its_acknowledgement_is_acknowledged_too(
     log: Log, refusal: Exception | None
 ) -> None:
     source = Scripted([[record("1", "first")], [], [], [], out()], [[record("1", "again")]], acks=[refusal])
@@ -185,7 +185,7 @@ async def test_what_ends_on_a_connection_that_is_gone_is_not_acknowledged_on_ano
     assert source.opened == 2
 
 
-async def test_what_could_not_be_taken_is_given_back_not_acknowledged(log: Log) -> None:
+async def test_a_record_that_could_not_be_handled_is_released_not_acknowledged(log: Log) -> None:
     source = Scripted([[record("1", "first")]])
     handler = SlowHandler()
     handler.fails = 1
@@ -197,7 +197,7 @@ async def test_what_could_not_be_taken_is_given_back_not_acknowledged(log: Log) 
 
 
 @pytest.mark.parametrize("error", [ValueError("a driver's own"), asyncio.CancelledError()])
-async def test_an_error_nobody_foresaw_is_waited_out_as_an_outage_is(log: Log, error: BaseException) -> None:
+async def test_an_unexpected_error_is_treated_like_an_outage(log: Log, error: BaseException) -> None:
     source = Scripted([error], [[record("1", "first")]])
     handler = SlowHandler()
     handler.go.set()
@@ -215,7 +215,7 @@ async def test_a_worker_that_is_to_end_when_idle_waits_for_a_broker_only_so_long
         assert intake.idle(0.0)
 
 
-async def test_nothing_more_is_fetched_than_may_be_under_way(log: Log) -> None:
+async def test_no_more_is_fetched_than_may_be_in_flight(log: Log) -> None:
     source = Scripted([[record(str(n), n) for n in range(4)]])
     handler = SlowHandler()
     handler.max_in_flight = 4

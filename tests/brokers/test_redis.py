@@ -21,7 +21,7 @@ __all__ = ["redis_server", "stream"]
 
 @pytest.fixture
 def small_server() -> Iterator[RedisServer]:
-    """A server of its own, whose settings may be changed."""
+    """A separate server whose settings the tests change."""
     with RedisServer() as server:
         yield server
 
@@ -48,7 +48,7 @@ async def test_what_a_dead_consumer_held_is_taken_over_once_it_is_late(stream: S
     assert stream.pending() == 0
 
 
-async def test_what_its_owner_acknowledges_in_mid_take_over_is_not_taken_for_lost(stream: Stream) -> None:
+async def test_a_record_that_its_owner_acknowledges_during_a_claim_is_not_lost(stream: Stream) -> None:
     source = stream.source(ack_timeout="100ms")
     ids = [stream.put({"n": n}) for n in range(2)]
     async with source.open("settle") as slow, source.open("settle") as other:
@@ -59,7 +59,7 @@ async def test_what_its_owner_acknowledges_in_mid_take_over_is_not_taken_for_los
         assert [(record.id, record.lost) for record in await other._read(ids)] == [(ids[1], None)]
 
 
-async def test_a_consumers_name_goes_with_it_but_not_while_it_holds_something(stream: Stream) -> None:
+async def test_an_instance_is_deleted_on_close_unless_it_has_pending_records(stream: Stream) -> None:
     source = stream.source()
     stream.put({"n": 1})
     async with source.open("settle") as first:
@@ -70,7 +70,7 @@ async def test_a_consumers_name_goes_with_it_but_not_while_it_holds_something(st
     assert left["pending"] == 1
 
 
-async def test_what_is_waiting_and_what_is_unacknowledged_is_told_apart(stream: Stream) -> None:
+async def test_the_lag_distinguishes_waiting_and_unacknowledged_records(stream: Stream) -> None:
     for n in range(5):
         stream.put({"n": n})
     async with stream.source().open("settle") as subscription:
@@ -79,7 +79,7 @@ async def test_what_is_waiting_and_what_is_unacknowledged_is_told_apart(stream: 
     assert (lag.waiting, lag.unacknowledged) == (3, 2)
 
 
-async def test_a_group_may_begin_with_what_comes_now(stream: Stream) -> None:
+async def test_a_group_can_start_with_new_records(stream: Stream) -> None:
     stream.put({"n": 1})
     async with stream.source(start="now").open("settle") as subscription:
         later = stream.put({"n": 2})
@@ -129,7 +129,7 @@ async def test_what_is_sent_arrives_as_it_was(stream: Stream) -> None:
     assert first.at is not None
 
 
-async def test_a_full_redis_refuses_what_is_sent_and_goes_on_handing_over(small_server: RedisServer) -> None:
+async def test_a_full_redis_rejects_new_records_and_still_delivers(small_server: RedisServer) -> None:
     place = redis.stream("payments", group="shop", url=small_server.url)
     with client.Redis.from_url(small_server.url) as direct:
         direct.xadd("payments", {"body": b"{}"})
@@ -145,9 +145,7 @@ async def test_a_full_redis_refuses_what_is_sent_and_goes_on_handing_over(small_
             assert await sender.send([message]) == [None]
 
 
-async def test_a_server_that_stands_still_is_an_outage_and_no_more(
-    small_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stalled_server_is_an_outage(small_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("connection", "subscription"):
         monkeypatch.setattr(f"holdfast.brokers.redis.{module}.ANSWER_SECONDS", 0.4)
     place = redis.stream("payments", group="shop", url=small_server.url)
@@ -162,7 +160,7 @@ async def test_a_server_that_stands_still_is_an_outage_and_no_more(
         assert await subscription.fetch(10, 0.05) == []
 
 
-async def test_settings_that_lose_acknowledged_records_are_named(
+async def test_settings_that_lose_acknowledged_records_have_a_warning(
     redis_server: RedisServer, small_server: RedisServer
 ) -> None:
     assert await redis.stream("payments", url=redis_server.url).durability_warnings() == []
@@ -195,7 +193,7 @@ async def test_an_address_that_cannot_be_read_is_not_shown() -> None:
     assert "hunter" not in str(caught.value)
 
 
-async def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOLDFAST_REDIS", raising=False)
     with pytest.raises(ConfigurationError, match="group="):
         redis.stream("payments").open("settle")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.brokers.kit import each_step, survives
+from tests.brokers.contract import each_step, survives
 from tests.brokers.redis_broker import RedisBroker
 from tests.engine.programs.place import Place
 from tests.servers.redis import RedisServer

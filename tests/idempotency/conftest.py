@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.idempotency.redis import RedisRecords
-from tests.idempotency.places import EVERYWHERE, RecordPlace, place_of
+from tests.idempotency.record_stores import EVERYWHERE, RecordStore, open_record_store
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
@@ -20,9 +20,9 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture(params=EVERYWHERE)
 async def place(
     request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[PostgresServer], str]
-) -> AsyncIterator[RecordPlace]:
+) -> AsyncIterator[RecordStore]:
     """Records in each place, empty."""
-    with place_of(request.param, request, tmp_path, database) as place:
+    with open_record_store(request.param, request, tmp_path, database) as place:
         yield place
         if isinstance(place.records, RedisRecords):
             await place.records.close()
@@ -31,7 +31,7 @@ async def place(
 @pytest.fixture(params=["sqlite", "postgres18"])
 def sql_place(
     request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[PostgresServer], str]
-) -> Iterator[RecordPlace]:
+) -> Iterator[RecordStore]:
     """Records in a database."""
-    with place_of(request.param, request, tmp_path, database) as place:
+    with open_record_store(request.param, request, tmp_path, database) as place:
         yield place

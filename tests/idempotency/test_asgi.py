@@ -20,7 +20,7 @@ from starlette.routing import Route
 from holdfast import ConfigurationError, Holdfast, IdempotencyMiddleware, StoreUnavailable
 from holdfast.idempotency.records import ReadRecord, Records, ReleaseKey, Step, StoreRecords, StoreResponse
 from holdfast.idempotency.redis import RedisRecords
-from tests.idempotency.places import RecordPlace
+from tests.idempotency.record_stores import RecordStore
 from tests.servers.postgres import PostgresServer
 
 BODY = {"amount": 5}
@@ -55,9 +55,9 @@ class Shop:
         await send({"type": "http.response.body", "body": b""})
 
 
-def guard(place: RecordPlace | Records, shop: Shop, **options: Any) -> httpx2.AsyncClient:
+def guard(place: RecordStore | Records, shop: Shop, **options: Any) -> httpx2.AsyncClient:
     """A client whose requests pass the middleware. The scope is the header x-tenant."""
-    records = place.records if isinstance(place, RecordPlace) else place
+    records = place.records if isinstance(place, RecordStore) else place
     options = {"scope": lambda request: request.headers.get("x-tenant", "t1"), "records": records, **options}
     app = IdempotencyMiddleware(shop, **options)
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://shop")
@@ -83,7 +83,7 @@ def code(response: httpx2.Response) -> str:
     return str(body["code"])
 
 
-async def test_a_repetition_gets_the_first_answer_marked_and_nothing_runs_again(place: RecordPlace) -> None:
+async def test_a_repetition_gets_the_first_answer_marked_and_nothing_runs_again(place: RecordStore) -> None:
     shop = Shop(headers=((b"content-type", b"application/json"), (b"x-order", b"7")))
     client = guard(place, shop)
     first, again = await post(client), await post(client)
@@ -96,7 +96,7 @@ async def test_a_repetition_gets_the_first_answer_marked_and_nothing_runs_again(
     assert "idempotent-replayed" not in first.headers
 
 
-async def test_another_request_under_the_same_key_is_refused(place: RecordPlace) -> None:
+async def test_another_request_under_the_same_key_is_refused(place: RecordStore) -> None:
     shop = Shop()
     client = guard(place, shop)
     await post(client)
@@ -111,7 +111,7 @@ async def test_another_request_under_the_same_key_is_refused(place: RecordPlace)
     assert len(shop.runs) == 1
 
 
-async def test_tenants_never_see_each_others_answers(place: RecordPlace) -> None:
+async def test_tenants_never_see_each_others_answers(place: RecordStore) -> None:
     shop = Shop()
     client = guard(place, shop)
     answers = [await post(client, headers={"x-tenant": tenant}) for tenant in ("t1", "t2", "t1", "t2")]
@@ -120,7 +120,7 @@ async def test_tenants_never_see_each_others_answers(place: RecordPlace) -> None
     assert other.status_code == 201
 
 
-async def test_a_hundred_at_once_run_once_and_agree_or_say_in_progress(place: RecordPlace) -> None:
+async def test_a_hundred_at_once_run_once_and_agree_or_say_in_progress(place: RecordStore) -> None:
     async def slow(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.05)
         await shop.respond(send, b"done")
@@ -138,7 +138,7 @@ async def test_a_hundred_at_once_run_once_and_agree_or_say_in_progress(place: Re
             assert r.content == b"done"
 
 
-async def test_those_who_wait_get_the_answer(place: RecordPlace) -> None:
+async def test_those_who_wait_get_the_answer(place: RecordStore) -> None:
     async def slow(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.1)
         await shop.respond(send, b"done")
@@ -150,7 +150,7 @@ async def test_those_who_wait_get_the_answer(place: RecordPlace) -> None:
     assert len(shop.runs) == 1
 
 
-async def test_who_waits_for_a_request_that_failed_runs_it(place: RecordPlace) -> None:
+async def test_who_waits_for_a_request_that_failed_runs_it(place: RecordStore) -> None:
     async def fails_first(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.05)
         shop.status = 500 if len(shop.runs) == 1 else 201
@@ -172,7 +172,7 @@ async def test_who_waits_for_a_request_that_failed_runs_it(place: RecordPlace) -
         (302, None, 1),
     ],
 )
-async def test_what_is_kept_depends_on_the_status(sql_place: RecordPlace, status: int, kept: Any, runs: int) -> None:
+async def test_what_is_kept_depends_on_the_status(sql_place: RecordStore, status: int, kept: Any, runs: int) -> None:
     shop = Shop(status=status)
     client = guard(sql_place, shop, **({} if kept is None else {"cached_statuses": kept}))
     answers = [await post(client), await post(client)]
@@ -182,7 +182,7 @@ async def test_what_is_kept_depends_on_the_status(sql_place: RecordPlace, status
 
 @pytest.mark.parametrize("status", [422, 500, 503, "exception"])
 async def test_after_a_failure_another_request_under_the_key_is_still_refused(
-    place: RecordPlace, status: int | str
+    place: RecordStore, status: int | str
 ) -> None:
     async def fails(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         if status == "exception" and len(shop.runs) == 1:
@@ -201,7 +201,7 @@ async def test_after_a_failure_another_request_under_the_key_is_still_refused(
     assert len(shop.runs) == 2
 
 
-async def test_after_a_failure_any_request_may_use_the_key_where_that_was_chosen(place: RecordPlace) -> None:
+async def test_after_a_failure_any_request_may_use_the_key_where_that_was_chosen(place: RecordStore) -> None:
     shop = Shop(status=500)
     client = guard(place, shop, reuse_after_failure=True)
     await post(client)
@@ -209,7 +209,7 @@ async def test_after_a_failure_any_request_may_use_the_key_where_that_was_chosen
     assert (await post(client, json={"amount": 6})).status_code == 201
 
 
-async def test_an_exception_releases_the_key_and_is_the_servers_to_answer(place: RecordPlace) -> None:
+async def test_an_exception_releases_the_key_and_is_the_servers_to_answer(place: RecordStore) -> None:
     async def breaks(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         if len(shop.runs) == 1:
             raise RuntimeError("boom")
@@ -221,7 +221,7 @@ async def test_an_exception_releases_the_key_and_is_the_servers_to_answer(place:
     assert (await post(client)).content == b"fine"
 
 
-async def test_a_request_that_never_answers_releases_the_key(sql_place: RecordPlace) -> None:
+async def test_a_request_that_never_answers_releases_the_key(sql_place: RecordStore) -> None:
     async def silent(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         if len(shop.runs) > 1:
             await shop.respond(send, b"fine")
@@ -232,7 +232,7 @@ async def test_a_request_that_never_answers_releases_the_key(sql_place: RecordPl
     assert (await post(client)).content == b"fine"
 
 
-async def test_quoted_and_bare_keys_are_the_same(sql_place: RecordPlace) -> None:
+async def test_quoted_and_bare_keys_are_the_same(sql_place: RecordStore) -> None:
     shop = Shop()
     client = guard(sql_place, shop)
     await post(client, '"a-1"')
@@ -260,7 +260,7 @@ async def test_a_key_sent_twice_is_refused() -> None:
     assert (response.status_code, code(response)) == (400, "idempotency-key-invalid")
 
 
-async def test_without_a_key_a_request_passes_unless_one_is_required(sql_place: RecordPlace) -> None:
+async def test_without_a_key_a_request_passes_unless_one_is_required(sql_place: RecordStore) -> None:
     shop = Shop()
     assert (await post(guard(sql_place, shop), None)).status_code == 201
     refused = await post(guard(sql_place, shop, required=True), None)
@@ -272,7 +272,7 @@ async def test_without_a_key_a_request_passes_unless_one_is_required(sql_place: 
     assert len(shop.runs) == 2
 
 
-async def test_other_methods_pass_untouched(sql_place: RecordPlace) -> None:
+async def test_other_methods_pass_untouched(sql_place: RecordStore) -> None:
     shop = Shop(status=200)
     client = guard(sql_place, shop, required=True)
     for _ in range(2):
@@ -292,7 +292,7 @@ async def test_a_request_that_does_not_say_whose_it_is_is_refused(scope: Any) ->
     assert shop.runs == []
 
 
-async def test_the_scope_has_no_default_and_may_be_awaited(sql_place: RecordPlace) -> None:
+async def test_the_scope_has_no_default_and_may_be_awaited(sql_place: RecordStore) -> None:
     with pytest.raises(TypeError, match="scope"):
         IdempotencyMiddleware(Shop(), records=sql_place.records)  # type: ignore[call-arg]
 
@@ -304,7 +304,7 @@ async def test_the_scope_has_no_default_and_may_be_awaited(sql_place: RecordPlac
     assert shop.runs[0]["scope"]["state"]["idempotency"].scope == "7"
 
 
-async def test_json_counts_by_value_and_other_bodies_by_their_bytes(sql_place: RecordPlace) -> None:
+async def test_json_counts_by_value_and_other_bodies_by_their_bytes(sql_place: RecordStore) -> None:
     shop = Shop()
     client = guard(sql_place, shop)
     as_json = {"content-type": "application/json; charset=utf-8"}
@@ -325,7 +325,7 @@ async def test_json_counts_by_value_and_other_bodies_by_their_bytes(sql_place: R
     assert len(shop.runs) == 2
 
 
-async def test_the_application_reads_the_body_as_it_came_in_any_pieces(sql_place: RecordPlace) -> None:
+async def test_the_application_reads_the_body_as_it_came_in_any_pieces(sql_place: RecordStore) -> None:
     async def pieces():
         for piece in (b"one ", b"two ", b"three"):
             yield piece
@@ -366,7 +366,7 @@ async def test_a_client_that_goes_away_while_sending_begins_nothing() -> None:
     assert (sent, shop.runs) == ([], [])
 
 
-async def test_a_client_that_went_away_before_the_answer_finds_it_later(sql_place: RecordPlace) -> None:
+async def test_a_client_that_went_away_before_the_answer_finds_it_later(sql_place: RecordStore) -> None:
     shop = Shop()
     app = IdempotencyMiddleware(shop, records=sql_place.records, scope=lambda request: "t1")
     body = [{"type": "http.request", "body": b"", "more_body": False}]
@@ -385,7 +385,7 @@ async def test_a_client_that_went_away_before_the_answer_finds_it_later(sql_plac
     assert len(shop.runs) == 1
 
 
-async def test_an_answer_that_stops_because_the_client_left_is_not_carried_out_again(sql_place: RecordPlace) -> None:
+async def test_an_answer_that_stops_because_the_client_left_is_not_carried_out_again(sql_place: RecordStore) -> None:
     """Starlette stops a stream when it hears that the client is gone, and returns as if nothing were."""
     runs: list[int] = []
 
@@ -416,7 +416,7 @@ async def test_an_answer_that_stops_because_the_client_left_is_not_carried_out_a
     assert (sent, runs) == ([], [1])
 
 
-async def test_an_answer_too_large_to_keep_is_sent_and_not_repeated(place: RecordPlace) -> None:
+async def test_an_answer_too_large_to_keep_is_sent_and_not_repeated(place: RecordStore) -> None:
     async def large(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         await shop.respond(send, *[b"x" * 1000] * 20)
 
@@ -429,7 +429,7 @@ async def test_an_answer_too_large_to_keep_is_sent_and_not_repeated(place: Recor
     assert len(shop.runs) == 1
 
 
-async def test_a_stream_of_events_flows_from_its_beginning(sql_place: RecordPlace) -> None:
+async def test_a_stream_of_events_flows_from_its_beginning(sql_place: RecordStore) -> None:
     came = asyncio.Event()
 
     async def events(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
@@ -454,7 +454,7 @@ async def test_a_stream_of_events_flows_from_its_beginning(sql_place: RecordPlac
     assert chunks == [b"data: 1\n\n", b"data: 2\n\n"]
 
 
-async def test_cookies_and_headers_of_one_connection_are_not_given_again(sql_place: RecordPlace) -> None:
+async def test_cookies_and_headers_of_one_connection_are_not_given_again(sql_place: RecordStore) -> None:
     headers = [
         ("set-cookie", "session=1"),
         ("connection", "x-hop"),
@@ -470,7 +470,7 @@ async def test_cookies_and_headers_of_one_connection_are_not_given_again(sql_pla
     assert (again.headers["etag"], again.headers["vary"]) == ('"v1"', "accept")
 
 
-async def test_an_application_cannot_send_a_file_past_the_middleware(sql_place: RecordPlace) -> None:
+async def test_an_application_cannot_send_a_file_past_the_middleware(sql_place: RecordStore) -> None:
     shop = Shop()
     app = IdempotencyMiddleware(shop, records=sql_place.records, scope=lambda request: "t1")
 
@@ -487,7 +487,7 @@ async def test_an_application_cannot_send_a_file_past_the_middleware(sql_place: 
     assert extensions.keys() == {"http.response.pathsend", "tls"}
 
 
-async def test_what_a_handler_puts_into_the_requests_state_is_seen_outside(sql_place: RecordPlace) -> None:
+async def test_what_a_handler_puts_into_the_requests_state_is_seen_outside(sql_place: RecordStore) -> None:
     async def signs_in(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         scope["state"]["user"] = "ada"
         await shop.respond(send)
@@ -569,7 +569,7 @@ async def test_a_redis_that_is_away_is_fail_closed_too() -> None:
     await records.close()
 
 
-async def test_when_the_records_go_away_after_the_effect_the_client_gets_its_answer(sql_place: RecordPlace) -> None:
+async def test_when_the_records_go_away_after_the_effect_the_client_gets_its_answer(sql_place: RecordStore) -> None:
     client = guard(Breaking(sql_place.records, StoreResponse), Shop())
     assert (await post(client)).status_code == 201
     again = await post(client)
@@ -577,7 +577,7 @@ async def test_when_the_records_go_away_after_the_effect_the_client_gets_its_ans
 
 
 async def test_when_the_records_go_away_while_it_runs_nobody_says_it_was_not_carried_out(
-    sql_place: RecordPlace,
+    sql_place: RecordStore,
 ) -> None:
     async def completes(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         await scope["state"]["idempotency"].complete({"id": 1}, status=201, conn=None)
@@ -590,7 +590,7 @@ async def test_when_the_records_go_away_while_it_runs_nobody_says_it_was_not_car
     assert (again.status_code, again.json()) == (201, {"id": 1})
 
 
-async def test_when_a_key_cannot_be_released_its_lease_frees_it(sql_place: RecordPlace) -> None:
+async def test_when_a_key_cannot_be_released_its_lease_frees_it(sql_place: RecordStore) -> None:
     shop = Shop(status=500)
     client = guard(Breaking(sql_place.records, ReleaseKey), shop)
     assert (await post(client)).status_code == 500
@@ -600,8 +600,8 @@ async def test_when_a_key_cannot_be_released_its_lease_frees_it(sql_place: Recor
     assert (await post(client)).status_code == 201
 
 
-async def test_a_late_finisher_gets_the_answer_that_counts(place: RecordPlace) -> None:
-    """Its lease ran out and another request was carried out meanwhile."""
+async def test_a_late_finisher_gets_the_answer_that_counts(place: RecordStore) -> None:
+    """Its lease expired and another request ran in the meantime."""
     stalled, go_on = asyncio.Event(), asyncio.Event()
 
     async def stalls_first(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
@@ -622,7 +622,7 @@ async def test_a_late_finisher_gets_the_answer_that_counts(place: RecordPlace) -
     assert (await post(client)).content == b"run 2"
 
 
-async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: RecordPlace) -> None:
+async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: RecordStore) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def long(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
@@ -645,7 +645,7 @@ async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: Rec
     assert (await first).status_code == 201
 
 
-async def test_a_cancelled_request_leaves_the_key_to_its_lease(sql_place: RecordPlace) -> None:
+async def test_a_cancelled_request_leaves_the_key_to_its_lease(sql_place: RecordStore) -> None:
     begun = asyncio.Event()
 
     async def hangs(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
@@ -666,7 +666,7 @@ async def test_a_cancelled_request_leaves_the_key_to_its_lease(sql_place: Record
     assert (await post(client)).status_code == 201
 
 
-async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_place: RecordPlace) -> None:
+async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_place: RecordStore) -> None:
     from holdfast.stores.integrations.idempotency import release_record
 
     assert sql_place.hf is not None
@@ -682,7 +682,7 @@ async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_pl
     await begun.wait()
     await sql_place.hf.store.run(release_record("t1", "k", "ada", None))
     go_on.set()
-    assert (await first).status_code == 201  # its effect is done, and nobody else answers
+    assert (await first).status_code == 201  # its effect is done, and no other request responds
     assert await sql_place.records.do(ReadRecord(_held("t1", "k"))) is None
 
 
@@ -707,7 +707,7 @@ def test_records_come_from_the_app_or_from_elsewhere_never_from_both() -> None:
         IdempotencyMiddleware(Shop(), scope=lambda request: "t")
 
 
-async def test_a_stream_that_is_no_request_passes(sql_place: RecordPlace) -> None:
+async def test_a_stream_that_is_no_request_passes(sql_place: RecordStore) -> None:
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -78,7 +78,7 @@ def _expire_redis(server: RedisServer) -> None:
 
     with Redis.from_url(server.url) as redis:
         for name in redis.keys("*"):
-            assert 0 < redis.pttl(name) <= 300_000  # it expires by itself
+            assert 0 < redis.pttl(name) <= 300_000  # Redis removes it
             redis.pexpire(name, 0)
 
 
@@ -98,7 +98,7 @@ async def test_keys_are_kept_apart_by_consumer(window: tuple[Dedupe, Callable[[]
     assert not await kept.seen("mail", "order:2")
 
 
-async def test_recording_again_starts_the_window_anew(window: tuple[Dedupe, Callable[[], object]]) -> None:
+async def test_recording_again_restarts_the_window(window: tuple[Dedupe, Callable[[], object]]) -> None:
     kept, let_time_pass = window
     await kept.record("mail", "order:1", FIVE_MINUTES)
     let_time_pass()

@@ -32,7 +32,7 @@ from holdfast import (
     correlate,
 )
 from holdfast.idempotency.flask import idempotent
-from tests.idempotency.places import RecordPlace
+from tests.idempotency.record_stores import RecordStore
 from tests.idempotency.test_asgi import code
 
 
@@ -46,9 +46,9 @@ class OrderOut(BaseModel):
 
 
 class Database:
-    """The users' own table beside Holdfast's."""
+    """A table of the application, next to those of Holdfast."""
 
-    def __init__(self, place: RecordPlace) -> None:
+    def __init__(self, place: RecordStore) -> None:
         assert place.hf is not None
         self.place, self.hf = place, place.hf
         place.sql("drop table if exists orders")
@@ -66,7 +66,7 @@ class Database:
 
 
 @pytest.fixture
-def db(sql_place: RecordPlace) -> Database:
+def db(sql_place: RecordStore) -> Database:
     return Database(sql_place)
 
 
@@ -148,7 +148,7 @@ async def test_a_route_and_a_job_with_one_command_key_run_it_once(db: Database) 
 
 
 async def test_the_first_answer_and_its_repetitions_agree_whatever_the_route_says(db: Database) -> None:
-    """The route says 201, `complete` was not told: what was stored is what is sent, to the first client too."""
+    """The route has status 201, `complete` has none: the stored response is sent, also to the first client."""
 
     async def create(body: NewOrder, idem: IdempotencyKey) -> dict[str, int]:
         async with db.session() as s:

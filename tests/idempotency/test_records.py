@@ -26,7 +26,7 @@ from holdfast.stores.integrations.idempotency import (
     records,
     release_record,
 )
-from tests.idempotency.places import RecordPlace
+from tests.idempotency.record_stores import RecordStore
 
 LEASE = timedelta(seconds=10)
 DAY = timedelta(days=1)
@@ -35,40 +35,40 @@ SECOND = replace(FIRST, owner="owner-2")
 CREATED = StoredResponse(201, (("content-type", "application/json"), ("x-note", "é")), b'{"id":1}\x00\xff')
 
 
-def reserve(place: RecordPlace, held: Reservation, lease: timedelta = LEASE) -> StoredRecord:
+def reserve(place: RecordStore, held: Reservation, lease: timedelta = LEASE) -> StoredRecord:
     found: StoredRecord = place.records.do_sync(ReserveKey(held, lease, DAY))
     return found
 
 
-def test_a_new_key_is_reserved_for_its_owner(place: RecordPlace) -> None:
+def test_a_new_key_is_reserved_for_its_owner(place: RecordStore) -> None:
     found = reserve(place, FIRST)
     assert found == StoredRecord("owner-1", "hash-1", KeyStatus.STARTED, False, None)
     assert place.records.do_sync(ReadRecord(FIRST)) == found
     assert place.records.do_sync(ReadRecord(replace(FIRST, key="other"))) is None
 
 
-def test_a_key_that_is_held_stays_with_its_owner(place: RecordPlace) -> None:
+def test_a_key_that_is_held_stays_with_its_owner(place: RecordStore) -> None:
     reserve(place, FIRST)
     assert reserve(place, SECOND).owner == "owner-1"
     place.pass_time(LEASE - timedelta(seconds=2))
     assert reserve(place, SECOND).owner == "owner-1"
 
 
-def test_what_was_answered_comes_back_byte_by_byte(place: RecordPlace) -> None:
+def test_a_stored_response_is_returned_byte_by_byte(place: RecordStore) -> None:
     reserve(place, FIRST)
     assert place.records.do_sync(StoreResponse(FIRST, CREATED))
     found = reserve(place, SECOND)
     assert found == StoredRecord("owner-1", "hash-1", KeyStatus.COMPLETED, False, CREATED)
 
 
-def test_an_error_that_is_kept_is_failed_and_a_body_may_be_missing(place: RecordPlace) -> None:
+def test_an_error_that_is_kept_is_failed_and_a_body_may_be_missing(place: RecordStore) -> None:
     reserve(place, FIRST)
     assert place.records.do_sync(StoreResponse(FIRST, StoredResponse(422, (), None)))
     found = reserve(place, SECOND)
     assert (found.progress, found.response) == (KeyStatus.FAILED, StoredResponse(422, (), None))
 
 
-def test_scopes_and_keys_are_kept_apart(place: RecordPlace) -> None:
+def test_scopes_and_keys_are_kept_apart(place: RecordStore) -> None:
     # The pairs would be the same text if they were merely joined.
     for scope, key in [("tenant-1", "k-1"), ("tenant-2", "k-1"), ("a:b", "c"), ("a", "b:c")]:
         held = Reservation(scope, key, "hash", f"owner of {scope} {key}")
@@ -79,7 +79,7 @@ def test_scopes_and_keys_are_kept_apart(place: RecordPlace) -> None:
     assert found.response.body == b"tenant-2"
 
 
-def test_a_lease_that_ran_out_is_taken_over_and_the_late_owner_is_fenced(place: RecordPlace) -> None:
+def test_a_lease_that_ran_out_is_taken_over_and_the_late_owner_is_fenced(place: RecordStore) -> None:
     reserve(place, FIRST)
     place.pass_time(LEASE + timedelta(seconds=1))
     assert place.records.do_sync(ReadRecord(FIRST)).lapsed
@@ -92,31 +92,31 @@ def test_a_lease_that_ran_out_is_taken_over_and_the_late_owner_is_fenced(place: 
     assert place.records.do_sync(StoreResponse(SECOND, CREATED))
 
 
-def test_an_owner_whose_lease_ran_out_may_finish_while_nobody_took_over(place: RecordPlace) -> None:
+def test_an_owner_with_an_expired_lease_can_finish_if_no_request_took_over(place: RecordStore) -> None:
     reserve(place, FIRST)
     place.pass_time(LEASE + timedelta(seconds=1))
     assert place.records.do_sync(StoreResponse(FIRST, CREATED))
     assert reserve(place, SECOND).response == CREATED
 
 
-def test_renewing_prolongs_every_lease_that_is_still_held(place: RecordPlace) -> None:
+def test_renewing_prolongs_every_lease_that_is_still_held(place: RecordStore) -> None:
     other = replace(FIRST, key="k-2", owner="owner-3")
     reserve(place, FIRST)
     reserve(place, other)
     place.records.do_sync(StoreResponse(other, CREATED))
     place.pass_time(LEASE - timedelta(seconds=1))
-    gone = replace(FIRST, key="never", owner="nobody")
+    gone = replace(FIRST, key="never", owner="unknown")
     assert place.records.do_sync(RenewKeys([FIRST, other, gone], LEASE)) == {"owner-1"}
     place.pass_time(LEASE - timedelta(seconds=2))
     assert reserve(place, SECOND).owner == "owner-1"
 
 
 @pytest.mark.parametrize("end", ["released", "lapsed"])
-def test_a_key_whose_request_failed_stays_with_that_request(place: RecordPlace, end: str) -> None:
+def test_a_key_whose_request_failed_stays_with_that_request(place: RecordStore, end: str) -> None:
     reserve(place, FIRST)
     if end == "released":
         assert place.records.do_sync(ReleaseKey(FIRST))
-        assert not place.records.do_sync(StoreResponse(FIRST, CREATED)), "whoever let go cannot finish"
+        assert not place.records.do_sync(StoreResponse(FIRST, CREATED)), "a request that released its key cannot finish"
         assert place.records.do_sync(RenewKeys([FIRST], LEASE)) == frozenset()
     else:
         place.pass_time(LEASE + timedelta(seconds=1))
@@ -126,7 +126,7 @@ def test_a_key_whose_request_failed_stays_with_that_request(place: RecordPlace, 
     assert reserve(place, SECOND) == StoredRecord("owner-2", "hash-1", KeyStatus.STARTED, False, None)
 
 
-def test_any_request_may_take_over_where_that_was_chosen(place: RecordPlace) -> None:
+def test_any_request_may_take_over_where_that_was_chosen(place: RecordStore) -> None:
     other = replace(SECOND, request_hash="hash-2")
     reserve(place, FIRST)
     place.pass_time(LEASE + timedelta(seconds=1))
@@ -135,14 +135,14 @@ def test_any_request_may_take_over_where_that_was_chosen(place: RecordPlace) -> 
     assert place.records.do_sync(ReadRecord(FIRST)) is None
 
 
-def test_a_record_of_a_failed_request_expires_as_any_other(place: RecordPlace) -> None:
+def test_a_record_of_a_failed_request_expires_as_any_other(place: RecordStore) -> None:
     reserve(place, FIRST)
     place.records.do_sync(ReleaseKey(FIRST))
     place.pass_time(DAY + timedelta(seconds=1))
     assert reserve(place, replace(SECOND, request_hash="hash-2")).owner == "owner-2"
 
 
-def test_a_released_key_can_be_tried_again_and_a_completed_one_is_not_released(place: RecordPlace) -> None:
+def test_a_released_key_can_be_tried_again_and_a_completed_one_is_not_released(place: RecordStore) -> None:
     reserve(place, FIRST)
     assert place.records.do_sync(ReleaseKey(FIRST))
     reserve(place, SECOND)
@@ -152,14 +152,14 @@ def test_a_released_key_can_be_tried_again_and_a_completed_one_is_not_released(p
     assert place.records.do_sync(ReadRecord(FIRST)).response == CREATED
 
 
-def test_an_expired_record_is_as_good_as_none(place: RecordPlace) -> None:
+def test_an_expired_record_is_as_good_as_none(place: RecordStore) -> None:
     reserve(place, FIRST)
     place.records.do_sync(StoreResponse(FIRST, CREATED))
     place.pass_time(DAY + timedelta(seconds=1))
     assert reserve(place, SECOND) == StoredRecord("owner-2", "hash-1", KeyStatus.STARTED, False, None)
 
 
-def test_of_many_at_once_exactly_one_owns_the_key(place: RecordPlace) -> None:
+def test_of_many_at_once_exactly_one_owns_the_key(place: RecordStore) -> None:
     held = [replace(FIRST, owner=f"owner-{n}") for n in range(16)]
     for _ in range(3):  # new, lapsed, lapsed again
         barrier = threading.Barrier(8)
@@ -176,7 +176,7 @@ def test_of_many_at_once_exactly_one_owns_the_key(place: RecordPlace) -> None:
         held = held[8:] + held[:8]
 
 
-def test_completing_in_a_transaction_is_fenced_by_the_database(sql_place: RecordPlace) -> None:
+def test_completing_in_a_transaction_is_fenced_by_the_database(sql_place: RecordStore) -> None:
     assert sql_place.hf is not None
     store = sql_place.hf.store
     reserve(sql_place, FIRST)
@@ -192,7 +192,7 @@ def test_completing_in_a_transaction_is_fenced_by_the_database(sql_place: Record
 
 
 @pytest.mark.parametrize("sql_place", ["postgres18"], indirect=True)
-def test_a_renewal_does_not_disturb_a_transaction_with_an_older_snapshot(sql_place: RecordPlace) -> None:
+def test_a_renewal_does_not_disturb_a_transaction_with_an_older_snapshot(sql_place: RecordStore) -> None:
     reserve(sql_place, FIRST)
     with psycopg.connect(sql_place.dsn) as conn:
         conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -204,8 +204,8 @@ def test_a_renewal_does_not_disturb_a_transaction_with_an_older_snapshot(sql_pla
 
 
 @pytest.mark.parametrize("sql_place", ["postgres18"], indirect=True)
-def test_nobody_waits_for_a_transaction_that_completes_a_record(sql_place: RecordPlace) -> None:
-    """Its lease is over, but it may still commit: nobody takes its key, releases or forgets it, or waits to know."""
+def test_no_request_waits_for_a_transaction_that_completes_a_record(sql_place: RecordStore) -> None:
+    """Its lease expired, but it may still commit: no request takes, releases or removes its key, or waits for it."""
     assert sql_place.hf is not None
     sql_place.records.do_sync(ReserveKey(FIRST, timedelta(0), timedelta(0)))
     with ThreadPoolExecutor(1) as pool, psycopg.connect(sql_place.dsn) as conn:
@@ -217,12 +217,12 @@ def test_nobody_waits_for_a_transaction_that_completes_a_record(sql_place: Recor
     assert sql_place.records.do_sync(ReadRecord(FIRST)).response == CREATED
 
 
-def _complete_on(place: RecordPlace, conn: psycopg.Connection) -> None:
+def _complete_on(place: RecordStore, conn: psycopg.Connection) -> None:
     assert place.hf is not None
     run_on(complete(FIRST, CREATED, LEASE), place.hf.store.dialect, adapt_connection(conn))  # type: ignore[arg-type]
 
 
-def test_operators_list_records_and_release_them_audited(sql_place: RecordPlace) -> None:
+def test_operators_list_records_and_release_them_audited(sql_place: RecordStore) -> None:
     assert sql_place.hf is not None
     store = sql_place.hf.store
     reserve(sql_place, FIRST)
@@ -251,7 +251,7 @@ def test_operators_list_records_and_release_them_audited(sql_place: RecordPlace)
     ]
 
 
-def test_only_expired_records_are_forgotten(sql_place: RecordPlace) -> None:
+def test_only_expired_records_are_forgotten(sql_place: RecordStore) -> None:
     assert sql_place.hf is not None
     store = sql_place.hf.store
     reserve(sql_place, FIRST)

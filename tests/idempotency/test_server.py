@@ -168,7 +168,7 @@ async def test_a_process_killed_on_the_way_leaves_one_effect_and_no_key_stuck(
     tenant = uuid4().hex
     server.die_at(place)
     answers = await asyncio.gather(*(until_answered(client, server, tenant) for _ in range(30)))
-    assert not (server.marks / place).exists()  # somebody died there
+    assert not (server.marks / place).exists()  # a process crashed there
     assert len({answer for answer, _ in answers}) == 1
     assert set.union(*(met for _, met in answers)) <= {0, 409, 503}
     assert server.effects(tenant) == 1

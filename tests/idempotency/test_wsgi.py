@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.idempotency.wsgi import WsgiIdempotencyMiddleware
-from tests.idempotency.places import RecordPlace
+from tests.idempotency.record_stores import RecordStore
 
 
 class Shop:
@@ -35,7 +35,7 @@ class Shop:
 class Client:
     """Calls a WSGI application as a server does."""
 
-    def __init__(self, place: RecordPlace, shop: Shop, **options: Any) -> None:
+    def __init__(self, place: RecordStore, shop: Shop, **options: Any) -> None:
         options = {"scope": lambda request: request.headers.get("x-tenant", "t1"), **options}
         self.app = WsgiIdempotencyMiddleware(shop, records=options.pop("records", place.records), **options)
 
@@ -61,7 +61,7 @@ class Client:
         return int(head[0][:3]), {name.lower(): value for name, value in head[1]}, content
 
 
-def test_a_repetition_gets_the_first_answer_and_nothing_runs_again(place: RecordPlace) -> None:
+def test_a_repetition_gets_the_first_answer_and_nothing_runs_again(place: RecordStore) -> None:
     shop = Shop()
     client = Client(place, shop)
     first, again = client.post(), client.post()
@@ -76,7 +76,7 @@ def test_a_repetition_gets_the_first_answer_and_nothing_runs_again(place: Record
     assert shop.runs == [b"x", b"x"]
 
 
-def test_many_at_once_run_once(place: RecordPlace) -> None:
+def test_many_at_once_run_once(place: RecordStore) -> None:
     barrier = threading.Barrier(8)
 
     def slow(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -100,7 +100,7 @@ def test_many_at_once_run_once(place: RecordPlace) -> None:
     assert all(headers["retry-after"] == "1" for status, headers, _ in answers if status == 409)
 
 
-def test_who_waits_gets_the_answer(sql_place: RecordPlace) -> None:
+def test_who_waits_gets_the_answer(sql_place: RecordStore) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def waits(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -119,7 +119,7 @@ def test_who_waits_gets_the_answer(sql_place: RecordPlace) -> None:
 
 
 @pytest.mark.parametrize("failure", ["status", "exception", "in the body"])
-def test_a_failure_releases_the_key(sql_place: RecordPlace, failure: str) -> None:
+def test_a_failure_releases_the_key(sql_place: RecordStore, failure: str) -> None:
     def fails_first(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if len(shop.runs) > 1 or failure == "in the body":
             start_response("200 OK", [])
@@ -144,7 +144,7 @@ def test_a_failure_releases_the_key(sql_place: RecordPlace, failure: str) -> Non
     assert client.post()[2] == b"fine"
 
 
-def test_after_a_failure_another_request_under_the_key_is_still_refused(place: RecordPlace) -> None:
+def test_after_a_failure_another_request_under_the_key_is_still_refused(place: RecordStore) -> None:
     shop = Shop()
     shop.status = "500 Internal Server Error"
     client = Client(place, shop)
@@ -155,7 +155,7 @@ def test_after_a_failure_another_request_under_the_key_is_still_refused(place: R
     assert len(shop.runs) == 2
 
 
-def test_what_the_application_gives_is_closed_and_written(sql_place: RecordPlace) -> None:
+def test_what_the_application_gives_is_closed_and_written(sql_place: RecordStore) -> None:
     shop = Shop()
 
     class Given:
@@ -175,7 +175,7 @@ def test_what_the_application_gives_is_closed_and_written(sql_place: RecordPlace
     assert shop.closed == 1
 
 
-def test_an_answer_too_large_to_keep_flows_and_is_not_repeated(place: RecordPlace) -> None:
+def test_an_answer_too_large_to_keep_flows_and_is_not_repeated(place: RecordStore) -> None:
     taken: list[int] = []
 
     def large(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -189,7 +189,7 @@ def test_an_answer_too_large_to_keep_flows_and_is_not_repeated(place: RecordPlac
     assert len(shop.runs) == 1
 
 
-def test_without_a_key_nothing_is_held_back(sql_place: RecordPlace) -> None:
+def test_without_a_key_nothing_is_held_back(sql_place: RecordStore) -> None:
     came: list[int] = []
 
     def streams(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -204,7 +204,7 @@ def test_without_a_key_nothing_is_held_back(sql_place: RecordPlace) -> None:
     assert came == [0]
 
 
-def test_bodies_are_read_as_the_server_gives_them_and_no_further_than_the_limit(sql_place: RecordPlace) -> None:
+def test_bodies_are_read_as_the_server_gives_them_and_no_further_than_the_limit(sql_place: RecordStore) -> None:
     shop = Shop()
     client = Client(sql_place, shop, max_body=10)
     assert client.post("a", b"x" * 11)[0] == 413
@@ -213,7 +213,7 @@ def test_bodies_are_read_as_the_server_gives_them_and_no_further_than_the_limit(
     assert shop.runs == [b"chunked", b""]
 
 
-def test_a_client_that_goes_away_while_sending_begins_nothing(sql_place: RecordPlace) -> None:
+def test_a_client_that_goes_away_while_sending_begins_nothing(sql_place: RecordStore) -> None:
     shop = Shop()
     client = Client(sql_place, shop)
     status, headers, _ = client.post(body=b"amount=1", CONTENT_LENGTH="9")
@@ -221,7 +221,7 @@ def test_a_client_that_goes_away_while_sending_begins_nothing(sql_place: RecordP
     assert client.post(body=b"amount=10")[0] == 201
 
 
-def test_what_is_written_counts_to_the_limit_too(sql_place: RecordPlace) -> None:
+def test_what_is_written_counts_to_the_limit_too(sql_place: RecordStore) -> None:
     def writes(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         start_response("200 OK", [])(b"x" * 20)
         return []
@@ -232,7 +232,7 @@ def test_what_is_written_counts_to_the_limit_too(sql_place: RecordPlace) -> None
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_an_error_in_an_answer_that_flows_breaks_it_off(sql_place: RecordPlace, key: str | None) -> None:
+def test_an_error_in_an_answer_that_flows_breaks_it_off(sql_place: RecordStore, key: str | None) -> None:
     def breaks(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterator[bytes]:
         start_response("200 OK", [])
         try:
@@ -246,7 +246,7 @@ def test_an_error_in_an_answer_that_flows_breaks_it_off(sql_place: RecordPlace, 
         Client(sql_place, Shop(breaks), max_response=10).post(key)
 
 
-def test_a_required_key_is_asked_for_and_a_bad_one_refused(sql_place: RecordPlace) -> None:
+def test_a_required_key_is_asked_for_and_a_bad_one_refused(sql_place: RecordStore) -> None:
     shop = Shop()
     assert Client(sql_place, shop, required=True).post(None)[0] == 400
     assert Client(sql_place, shop).post("a, b")[0] == 400  # as a server joins two headers
@@ -255,7 +255,7 @@ def test_a_required_key_is_asked_for_and_a_bad_one_refused(sql_place: RecordPlac
     assert Client(sql_place, shop).post(None)[0] == 201
 
 
-def test_when_the_records_are_away_nothing_runs(sql_place: RecordPlace) -> None:
+def test_when_the_records_are_away_nothing_runs(sql_place: RecordStore) -> None:
     class Away:
         store = None
 
@@ -267,7 +267,7 @@ def test_when_the_records_are_away_nothing_runs(sql_place: RecordPlace) -> None:
     assert shop.runs == []
 
 
-def test_a_long_request_keeps_its_lease(sql_place: RecordPlace) -> None:
+def test_a_long_request_keeps_its_lease(sql_place: RecordStore) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def waits(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -287,7 +287,7 @@ def test_a_long_request_keeps_its_lease(sql_place: RecordPlace) -> None:
         assert first.result()[0] == 201
 
 
-def test_a_late_finisher_gets_the_answer_that_counts(sql_place: RecordPlace) -> None:
+def test_a_late_finisher_gets_the_answer_that_counts(sql_place: RecordStore) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def stalls_first(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

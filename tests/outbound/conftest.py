@@ -19,7 +19,7 @@ def _server() -> Iterator[Server]:
 
 @pytest.fixture
 def server(_server: Server) -> Server:
-    """A server on loopback, told anew by each test what to do."""
+    """A server on loopback, scripted by each test."""
     return _server.plays()
 
 

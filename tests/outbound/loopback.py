@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that does as it is told: answers, hangs, resets, drips; and sees clients leave."""
+"""A real HTTP server on loopback that a test scripts: it responds, hangs, resets, sends slowly, and sees clients disconnect."""
 
 import asyncio
 import contextlib
@@ -126,8 +126,8 @@ class Server:
     async def _play(self, act: Act, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         match act:
             case Reply(status, body, headers):
-                told = {"content-length": str(len(body)), **headers}
-                lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+                sent = {"content-length": str(len(body)), **headers}
+                lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
                 writer.write(f"HTTP/1.1 {status} X\r\n{lines}\r\n".encode("latin-1") + body)
                 await writer.drain()
                 return True

@@ -92,7 +92,7 @@ def test_what_one_process_learns_all_know(shared: Shared) -> None:
     one, other = shared.breaker(), shared.breaker()
     fail(one, 2)
     fail(other)
-    one.forget()  # it would look by itself within a second
+    one.forget()  # it would read the state within a second
     for breaker in (one, other):
         with pytest.raises(CircuitOpen) as raised:
             breaker.sync.admit()
@@ -141,7 +141,7 @@ def test_it_is_tripped_and_reset_by_hand_for_all(shared: Shared) -> None:
 
 def test_changes_made_at_once_are_all_kept(shared: Shared) -> None:
     def slowly(circuit: Circuit, now: datetime) -> tuple[Circuit, None]:
-        time.sleep(0.01)  # whoever reads now must not write over what this becomes
+        time.sleep(0.01)  # a concurrent reader must not overwrite the result
         return replace(circuit, failures=circuit.failures + 1), None
 
     places = [shared.open() for _ in range(6)]

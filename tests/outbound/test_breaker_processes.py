@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 class Crew:
-    """The processes, what they are told, and what they wrote down."""
+    """The processes, their instructions, and their logs."""
 
     def __init__(self, kind: str, where: str, directory: Path) -> None:
         self.directory = directory
@@ -58,7 +58,7 @@ class Crew:
         return lines
 
     def kill_prober(self) -> Line:
-        """Kills whoever is in the middle of a slow probe; returns the line of its beginning."""
+        """Kills the process that runs a slow probe; returns its first log line."""
         self.tell("slow")
         told_at = time.monotonic()
 
@@ -127,7 +127,7 @@ def test_four_processes_probe_one_at_a_time_and_outlive_a_killed_prober(crew: Cr
         "another probe after the killed one",
     )
     following = next(line for line in lines if line.probe and line.what == "begin" and line.at > victim.at)
-    # Not before the dead one's time is over: nobody could know that it is dead. Clocks are read a moment apart.
+    # Not before the dead one's time is over: no process could know that it is dead. Clocks are read a moment apart.
     assert following.at >= victim.at + PROBE - 0.1
     crew.tell("up")
     crew.tell("slow", said=False)

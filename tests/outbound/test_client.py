@@ -39,7 +39,7 @@ class Invoice(BaseModel):
 
 
 class Blocking:
-    """The async client, called as the blocking one is, so that one test tells about both."""
+    """The async client, called as the blocking one is, so that one test covers both."""
 
     def __init__(self, base_url: str, **options: Any) -> None:
         self._runner = asyncio.Runner()
@@ -97,13 +97,13 @@ def test_these_answers_are_tried_again(client: Colour, status: int) -> None:
 
 @pytest.mark.parametrize("status", TERMINAL)
 def test_these_answers_are_final(client: Colour, status: int) -> None:
-    client.server.plays(Reply(status, b"told you"))
+    client.server.plays(Reply(status, b"the reason"))
     with pytest.raises(ServiceRefused) as raised:
         client().get("/x")
     assert len(client.server.requests) == 1
-    assert (raised.value.status, raised.value.body) == (status, "told you")
+    assert (raised.value.status, raised.value.body) == (status, "the reason")
     assert str(status) in str(raised.value)
-    assert "told you" not in str(raised.value)
+    assert "the reason" not in str(raised.value)
 
 
 def test_a_service_that_stays_down_is_given_up_on(client: Colour) -> None:
@@ -159,7 +159,7 @@ def http_date(seconds: float) -> str:
         ("-7", 0.0),
         ("1000000000000", 0.02),
         ("0.0", 0.0),
-        # Named: processes that share the tests must collect the same ones, whatever the second.
+        # Named: processes that share the tests must collect the same ones, at any time.
         pytest.param(http_date(-3600), 0.0, id="an hour ago"),
         pytest.param(http_date(3600), 0.02, id="in an hour"),
         ("soon", 0.001),

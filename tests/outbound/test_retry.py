@@ -282,7 +282,7 @@ def test_an_attempt_that_hangs_is_ended_and_tried_again(colour: str) -> None:
     if colour == "sync":
         seen = []
         with_retry.sync("call", lambda attempt: seen.append(attempt.remaining), timeout=0.5)
-        assert 0 < seen[0] <= 0.5  # nothing can end a plain function: it is told how long it has
+        assert 0 < seen[0] <= 0.5  # nothing can end a plain function: it receives its time limit
         return
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Time-outs: what only an async call can, be broken off in the middle; and what a plain one is told."""
+"""Time-outs: an async call is cancelled; a plain one receives its time limit."""
 
 import asyncio
 import time

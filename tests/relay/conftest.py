@@ -12,7 +12,7 @@ from tests.stores.conftest import place, postgres_place, postgres_store, store  
 
 @pytest.fixture
 def broker() -> Broker:
-    """A broker that confirms everything, until it is told otherwise."""
+    """A broker that confirms everything, until a test changes it."""
     return Broker()
 
 

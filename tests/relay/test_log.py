@@ -236,7 +236,7 @@ async def test_a_backlog_is_looked_through_once_not_for_each_page(
         ids += [event.id for event in page.events]
         assert len(page.events) <= 10
         resumed, _ = await read_on(store, page.cursor)
-        assert ids + resumed == wanted, "every page's cursor says where to go on"
+        assert ids + resumed == wanted, "the cursor of every page is where to continue"
         if not page.more:
             break
     assert len(asked) <= 4, "three times for sixty events, and once to find that there are no more"

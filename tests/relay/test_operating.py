@@ -72,11 +72,11 @@ async def test_after_a_restore_the_how_to_s_statements_make_it_go_on_and_nothing
     hf: Holdfast, broker: Broker
 ) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/relay.md").read_text()
-    (mending,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    (repair,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     await backlog(hf, broker, 1)
     await query(hf, "update holdfast.message set tx = '9000000000'")
     await query(hf, "update holdfast.position set cursor = '9000000000:9000000000:;;0'")
-    for statement in mending.split(";\n"):
+    for statement in repair.split(";\n"):
         await query(hf, statement)
     later = await hf.publish("order.placed", {"n": 2}, conn=None)
     given: list[int] = []
@@ -105,7 +105,7 @@ async def test_what_is_not_yet_relayed_is_not_pruned(hf: Holdfast, broker: Broke
     await hf.publish("mail.sent", {}, conn=None)
     await drain(hf)
     await hf.ops.prune(older_than=MOMENT, messages=True, actor="ada")
-    assert (await hf.events.read()).events == [], "it is passed by, too, in however short a life"
+    assert (await hf.events.read()).events == [], "it is skipped, too"
 
 
 async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Holdfast, broker: Broker) -> None:

@@ -100,13 +100,13 @@ def test_of_two_processes_one_relays_and_when_it_is_killed_the_other_takes_over(
 ) -> None:
     with _shop(postgres18, tmp_path, redis) as shop:
         workers = {worker.pid: worker for worker in (shop.worker(), shop.worker())}
-        until(lambda: shop.owner != 0, "nobody relays", detail=shop.place.logs)
+        until(lambda: shop.owner != 0, "no process relays", detail=shop.place.logs)
         shop.publish(40)
         killed = workers.pop(shop.owner)
         killed.kill()
         shop.publish(40)
         shop.complete()
-        until(lambda: shop.owner in workers, "nobody took over", detail=shop.place.logs)
+        until(lambda: shop.owner in workers, "no process took over", detail=shop.place.logs)
 
 
 def test_a_relay_that_stood_still_for_longer_than_its_lease_moves_nothing(
@@ -114,7 +114,7 @@ def test_a_relay_that_stood_still_for_longer_than_its_lease_moves_nothing(
 ) -> None:
     with _shop(postgres18, tmp_path, redis) as shop:
         sleeper = shop.worker()
-        until(lambda: shop.owner == sleeper.pid, "nobody relays", detail=shop.place.logs)
+        until(lambda: shop.owner == sleeper.pid, "no process relays", detail=shop.place.logs)
         sleeper.stopped()
         other = shop.worker()
         shop.publish(20)

@@ -129,7 +129,7 @@ async def test_key_and_correlation_travel_along(hf: Holdfast, broker: Broker) ->
     assert body["requestid"] == "r-1"
 
 
-async def test_what_the_broker_refuses_is_a_dead_letter_and_the_rest_goes_on(
+async def test_a_rejected_event_is_a_dead_letter_and_the_others_are_sent(
     hf: Holdfast, broker: Broker, log: Log
 ) -> None:
     hf.relay("order.*", to=broker, name="orders-out")
@@ -171,7 +171,9 @@ async def test_an_event_that_has_no_key_for_the_broker_is_a_dead_letter_of_its_o
     }
 
 
-async def test_an_outage_of_the_broker_moves_nothing_and_ends_by_itself(hf: Holdfast, broker: Broker, log: Log) -> None:
+async def test_a_relay_does_not_move_during_an_outage_and_continues_automatically(
+    hf: Holdfast, broker: Broker, log: Log
+) -> None:
     hf.relay("order.*", to=broker, name="orders-out")
     ids = await publish(hf, 1)
     async with working(hf):
@@ -185,8 +187,8 @@ async def test_an_outage_of_the_broker_moves_nothing_and_ends_by_itself(hf: Hold
         broker.down = False
         await eventually(lambda: broker.ids == ids)
         await eventually(lambda: said(log, "relay resumed"))
-    assert len(said(log, "relay stalled")) == 1, "once, however long it lasts"
-    assert not await query(hf, f"select 1 from {table(hf, 'delivery')}"), "an outage is nobody's failure"
+    assert len(said(log, "relay stalled")) == 1, "once per outage"
+    assert not await query(hf, f"select 1 from {table(hf, 'delivery')}"), "an outage is not a failed delivery"
 
 
 @on_postgres
@@ -310,7 +312,7 @@ async def test_a_stale_owner_moves_and_releases_nothing(hf: Holdfast) -> None:
     assert (await position(hf)).cursor == Cursor("", "", 7)
 
 
-async def test_a_wake_up_that_comes_with_the_end_does_not_keep_it_alive(hf: Holdfast, broker: Broker) -> None:
+async def test_a_wake_up_during_the_stop_does_not_keep_a_relay_running(hf: Holdfast, broker: Broker) -> None:
     hf.relay("order.*", to=broker, name="orders-out")
     await hf._runtime.registration.prepare()
     relaying = RelayRunner(hf.store, hf.relays["orders-out"], "one", 0)

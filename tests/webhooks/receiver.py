@@ -19,7 +19,7 @@ Act = Callable[["Request", asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Request:
-    """One request as it came. `hung_up` is set when the sender closes its side."""
+    """One request, unchanged. `hung_up` is set when the sender closes its side."""
 
     line: str
     headers: dict[str, str]
@@ -78,7 +78,7 @@ class Receiver:
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
         try:
-            # Whoever is cancelled or hung up on has seen enough.
+            # A cancelled or disconnected connection needs no more.
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._answer(reader, writer)
         finally:
@@ -119,7 +119,7 @@ def answer(status: int, body: bytes = b"", **headers: str) -> Act:
 
     async def act(_: Request, writer: asyncio.StreamWriter) -> None:
         lines = [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        head = "\r\n".join([f"HTTP/1.1 {status} Whatever", f"content-length: {len(body)}", *lines, "", ""])
+        head = "\r\n".join([f"HTTP/1.1 {status} Any", f"content-length: {len(body)}", *lines, "", ""])
         writer.write(head.encode("latin-1") + body)
         await writer.drain()
 

@@ -23,7 +23,7 @@ HEALTHY = 100
 
 
 class Crowd:
-    """One server that stands for many receivers, told apart by their paths; it notes when each event came."""
+    """One server that stands for many receivers, distinguished by their paths; it notes when each event came."""
 
     def __init__(self) -> None:
         self.receiver = Receiver(self._note)

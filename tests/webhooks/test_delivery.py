@@ -414,9 +414,9 @@ async def test_no_secret_is_logged_stored_with_a_run_or_shown(hf: Holdfast, rece
     await place(hf)
     await drain(hf)
     (webhook,) = await hf.ops.webhooks()
-    told = [repr(added), repr(webhook), repr(await run_records(hf)), repr(await only(hf)), repr(log)]
-    told.append(repr(await hf.ops.audit()))
-    for text in told:
+    shown = [repr(added), repr(webhook), repr(await run_records(hf)), repr(await only(hf)), repr(log)]
+    shown.append(repr(await hf.ops.audit()))
+    for text in shown:
         assert added.secret not in text
         assert added.secret.removeprefix("whsec_") not in text
         assert "s3cret" not in text
@@ -454,8 +454,8 @@ try:
 except ConfigurationError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert told.stdout == "sending webhooks needs an HTTP client; install holdfast[http]\n", told.stderr
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert shown.stdout == "sending webhooks needs an HTTP client; install holdfast[http]\n", shown.stderr
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
@@ -485,9 +485,9 @@ async def test_the_query_of_an_address_is_a_secret_too(hf: Holdfast, receiver: R
     await drain(hf)
     assert receiver.requests[0].line == "POST /?key=s3cret HTTP/1.1"
     (webhook,) = await hf.ops.webhooks()
-    told = f"{webhook!r}{await run_records(hf)!r}{await only(hf)!r}{log!r}{await hf.ops.audit()!r}"
-    assert "s3cret" not in told
-    assert "t0ken" not in told
+    shown = f"{webhook!r}{await run_records(hf)!r}{await only(hf)!r}{log!r}{await hf.ops.audit()!r}"
+    assert "s3cret" not in shown
+    assert "t0ken" not in shown
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
@@ -502,8 +502,8 @@ async def test_the_path_of_an_address_is_hidden_unless_it_is_asked_for(
     await drain(hf)
     (webhook,) = await hf.ops.webhooks()
     assert webhook.url == f"http://127.0.0.1:{receiver.port}/…"
-    told = f"{webhook!r}{await run_records(hf)!r}{await only(hf)!r}{log!r}{await hf.ops.audit()!r}"
-    assert "x9f8e7d6c5b4a3" not in told
+    shown = f"{webhook!r}{await run_records(hf)!r}{await only(hf)!r}{log!r}{await hf.ops.audit()!r}"
+    assert "x9f8e7d6c5b4a3" not in shown
     (whole,) = await hf.ops.webhooks(show_path=True)
     assert whole.url.endswith("/services/T0/x9f8e7d6c5b4a3")
 

@@ -237,7 +237,7 @@ async def test_a_handshake_that_hangs_is_hung_up_on() -> None:
 
 async def test_certificates_are_read_once_and_not_for_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving(reset) as receiver, sending() as sender:
-        monkeypatch.setattr("httpcore2._async.connection.default_ssl_context", lambda: pytest.fail("read anew"))
+        monkeypatch.setattr("httpcore2._async.connection.default_ssl_context", lambda: pytest.fail("read again"))
         with pytest.raises(OSError, match=r"127\.0\.0\.1"):
             await sender.post(receiver.url.replace("http", "https"), {"content-length": "0"}, b"", within=0.1)
 

@@ -1,4 +1,4 @@
-"""Which addresses may be called, and that no other one is, whatever the DNS says."""
+"""Which addresses may be called, and that no other one is called, for any DNS answer."""
 
 import asyncio
 import socket

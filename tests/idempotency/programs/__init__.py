@@ -1,1 +1,1 @@
-"""Programs that the tests start as processes of their own."""
+"""Programs that the tests start as separate processes."""

@@ -1,4 +1,4 @@
-"""A shop behind a real server: one row for each order, and places where its process dies when told to.
+"""A shop behind a real server: one row for each order, and steps at which its process crashes on request.
 
 A file in the folder `MARKS` names the place; the process that gets there first takes the file and dies.
 """

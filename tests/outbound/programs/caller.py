@@ -1,4 +1,4 @@
-"""A process that calls a dependency through a breaker until told to stop. What it does, it writes down at once.
+"""A process that calls a dependency through a breaker until it is stopped. It logs each call at once.
 
 Arguments: kind of circuits, where they are, directory. The files `up`, `slow` and `stop` in the directory say how the
 dependency does, whether a probe takes long, and when to end; `calls` is the common record.

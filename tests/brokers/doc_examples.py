@@ -14,7 +14,7 @@ from tests.engine.running import eventually, working
 _PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 
 
-async def run_printed(page: str, payments: Target, orders: Source, capsys: pytest.CaptureFixture[str]) -> Record:
+async def run_example(page: str, payments: Target, orders: Source, capsys: pytest.CaptureFixture[str]) -> Record:
     """Runs the page's program in the current directory until its handler has printed; returns what it sent."""
     example: dict[str, Any] = {}
     [code] = re.findall(r"```python\n(.*?)```", (_PAGES / page).read_text(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Places that keep idempotency records, each with a way to let time pass without waiting."""
+"""Every storage of idempotency records, with a way to let time pass without waiting."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ EVERYWHERE = ["sqlite", "postgres16", "postgres18", "redis"]
 
 
 @dataclass
-class RecordPlace:
+class RecordStore:
     """Records under test. `hf` is none in Redis."""
 
     kind: str
@@ -34,7 +34,7 @@ class RecordPlace:
     dsn: str = ""
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
-        """What a connection of its own sees; `{hf}` is the tables' prefix."""
+        """Rows that a separate connection reads; `{hf}` is the prefix of the tables."""
         if self.kind == "sqlite":
             with closing(sqlite3.connect(self.dsn.removeprefix("sqlite:///"), isolation_level=None)) as conn:
                 return conn.execute(text.replace("{hf}", "holdfast_")).fetchall()
@@ -44,20 +44,20 @@ class RecordPlace:
 
 
 @contextmanager
-def place_of(
+def open_record_store(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, database: Callable[[PostgresServer], str]
-) -> Iterator[RecordPlace]:
+) -> Iterator[RecordStore]:
     if kind == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         prefix = f"test:{uuid4()}"
-        yield RecordPlace(kind, RedisRecords(server.url, prefix), lambda by: _age_redis(server, prefix, by))
+        yield RecordStore(kind, RedisRecords(server.url, prefix), lambda by: _age_redis(server, prefix, by))
         return
     if kind == "sqlite":
         dsn = f"sqlite:///{tmp_path}/shop.db"
     else:
         dsn = database(request.getfixturevalue(kind))
     hf = Holdfast(dsn)
-    place = RecordPlace(kind, StoreRecords(hf), lambda by: None, hf, dsn)
+    place = RecordStore(kind, StoreRecords(hf), lambda by: None, hf, dsn)
     place.pass_time = lambda by: _age(place, by)
     try:
         yield place
@@ -67,7 +67,7 @@ def place_of(
             empty(dsn)
 
 
-def _age(place: RecordPlace, by: timedelta) -> None:
+def _age(place: RecordStore, by: timedelta) -> None:
     amount = f"interval '{by.total_seconds()} s'"
     if place.kind == "sqlite":
         amount = str(round(by.total_seconds() * 1000))

@@ -1,4 +1,4 @@
-"""A till that is fed by a broker: one consumer through the inbox, one straight from the stream, each with an effect.
+"""An app with two consumers of a stream, one through the inbox and one direct; each has an effect.
 
 `HOLDFAST_TEST_SOURCE` names the function that makes the source of a stream for a group, as `module:function`.
 """
@@ -15,13 +15,13 @@ from holdfast.brokers.protocol import Lag, Record, Source, Subscription
 from tests.engine.programs import crash
 from tests.engine.programs.shop import spelled, transaction
 
-# Doubles must show: the effect has no unique constraint.
+# Without a unique constraint, so that a double effect is visible.
 TABLE = "create table if not exists effect (consumer text not null, n bigint not null)"
 CONSUMERS = ("stored", "straight")
 
 
-class Pointed:
-    """A subscription with a place to die at before and after each acknowledgement."""
+class CrashingSubscription:
+    """A subscription that can crash the process before and after each acknowledgement."""
 
     def __init__(self, inner: Subscription, name: str) -> None:
         self._inner, self._name = inner, name
@@ -66,7 +66,7 @@ class PointedSource:
     @asynccontextmanager
     async def _opened(self, consumer: str) -> AsyncIterator[Subscription]:
         async with self.inner.open(consumer) as subscription:
-            yield Pointed(subscription, self.consumer)
+            yield CrashingSubscription(subscription, self.consumer)
 
     async def durability_warnings(self) -> list[str]:
         return await self.inner.durability_warnings()

@@ -1,4 +1,4 @@
-"""What every broker must survive. A test module gives a `Broker` and a database, and calls these.
+"""The contract of every broker. A test module provides a `Broker` and a database, and calls these functions.
 
 `survives` is the acceptance: records come in while workers are killed at random and the broker is restarted; afterwards
 nothing is lost, every effect is there once, and the broker's own client says that nothing is left. `each_step` kills
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import orjson
 
-from tests.brokers.programs.till import CONSUMERS, TABLE
+from tests.brokers.programs.app import CONSUMERS, TABLE
 from tests.engine.programs.place import Place, Process, until
 
 PATIENCE = 60.0
@@ -59,10 +59,10 @@ class Broker(Protocol):
         ...
 
 
-def till(place: Place, broker: Broker, stream: str, crash: str = "") -> Process:
-    """Starts a worker of the till, which dies at a named point if one is given."""
+def start_worker(place: Place, broker: Broker, stream: str, crash: str = "") -> Process:
+    """Starts a worker; it crashes at the named step, if one is given."""
     return place.program(
-        *("holdfast", "worker", "--app", "tests.brokers.programs.till:hf"),
+        *("holdfast", "worker", "--app", "tests.brokers.programs.app:hf"),
         *("--lease", "2s", "--grace", "5s"),
         environment={
             **broker.environment,
@@ -73,7 +73,7 @@ def till(place: Place, broker: Broker, stream: str, crash: str = "") -> Process:
     )
 
 
-def open_till(place: Place, broker: Broker, stream: str) -> None:
+def prepare_app(place: Place, broker: Broker, stream: str) -> None:
     place.sql(TABLE)
     broker.prepare(stream, CONSUMERS)
 
@@ -94,39 +94,39 @@ def survives(
     restarts: int = 1,
     patience: float = PATIENCE,
 ) -> None:
-    """Nothing is lost and no effect is there twice, however many workers and brokers die meanwhile.
+    """No record is lost and no effect is applied twice while workers and brokers are killed.
 
     On SQLite one worker runs at a time.
     """
     chance = random.Random(seed)
-    open_till(place, broker, stream)
-    running = [till(place, broker, stream) for _ in range(workers)]
+    prepare_app(place, broker, stream)
+    running = [start_worker(place, broker, stream) for _ in range(workers)]
     restart_at = set(chance.sample(range(1, kills), restarts))
     for portion in range(kills):
         broker.put(stream, bodies(range(portion * records // kills, (portion + 1) * records // kills)))
         if portion in restart_at:
             broker.restart()
         time.sleep(chance.uniform(0.1, 0.5))
-        # One that is still starting would only be killed for nothing.
+        # Killing a worker that is still starting would test nothing.
         victim = chance.randrange(workers)
         until(lambda: "worker started" in running[victim].log, "no worker starts", patience, place.logs)  # noqa: B023
         time.sleep(chance.uniform(0.0, 0.3))
         running[victim].kill_family()
-        running[victim] = till(place, broker, stream)
+        running[victim] = start_worker(place, broker, stream)
     settled(place, broker, stream, records, patience)
 
 
 def each_step(place: Place, broker: Broker, stream: str, steps: Sequence[str] = STEPS, *, each: int = 5) -> None:
     """A worker dies at each of these steps, one after the other; then one lives."""
-    open_till(place, broker, stream)
+    prepare_app(place, broker, stream)
     records = 0
     for step in steps:
         broker.put(stream, bodies(range(records, records + each)))
         records += each
-        worker = till(place, broker, stream, step)
+        worker = start_worker(place, broker, stream, step)
         place.reached(f"crashed.{step}", PATIENCE)
         worker.ended()
-    till(place, broker, stream)
+    start_worker(place, broker, stream)
     settled(place, broker, stream, records)
 
 
