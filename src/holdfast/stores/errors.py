@@ -2,32 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from uuid import UUID
 
-from holdfast.core.errors import AlreadyHandled, HoldfastError, LeaseLost, RebuildLost, ReservationLost, StoreBusy
-from holdfast.stores.operation import Query
+from holdfast.core.errors import StoreBusy
+from holdfast.stores.operation import Condition, Query
 
-_LEASE_LOST = ("HF001", "holdfast: lease lost")
-_ALREADY_HANDLED = ("HF002", "holdfast: already handled")
-_RESERVATION_LOST = ("HF003", "holdfast: reservation lost")
+LEASE_LOST = Condition("HF001", "holdfast: lease lost")
+ALREADY_HANDLED = Condition("HF002", "holdfast: already handled")
+RESERVATION_LOST = Condition("HF003", "holdfast: reservation lost")
+WRITE_LOCKED = Condition("SQLITE_BUSY")
+_OLD_SNAPSHOT = Condition("SQLITE_BUSY_SNAPSHOT")
 
 
-def translate(error: Exception, query: Query) -> HoldfastError | None:
+def translate(error: Exception, query: Query) -> Exception | None:
     """The Holdfast error for a database error of `query`, or None to keep the driver's error."""
-    values = query.values
     for link in _chain(error):
-        name = getattr(link, "sqlite_errorname", "")
-        # A transaction that has read before does not wait for the write lock: SQLite refuses it at once.
-        if name == "SQLITE_BUSY_SNAPSHOT" or (name == "SQLITE_BUSY" and query.name == "lock_registry"):
-            return StoreBusy(cause=name)
-        if query.name == "complete" and _says(link, *_LEASE_LOST):
-            return LeaseLost(UUID(str(values["delivery_id"])), int(str(values["fence"])))
-        if query.name == "rebuild_checkpoint" and _says(link, *_LEASE_LOST):
-            return RebuildLost(str(values["name"]))
-        if query.name == "record_handled" and _says(link, *_ALREADY_HANDLED):
-            return AlreadyHandled(str(values["consumer"]), str(values["key"]))
-        if query.name == "complete_request" and _says(link, *_RESERVATION_LOST):
-            return ReservationLost(str(values["scope"]), str(values["key"]))
+        if _is(link, _OLD_SNAPSHOT):
+            return StoreBusy(cause=_OLD_SNAPSHOT.code)
+        if query.raises is not None and _is(link, query.raises[0]):
+            return query.raises[1]()
     return None
 
 
@@ -53,7 +45,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = orig if isinstance(orig, BaseException) else link.__cause__
 
 
-def _says(link: BaseException, sqlstate: str, text: str) -> bool:
-    # The code is `sqlstate` in psycopg and asyncpg, `pgcode` in psycopg2. SQLite has only the text of RAISE.
-    found = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None)
-    return found == sqlstate or (found is None and str(link).startswith(text))
+def _is(link: BaseException, condition: Condition) -> bool:
+    # The code is `sqlstate` in psycopg and asyncpg, `pgcode` in psycopg2.
+    state = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None)
+    if (state or getattr(link, "sqlite_errorname", None)) == condition.code:
+        return True
+    return state is None and condition.text != "" and str(link).startswith(condition.text)

@@ -23,10 +23,18 @@ Columns = Mapping[str, Sequence[object]]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
+class Condition(NamedTuple):
+    """A database error: its SQLSTATE or SQLite error name. SQLite's RAISE has no code, so its `text` identifies it."""
+
+    code: str
+    text: str = ""
+
+
 class Query(NamedTuple):
     """One named statement with its values. `batches` are columns of equal length; `slots` name SQL fragments.
 
-    `rows` are streamed into a statement that returns nothing. This works only on the store's own connection.
+    `rows` are streamed into a statement that returns nothing. This works only on the store's own connection. `raises`
+    creates the error for a condition that the statement is expected to raise.
     """
 
     name: str
@@ -35,6 +43,7 @@ class Query(NamedTuple):
     slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
     limit: int | None = None
     rows: Iterable[Row] | None = None
+    raises: tuple[Condition, Callable[[], Exception]] | None = None
 
 
 Steps = Generator[Query, Rows, T]

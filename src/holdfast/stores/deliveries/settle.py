@@ -8,9 +8,11 @@ from uuid import UUID
 
 from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
 from holdfast.core.delivery import Claim
+from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
 from holdfast.core.text import safe_str, sanitise
 from holdfast.stores.dialect import as_uuid
+from holdfast.stores.errors import ALREADY_HANDLED, LEASE_LOST
 from holdfast.stores.operation import Columns, Operation, Query, Steps, columns, operation
 
 SETTLEMENT = (
@@ -112,9 +114,7 @@ def complete(
     When the lease is lost or the key was handled, the database raises and rolls back the whole transaction.
     """
     if handled is not None:
-        consumer, source, key = handled
-        values = {"consumer": consumer, "source": source, "key": key, "delivery_id": claim.delivery_id}
-        yield Query("record_handled", values)
+        yield record_key(*handled, claim.delivery_id)
     yield Query(
         "complete",
         {
@@ -123,10 +123,17 @@ def complete(
             "worker": claim.worker,
             "idle_timeout_ms": round(idle_timeout.total_seconds() * 1000),
         },
+        raises=(LEASE_LOST, lambda: LeaseLost(claim.delivery_id, claim.fence)),
     )
     if keep_run:
         values = {"delivery_id": claim.delivery_id, "fence": claim.fence, "worker": claim.worker}
         yield Query("record_run", values)
+
+
+def record_key(consumer: str, source: str, key: str, delivery_id: UUID) -> Query:
+    """Records a key as handled; `AlreadyHandled`, and the transaction is rolled back, if it was handled before."""
+    values = {"consumer": consumer, "source": source, "key": key, "delivery_id": delivery_id}
+    return Query("record_handled", values, raises=(ALREADY_HANDLED, lambda: AlreadyHandled(consumer, key)))
 
 
 def _hold(fence: object, owner: object, claim: Claim) -> ClaimState:

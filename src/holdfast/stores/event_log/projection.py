@@ -15,6 +15,7 @@ from holdfast.core.errors import RebuildLost, Refused
 from holdfast.core.identity import delivery_id
 from holdfast.stores.admin.actions import audited, replay
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.errors import LEASE_LOST
 from holdfast.stores.event_log.log import START, Cursor
 from holdfast.stores.event_log.position import PositionLease, Reader, take_position
 from holdfast.stores.messages.backfill import absent
@@ -178,6 +179,7 @@ def checkpoint(place: RebuildStep, lease: timedelta, idle_timeout: timedelta) ->
             "lease": lease,
             "idle_timeout_ms": round(idle_timeout.total_seconds() * 1000),
         },
+        raises=(LEASE_LOST, lambda: RebuildLost(place.held.name)),
     )
 
 

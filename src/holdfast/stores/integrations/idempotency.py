@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import orjson
 
-from holdfast.core.errors import NotFound, Refused
+from holdfast.core.errors import NotFound, Refused, ReservationLost
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.errors import RESERVATION_LOST
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 
 _BATCH = 1000
@@ -128,7 +129,11 @@ def complete(held: Reservation, response: StoredResponse, idle_timeout: timedelt
     If the reservation is lost, the database raises and rolls back the whole transaction.
     """
     idle = {"idle_timeout_ms": round(idle_timeout.total_seconds() * 1000)}
-    yield Query("complete_request", {**_fence(held), **_response_values(response), **idle})
+    yield Query(
+        "complete_request",
+        {**_fence(held), **_response_values(response), **idle},
+        raises=(RESERVATION_LOST, lambda: ReservationLost(held.scope, held.key)),
+    )
 
 
 @operation(single=True)

@@ -11,6 +11,7 @@ from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.core.text import sanitise
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.messages.publish import LOCK_REGISTRY
 from holdfast.stores.messages.registry import (
     Declaration,
     EventSubscription,
@@ -108,7 +109,7 @@ def listed_endpoints() -> Steps[list[Endpoint]]:
 @operation
 def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
     """Stops new deliveries to an endpoint and holds existing ones; False if it was already disabled."""
-    yield Query("lock_registry")
+    yield LOCK_REGISTRY
     if not (rows := (yield Query("disable_endpoint", {"id": id, "reason": sanitise(reason, _REASON)}))):
         yield from _known(id)
         return False
@@ -124,7 +125,7 @@ def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
 @operation
 def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
     """Resumes held deliveries and subscribes to events from now on; False if it was not disabled."""
-    yield Query("lock_registry")
+    yield LOCK_REGISTRY
     if not (rows := (yield Query("enable_endpoint", {"id": id}))):
         yield from _known(id)
         return False

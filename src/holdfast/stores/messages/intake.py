@@ -9,7 +9,7 @@ from uuid import UUID
 from holdfast.core.delivery import Claim
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
-from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, complete, settlement_row
+from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, complete, record_key, settlement_row
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import Published, find_first, insert_absent, publish
@@ -87,8 +87,7 @@ def record_handled(consumer: str, source: str, keys: Sequence[str], by_delivery:
     """Records keys as handled in the caller's transaction. For a key that was handled before, the database raises and
     rolls back that transaction."""
     for key in sorted(set(keys)):
-        values = {"consumer": consumer, "source": source, "key": key, "delivery_id": by_delivery}
-        yield Query("record_handled", values)
+        yield record_key(consumer, source, key, by_delivery)
 
 
 @operation

@@ -7,12 +7,13 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.errors import ConfigurationError, KeyConflict
+from holdfast.core.errors import ConfigurationError, KeyConflict, StoreBusy
 from holdfast.core.events import payload
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import TENANT_HEADER, NewMessage
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid
+from holdfast.stores.errors import WRITE_LOCKED
 from holdfast.stores.messages.fanout import Fanout, Subscriptions, read_subscriptions
 from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 
@@ -41,7 +42,7 @@ _DELIVERY = (
 _FANNED_OUT = _DELIVERY[:6]
 _ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
 
-LOCK_REGISTRY = Query("lock_registry")
+LOCK_REGISTRY = Query("lock_registry", raises=(WRITE_LOCKED, lambda: StoreBusy(cause=WRITE_LOCKED.code)))
 """On SQLite the first write of a transaction, which fails if the transaction cannot write."""
 
 

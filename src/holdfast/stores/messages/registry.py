@@ -15,7 +15,7 @@ from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.admin.redaction import declare
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
-from holdfast.stores.messages.publish import insert_absent
+from holdfast.stores.messages.publish import LOCK_REGISTRY, insert_absent
 from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 
 _BATCH = 1000
@@ -87,7 +87,7 @@ def register(
     names = sorted({one.name for one in declarations} | {one.consumer for one in subscriptions})
     if not _differences(declarations, subscriptions, *(yield from _registered(names))):
         return False
-    yield Query("lock_registry")
+    yield LOCK_REGISTRY
     known, active = yield from _registered(names)
     changed, added = _differences(declarations, subscriptions, known, active) or ([], [])
     epoch = yield from registry_epoch()
@@ -110,7 +110,7 @@ def save_subscriptions(subscriptions: Sequence[EventSubscription], epoch: int) -
 @operation
 def retire(pattern: str, consumer: str) -> Steps[None]:
     """Ends a subscription: it gets no new deliveries; existing ones still run."""
-    yield Query("lock_registry")
+    yield LOCK_REGISTRY
     epoch = yield from registry_epoch()
     if not (yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})):
         raise NotFound("active subscription", f"{pattern} -> {consumer}")
