@@ -196,14 +196,14 @@ async def test_only_half_a_lease_of_unbroken_contact_allows_to_call_another_dead
     lease = Lease(hf.store, "w1", LEASE, lambda: None)
     lease.start()
     try:
-        assert not lease.trusted
+        assert lease.trusted_in > 0
         began = time.monotonic()
-        await eventually(lambda: lease.trusted)
+        await eventually(lambda: lease.trusted_in <= 0)
         assert time.monotonic() - began >= 0.45
         with trigger_on_workers(hf):
             await eventually(lambda: said(log, "lease renewal failed"))
             broken = time.monotonic()
-        await eventually(lambda: lease.trusted)
+        await eventually(lambda: lease.trusted_in <= 0)
         assert time.monotonic() - broken >= 0.45
     finally:
         lease.stop()
@@ -215,12 +215,12 @@ async def test_a_process_that_was_stopped_has_lost_contact(hf: Holdfast) -> None
     await hf._runtime.registration.prepare()
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
     lease = Lease(hf.store, "w1", LEASE, lambda: None, time.monotonic() - 30)
-    assert not lease.trusted
+    assert lease.trusted_in > 0
     lease.start()
     try:
         await eventually(lambda: lease.left > 0)
-        assert not lease.trusted
-        await eventually(lambda: lease.trusted)
+        assert lease.trusted_in > 0
+        await eventually(lambda: lease.trusted_in <= 0)
     finally:
         lease.stop()
         await asyncio.to_thread(lease.join)

@@ -63,15 +63,6 @@ class Webhooks:
         await producer.run(operation, bound, endpoint.consumer)
         return Added(endpoint.id, endpoint.secrets[0])
 
-    def _add_sync(
-        self, url: str, events: Sequence[str], conn: Any, actor: str | None, options: EndpointOptions
-    ) -> Added:
-        endpoint, operation = self._new(url, events, actor, options)
-        producer = self._runtime().producer
-        bound = None if conn is None else producer.bind_sync(conn, "hf.webhooks.add")
-        producer.run_sync(operation, bound, endpoint.consumer)
-        return Added(endpoint.id, endpoint.secrets[0])
-
     def _new(
         self, url: str, events: Sequence[str], actor: str | None, options: EndpointOptions
     ) -> tuple[Endpoint, Operation[None]]:
@@ -95,4 +86,8 @@ class SyncWebhooks:
         **options: Unpack[EndpointOptions],
     ) -> Added:
         """`Webhooks.add`, blocking."""
-        return self._webhooks._add_sync(url, events, conn, actor, options)
+        endpoint, operation = self._webhooks._new(url, events, actor, options)
+        producer = self._webhooks._runtime().producer
+        bound = None if conn is None else producer.bind_sync(conn, "hf.webhooks.add")
+        producer.run_sync(operation, bound, endpoint.consumer)
+        return Added(endpoint.id, endpoint.secrets[0])

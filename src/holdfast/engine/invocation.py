@@ -4,52 +4,15 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 from uuid import UUID
 
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import Message, NewMessage
 from holdfast.core.outcome import Outcome
 from holdfast.engine.threads import ThreadResult
+from holdfast.stores.deliveries.claim import Claimed
 
 Thread = asyncio.Future[ThreadResult]
-
-
-class Invocation(Protocol):
-    """What a handler runs for: a claimed delivery, or a `MessageInvocation`."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def message_id(self) -> UUID: ...
-    @property
-    def consumer(self) -> str: ...
-    @property
-    def queue(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def max_attempts(self) -> int | None: ...
-    @property
-    def fence(self) -> int: ...
-    @property
-    def holds(self) -> int: ...
-    @property
-    def expiries(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def key(self) -> str | None: ...
-    @property
-    def payload(self) -> str: ...
-    @property
-    def correlation(self) -> Mapping[str, str]: ...
-    @property
-    def occurred_at(self) -> datetime: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +56,10 @@ class MessageInvocation:
             attempts,
             fence,
         )
+
+
+Invocation = Claimed | MessageInvocation
+"""What a handler runs for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,6 @@ class Lease(threading.Thread):
             return _BREAK * self._seconds
         return max(0.0, since + _BREAK * self._seconds - now)
 
-    @property
-    def trusted(self) -> bool:
-        """Whether this process may treat another worker as dead now."""
-        return self.trusted_in <= 0
-
     def run(self) -> None:
         pause = self._seconds / _RENEWALS
         while not self._stopping.wait(pause):

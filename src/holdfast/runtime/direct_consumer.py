@@ -23,7 +23,7 @@ from holdfast.core.message import NewMessage
 from holdfast.core.outcome import Succeeded
 from holdfast.core.redaction.redact import hiding
 from holdfast.engine.consumer_blocker import ConsumerBlocker
-from holdfast.engine.context import Context, Publisher
+from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.log_fields import delivery_fields
@@ -35,7 +35,6 @@ from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import KnownRecord, look_up, record_handled, take_in, take_in_settled
 from holdfast.stores.operation import Operation
-from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.brokers")
 
@@ -47,17 +46,7 @@ class DirectContext(Context):
 
     __slots__ = ("message",)
 
-    def __init__(
-        self,
-        invocation: MessageInvocation,
-        worker: str,
-        store: Store,
-        publisher: Publisher,
-        max_attempts: int,
-        message: NewMessage,
-    ) -> None:
-        super().__init__(invocation, worker, store, publisher, max_attempts)
-        self.message = message
+    message: NewMessage
 
     def _completion(self, key: str | None) -> Operation[None]:
         keys = [found for found in (self.key, key) if found is not None]
@@ -152,13 +141,9 @@ class DirectConsumer:
     async def _run(self, record: Record, message: NewMessage) -> None:
         handler, invocation = self._handler, MessageInvocation.of(message, self._handler.name, self._handler.queue)
         context = DirectContext(
-            invocation,
-            self._worker,
-            self._runtime.store,
-            self._runtime.publisher,
-            budget(invocation, handler.retry),
-            message,
+            invocation, self._worker, self._runtime.store, self._runtime.publisher, budget(invocation, handler.retry)
         )
+        context.message = message
         run = await self._runner.run(handler, context)
         if isinstance(run.outcome, Succeeded):
             self._runtime.meter.settled(invocation, Deliver.name, run.elapsed)
