@@ -1,5 +1,6 @@
 """Endpoints that read: deliveries, dead letters, messages, consumers, audit and more."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
@@ -25,6 +26,7 @@ from holdfast.ops.resources.queues import Queue
 from holdfast.ops.resources.relays import RelayState
 from holdfast.ops.resources.schedules import ScheduleState
 from holdfast.ops.resources.webhooks import Webhook
+from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.token import Scope, Token
 from holdfast.stores.deliveries.worker import WorkerRecord
@@ -219,40 +221,8 @@ async def _message(call: ApiCall) -> MessageDetail:
     return await call.ops.message(call.id("message"))
 
 
-async def _queues(call: ApiCall) -> Page[Queue]:
-    return Page(await call.ops.queues())
-
-
-async def _consumers(call: ApiCall) -> Page[ConsumerState]:
-    return Page(await call.ops.consumers())
-
-
-async def _schedules(call: ApiCall) -> Page[ScheduleState]:
-    return Page(await call.ops.schedules())
-
-
-async def _projectors(call: ApiCall) -> Page[ProjectorState]:
-    return Page(await call.ops.projectors())
-
-
-async def _relays(call: ApiCall) -> Page[RelayState]:
-    return Page(await call.ops.relays())
-
-
 async def _request_trace(call: ApiCall) -> RequestTrace:
     return await call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after)
-
-
-async def _breakers(call: ApiCall) -> Page[BreakerState]:
-    return Page(await call.ops.breakers())
-
-
-async def _workers(call: ApiCall) -> Page[WorkerRecord]:
-    return Page(await call.ops.workers())
-
-
-async def _tokens(call: ApiCall) -> Page[Token]:
-    return Page(await call.ops.tokens())
 
 
 _ID = frozenset({"id"})
@@ -260,6 +230,17 @@ _ID = frozenset({"id"})
 
 def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> ApiEndpoint:
     return ApiEndpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
+
+
+def _list(
+    path: str, summary: str, answer: Any, read: Callable[[Operations], Awaitable[Any]], **more: Any
+) -> ApiEndpoint:
+    """An endpoint that returns all items on one page."""
+
+    async def handle(call: ApiCall) -> Any:
+        return Page(await read(call.ops))
+
+    return _get(path, summary, answer, handle, **more)
 
 
 ENDPOINTS = (
@@ -270,8 +251,8 @@ ENDPOINTS = (
         _stats,
         query=StatsQuery,
     ),
-    _get("/queues", "List queues", Page[Queue], _queues),
-    _get("/consumers", "List registered consumers", Page[ConsumerState], _consumers),
+    _list("/queues", "List queues", Page[Queue], lambda ops: ops.queues()),
+    _list("/consumers", "List registered consumers", Page[ConsumerState], lambda ops: ops.consumers()),
     _get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
     _get(
         "/deliveries/{id}", "Get a delivery with message, runs, audit and siblings", DeliveryDetail, _delivery, ids=_ID
@@ -290,13 +271,13 @@ ENDPOINTS = (
     _get("/messages", "List messages, newest first", Page[Message], _messages, query=MessageQuery),
     _get("/messages/{id}", "Get a message with its deliveries", MessageDetail, _message, ids=_ID),
     _get("/requests/{name}", "Trace one request by its id", RequestTrace, _request_trace, query=RequestTraceQuery),
-    _get("/projectors", "List projectors with their positions", Page[ProjectorState], _projectors),
-    _get("/relays", "List relays with their lag", Page[RelayState], _relays),
-    _get("/schedules", "List schedules", Page[ScheduleState], _schedules),
+    _list("/projectors", "List projectors with their positions", Page[ProjectorState], lambda ops: ops.projectors()),
+    _list("/relays", "List relays with their lag", Page[RelayState], lambda ops: ops.relays()),
+    _list("/schedules", "List schedules", Page[ScheduleState], lambda ops: ops.schedules()),
     _get("/webhooks", "List webhook endpoints, without secrets", Page[Webhook], _webhooks, query=WebhookQuery),
-    _get("/breakers", "List circuit breakers that recorded a failure", Page[BreakerState], _breakers),
+    _list("/breakers", "List circuit breakers that recorded a failure", Page[BreakerState], lambda ops: ops.breakers()),
     _get("/idempotency-keys", "List idempotency keys", Page[KeyRecord], _keys, query=KeyQuery),
-    _get("/workers", "List workers", Page[WorkerRecord], _workers),
+    _list("/workers", "List workers", Page[WorkerRecord], lambda ops: ops.workers()),
     _get("/audit", "List audit entries, newest first", Page[AuditEntry], _audit, query=AuditQuery),
-    _get("/tokens", "List tokens, without secrets", Page[Token], _tokens, scope=Scope.ADMIN),
+    _list("/tokens", "List tokens, without secrets", Page[Token], lambda ops: ops.tokens(), scope=Scope.ADMIN),
 )

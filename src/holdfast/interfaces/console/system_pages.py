@@ -1,35 +1,40 @@
 """Pages for queues, consumers, projectors, schedules, webhooks, circuit breakers, keys, workers and the audit log."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from typing import Any
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, read_number
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import parse_choice, parse_target, parse_time
+from holdfast.ops.service import Operations
 from holdfast.stores.integrations.idempotency import KeyStatus, RecordCursor
 
 
-async def queues(request: ConsoleRequest) -> HtmlPage:
-    found = await request.cache.read("queues", lambda ops: ops.queues())
-    return HtmlPage("queues.html", {"rows": found, "now": await _now(request)})
+def _list_page(
+    name: str, read: Callable[[Operations], Awaitable[Any]]
+) -> Callable[[ConsoleRequest], Awaitable[HtmlPage]]:
+    """A page that lists all items of one kind."""
+
+    async def show(request: ConsoleRequest) -> HtmlPage:
+        found = await request.cache.read(name, read)
+        return HtmlPage(f"{name}.html", {"rows": found, "now": await _now(request)})
+
+    return show
 
 
-async def consumers(request: ConsoleRequest) -> HtmlPage:
-    found = await request.cache.read("consumers", lambda ops: ops.consumers())
-    return HtmlPage("consumers.html", {"rows": found, "now": await _now(request)})
+queues = _list_page("queues", lambda ops: ops.queues())
+consumers = _list_page("consumers", lambda ops: ops.consumers())
+schedules = _list_page("schedules", lambda ops: ops.schedules())
+breakers = _list_page("breakers", lambda ops: ops.breakers())
 
 
 async def projectors(request: ConsoleRequest) -> HtmlPage:
     found = await request.cache.read("projectors", lambda ops: ops.projectors())
     relays = await request.cache.read("relays", lambda ops: ops.relays())
     return HtmlPage("projectors.html", {"rows": found, "relays": relays, "now": await _now(request)})
-
-
-async def schedules(request: ConsoleRequest) -> HtmlPage:
-    found = await request.cache.read("schedules", lambda ops: ops.schedules())
-    return HtmlPage("schedules.html", {"rows": found, "now": await _now(request)})
 
 
 async def webhooks(request: ConsoleRequest) -> HtmlPage:
@@ -40,11 +45,6 @@ async def webhooks(request: ConsoleRequest) -> HtmlPage:
         "webhooks.html",
         {"rows": [one for one in found if wanted in (None, one.tenant)], "tenant": wanted, "now": await _now(request)},
     )
-
-
-async def breakers(request: ConsoleRequest) -> HtmlPage:
-    found = await request.cache.read("breakers", lambda ops: ops.breakers())
-    return HtmlPage("breakers.html", {"rows": found, "now": await _now(request)})
 
 
 async def workers(request: ConsoleRequest) -> HtmlPage:
