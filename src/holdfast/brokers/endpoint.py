@@ -3,8 +3,9 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from typing import overload
+from typing import Any, ClassVar, overload
 
 from holdfast.brokers.protocol import Sender, Subscription
 from holdfast.core.duration import Duration, to_timedelta
@@ -12,9 +13,16 @@ from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
 
 class BrokerEndpoint:
-    """A topic, stream or queue that can be a source and a target."""
+    """A topic, stream or queue that can be a source and a target.
+
+    The modules of an adapter are imported when an endpoint is opened: they need the client library.
+    """
 
     __slots__ = ()
+    adapter: ClassVar[str]
+    """The package under `holdfast.brokers`, which is also the name of the extra."""
+    client: ClassVar[str]
+    """The package of the client library."""
 
     @property
     def name(self) -> str:
@@ -28,13 +36,26 @@ class BrokerEndpoint:
         self, consumer: str | None = None
     ) -> AbstractAsyncContextManager[Sender] | AbstractAsyncContextManager[Subscription]:
         """With the name of a consumer: a subscription. Without: a sender."""
-        return self._open_sender() if consumer is None else self._open_subscription(consumer)
+        if consumer is None:
+            sender: AbstractAsyncContextManager[Sender] = self._module("sender").open_sender(self)
+            return sender
+        if getattr(self, "group", "") is None:
+            raise ConfigurationError(f"{self.name} has no group to consume for; give group=")
+        subscription: AbstractAsyncContextManager[Subscription]
+        subscription = self._module("subscription").open_subscription(self, consumer)
+        return subscription
 
-    def _open_sender(self) -> AbstractAsyncContextManager[Sender]:
-        raise NotImplementedError
+    async def durability_warnings(self) -> list[str]:
+        """Settings of the broker or the stream that can lose acknowledged records, as far as the broker reports them."""
+        warnings: list[str] = await self._module("diagnostics").durability_warnings(self)
+        return warnings
 
-    def _open_subscription(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
-        raise NotImplementedError
+    def _module(self, name: str) -> Any:
+        if find_spec(self.client) is None:
+            raise ConfigurationError(
+                f"{self.name} needs the package {self.client}; pip install holdfast[{self.adapter}]"
+            )
+        return import_module(f"holdfast.brokers.{self.adapter}.{name}")
 
 
 @contextmanager
@@ -46,18 +67,6 @@ def broker_errors(
         yield
     except types as error:
         raise unavailable(error) from error
-
-
-def require_client(name: str, module: str, extra: str) -> None:
-    """Raises `ConfigurationError` if the client library of a broker is not installed."""
-    if find_spec(module) is None:
-        raise ConfigurationError(f"{name} needs the package {module}; pip install holdfast[{extra}]")
-
-
-def require_group(name: str, group: str | None) -> None:
-    """Raises `ConfigurationError` if an endpoint without a consumer group is opened for a consumer."""
-    if group is None:
-        raise ConfigurationError(f"{name} has no group to consume for; give group=")
 
 
 def broker_address(name: str, given: str | None, variable: str, example: str) -> str:

@@ -1,5 +1,6 @@
 """Settings of a topic that can lose records."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,12 @@ if TYPE_CHECKING:
 _WEEKEND_MS = 3 * 24 * 60 * 60 * 1000
 
 
-def durability_warnings(topic: "KafkaTopic") -> list[str]:
-    """Reads the settings of a topic and checks them. Blocks."""
+async def durability_warnings(topic: "KafkaTopic") -> list[str]:
+    """Reads the settings of a topic and checks them."""
+    return await asyncio.to_thread(_read_and_check, topic)
+
+
+def _read_and_check(topic: "KafkaTopic") -> list[str]:
     admin = connect(topic, AdminClient)
     try:
         found = admin.list_topics(topic.topic, timeout=topic.timeout).topics[topic.topic]

@@ -1,13 +1,10 @@
 """A Kafka topic as a source and a target."""
 
-import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.brokers.endpoint import BrokerEndpoint, check_start, check_texts, require_client, require_group
-from holdfast.brokers.protocol import Sender, Subscription
+from holdfast.brokers.endpoint import BrokerEndpoint, check_start, check_texts
 from holdfast.core.errors import ConfigurationError
 
 # Holdfast's guarantees depend on these. All other settings, such as security, belong to the user.
@@ -36,6 +33,8 @@ _SESSION_TIMEOUT_MS = 45_000
 class KafkaTopic(BrokerEndpoint):
     """A topic. Created by `topic()`; it connects only when it is opened."""
 
+    adapter = "kafka"
+    client = "confluent_kafka"
     topic: str
     group: str | None
     servers: str | None
@@ -61,26 +60,6 @@ class KafkaTopic(BrokerEndpoint):
     def has_consumer_protocol(self) -> bool:
         """Whether the group uses the consumer protocol (KIP-848), not the classic one."""
         return str(self.options.get("group.protocol", "classic")).lower() == "consumer"
-
-    def _open_sender(self) -> AbstractAsyncContextManager[Sender]:
-        require_client(self.name, "confluent_kafka", "kafka")
-        from holdfast.brokers.kafka.sender import open_sender
-
-        return open_sender(self)
-
-    def _open_subscription(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
-        require_client(self.name, "confluent_kafka", "kafka")
-        require_group(self.name, self.group)
-        from holdfast.brokers.kafka.subscription import open_subscription
-
-        return open_subscription(self, consumer)
-
-    async def durability_warnings(self) -> list[str]:
-        """Settings of the topic that can lose acknowledged records, as far as the cluster reports them."""
-        require_client(self.name, "confluent_kafka", "kafka")
-        from holdfast.brokers.kafka.diagnostics import durability_warnings
-
-        return await asyncio.to_thread(durability_warnings, self)
 
 
 def topic(

@@ -9,7 +9,7 @@ import orjson
 from holdfast.brokers.nats.connection import NatsConnection, broker_errors, connect, status
 from holdfast.brokers.nats.record import SUBJECT
 from holdfast.brokers.protocol import OutgoingRecord
-from holdfast.core.errors import BrokerUnavailable
+from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.brokers.nats.stream import NatsStream
@@ -19,7 +19,12 @@ _TOO_LARGE = 10054
 
 
 @asynccontextmanager
-async def open_sender(stream: "NatsStream", subject: str) -> AsyncIterator["NatsSender"]:
+async def open_sender(stream: "NatsStream") -> AsyncIterator["NatsSender"]:
+    subject = stream.subject or stream.stream or ""
+    if "*" in subject or ">" in subject:
+        raise ConfigurationError(
+            f"{stream.name} names many subjects; give one subject to send to, or one with {{type}} in it"
+        )
     async with connect(stream, "sender") as connection:
         yield NatsSender(stream, connection, subject)
 

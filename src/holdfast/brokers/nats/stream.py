@@ -1,7 +1,6 @@
 """A stream or a subject of JetStream as a source and a target."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,18 +10,17 @@ from holdfast.brokers.endpoint import (
     ack_timeout_seconds,
     check_start,
     check_texts,
-    require_client,
-    require_group,
 )
-from holdfast.brokers.protocol import Sender, Subscription
 from holdfast.core.duration import Duration
-from holdfast.core.errors import ConfigurationError, InvalidName
+from holdfast.core.errors import InvalidName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsStream(BrokerEndpoint):
     """A stream or a subject. Created by `stream()` or `subject()`; it connects only when it is opened."""
 
+    adapter = "nats"
+    client = "nats"
     stream: str | None
     subject: str | None
     group: str | None
@@ -41,31 +39,6 @@ class NatsStream(BrokerEndpoint):
     @property
     def filter_subject(self) -> str | None:
         return None if self.subject is None else self.subject.replace("{type}", ">")
-
-    def _open_sender(self) -> AbstractAsyncContextManager[Sender]:
-        require_client(self.name, "nats", "nats")
-        subject = self.subject or self.stream or ""
-        if "*" in subject or ">" in subject:
-            raise ConfigurationError(
-                f"{self.name} names many subjects; give one subject to send to, or one with {{type}} in it"
-            )
-        from holdfast.brokers.nats.sender import open_sender
-
-        return open_sender(self, subject)
-
-    def _open_subscription(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
-        require_client(self.name, "nats", "nats")
-        require_group(self.name, self.group)
-        from holdfast.brokers.nats.subscription import open_subscription
-
-        return open_subscription(self, consumer)
-
-    async def durability_warnings(self) -> list[str]:
-        """Settings of the stream and of the group's consumer that can lose confirmed records."""
-        require_client(self.name, "nats", "nats")
-        from holdfast.brokers.nats.diagnostics import durability_warnings
-
-        return await durability_warnings(self)
 
 
 def stream(

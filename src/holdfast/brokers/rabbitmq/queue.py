@@ -1,10 +1,8 @@
 """A RabbitMQ queue as a source and a target, and an exchange as a target."""
 
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from holdfast.brokers.endpoint import BrokerEndpoint, check_texts, require_client
-from holdfast.brokers.protocol import Sender, Subscription
+from holdfast.brokers.endpoint import BrokerEndpoint, check_texts
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 
@@ -13,6 +11,8 @@ from holdfast.core.errors import ConfigurationError
 class RabbitQueue(BrokerEndpoint):
     """A queue. Created by `queue()`; it connects only when it is opened."""
 
+    adapter = "rabbitmq"
+    client = "aiormq"
     queue: str
     url: str | None = field(repr=False)
     prefetch: int
@@ -23,30 +23,14 @@ class RabbitQueue(BrokerEndpoint):
     def name(self) -> str:
         return f"rabbitmq:{self.queue}"
 
-    def _open_sender(self) -> AbstractAsyncContextManager[Sender]:
-        require_client(self.name, "aiormq", "rabbitmq")
-        from holdfast.brokers.rabbitmq.sender import open_sender
-
-        return open_sender(self, queue=self.queue)
-
-    def _open_subscription(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
-        require_client(self.name, "aiormq", "rabbitmq")
-        from holdfast.brokers.rabbitmq.subscription import open_subscription
-
-        return open_subscription(self, consumer)
-
-    async def durability_warnings(self) -> list[str]:
-        """Settings of the queue that can lose confirmed records. AMQP does not report the settings of a policy."""
-        require_client(self.name, "aiormq", "rabbitmq")
-        from holdfast.brokers.rabbitmq.diagnostics import durability_warnings
-
-        return await durability_warnings(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RabbitExchange:
+class RabbitExchange(BrokerEndpoint):
     """An exchange to send to. Created by `exchange()`; its owner creates the exchange and its bindings."""
 
+    adapter = "rabbitmq"
+    client = "aiormq"
+    group = None
     exchange: str
     url: str | None = field(repr=False)
     timeout: float
@@ -54,12 +38,6 @@ class RabbitExchange:
     @property
     def name(self) -> str:
         return f"rabbitmq:{self.exchange}"
-
-    def open(self) -> AbstractAsyncContextManager[Sender]:
-        require_client(self.name, "aiormq", "rabbitmq")
-        from holdfast.brokers.rabbitmq.sender import open_sender
-
-        return open_sender(self, exchange=self.exchange)
 
     async def durability_warnings(self) -> list[str]:
         """None: only the settings of a queue can lose a message."""

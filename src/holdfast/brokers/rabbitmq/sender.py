@@ -23,13 +23,12 @@ _TOO_LARGE = re.compile(r"message size \d+ is larger than (?:configured )?max si
 
 
 @asynccontextmanager
-async def open_sender(
-    target: "RabbitQueue | RabbitExchange", *, queue: str | None = None, exchange: str = ""
-) -> AsyncIterator["RabbitSender"]:
+async def open_sender(target: "RabbitQueue | RabbitExchange") -> AsyncIterator["RabbitSender"]:
+    queue: str | None = getattr(target, "queue", None)
     async with connect(target, "holdfast") as connection:
         if queue is not None:
             await connection.ensure(queue)
-        yield RabbitSender(connection, queue=queue, exchange=exchange)
+        yield RabbitSender(connection, queue=queue, exchange=getattr(target, "exchange", ""))
 
 
 class RabbitSender:

@@ -1,6 +1,5 @@
 """A Redis stream as a source and a target."""
 
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from holdfast.brokers.endpoint import (
@@ -8,10 +7,7 @@ from holdfast.brokers.endpoint import (
     ack_timeout_seconds,
     check_start,
     check_texts,
-    require_client,
-    require_group,
 )
-from holdfast.brokers.protocol import Sender, Subscription
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 
@@ -20,6 +16,8 @@ from holdfast.core.errors import ConfigurationError
 class RedisStream(BrokerEndpoint):
     """A stream. Created by `stream()`; it connects only when it is opened."""
 
+    adapter = "redis"
+    client = "redis"
     stream: str
     group: str | None
     url: str | None = field(repr=False)
@@ -32,26 +30,6 @@ class RedisStream(BrokerEndpoint):
     @property
     def name(self) -> str:
         return f"redis:{self.stream}" if self.group is None else f"redis:{self.stream}/{self.group}"
-
-    def _open_sender(self) -> AbstractAsyncContextManager[Sender]:
-        require_client(self.name, "redis", "redis")
-        from holdfast.brokers.redis.sender import open_sender
-
-        return open_sender(self)
-
-    def _open_subscription(self, consumer: str) -> AbstractAsyncContextManager[Subscription]:
-        require_client(self.name, "redis", "redis")
-        require_group(self.name, self.group)
-        from holdfast.brokers.redis.subscription import open_subscription
-
-        return open_subscription(self, consumer)
-
-    async def durability_warnings(self) -> list[str]:
-        """Settings of the server that can lose acknowledged records."""
-        require_client(self.name, "redis", "redis")
-        from holdfast.brokers.redis.diagnostics import durability_warnings
-
-        return await durability_warnings(self)
 
 
 def stream(
