@@ -151,7 +151,7 @@ async def test_a_list_that_looked_at_a_part_says_so_and_goes_on(
     async with client_as("viewer") as client:
         at_once = (await client.get("/ops/deliveries?type=order.cancelled")).text
         assert "No matches" in at_once, "the server continues the scan"
-        monkeypatch.setattr("holdfast.ops.queries.pages._PATIENCE", 0)
+        monkeypatch.setattr("holdfast.ops.queries.pages._SCAN_SECONDS", 0)
         path, pages = "/ops/deliveries?type=order.cancelled", []
         while path:
             pages.append(page := (await client.get(path)).text)

@@ -88,10 +88,21 @@ async def test_work_that_nobody_can_run_is_found(store: Store, ops: Operations) 
     assert bad(found) == {"unserved": Level.FAIL, "generations": Level.FAIL}
     wrong = [f for f in found if f.level is Level.FAIL]
     assert [f.message for f in wrong if f.check != "durability"] == [
-        "1 delivery waits for export, which no living worker has",
-        "1 delivery waits for report in queue slow, which no living worker with report serves",
-        "1 delivery waits for mail at generation 2, later than every living worker's",
+        "1 delivery waits for export, which no live worker has",
+        "1 delivery waits for report in queue slow, which no live worker with report serves",
+        "1 delivery waits for mail at generation 2, later than every live worker's",
     ]
+
+
+async def test_work_of_a_generation_that_serves_only_another_queue_is_found(store: Store, ops: Operations) -> None:
+    await start(store, "old", ["mail"], generation=4, queues=["default"])
+    await start(store, "new", ["mail"], generation=9, queues=["bulk"])
+    await put(store, job("mail", generation=9))
+    (finding,) = [one for one in await ops.doctor() if one.check == "generations"]
+    assert finding.level is Level.FAIL
+    assert "1 delivery waits for mail at generation 9" in finding.message
+    (waiting,) = await ops.deliveries()
+    assert (await ops.delivery(waiting.delivery.id)).obstacles == ("no live worker has generation 9 or a later one",)
 
 
 async def test_work_that_was_never_taken_over_is_found(store: Store, ops: Operations) -> None:

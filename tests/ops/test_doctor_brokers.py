@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
-from holdfast.ops.doctor.broker_checks import check_intakes, examine
+from holdfast.ops.doctor.broker_checks import check_brokers, check_intakes
 from holdfast.ops.doctor.checks import Level
 from holdfast.ops.service import Operations
 from holdfast.stores.messages.intake import IntakeReport, intakes, report_intake
@@ -46,7 +46,7 @@ def report(**changed: object) -> IntakeReport:
 
 def test_each_place_is_examined_once_and_none_hides_the_others() -> None:
     twice = [Told("nats:PAY/till", []), Told("nats:PAY/till", [])]
-    found = examine(
+    found = check_brokers(
         [
             *twice,
             Told("redis:a", ["redis:a: appendonly is off: a crash loses records; set appendonly yes"]),
@@ -71,9 +71,9 @@ def test_each_place_is_examined_once_and_none_hides_the_others() -> None:
         "set appendonly yes",
     )
     assert "connection refused" in found[2].message
-    assert "did not answer" in found[3].message
+    assert "did not respond" in found[3].message
     assert "HOLDFAST_NATS" in found[4].message
-    assert examine([]) == []
+    assert check_brokers([]) == []
 
 
 def test_a_source_that_is_not_read_or_read_too_slowly_is_found() -> None:
@@ -84,7 +84,10 @@ def test_a_source_that_is_not_read_or_read_too_slowly_is_found() -> None:
     assert judged(report())[0] is Level.OK
     assert judged(report(waiting=None, unacknowledged=None))[0] is Level.OK
     assert judged(report(problem="refused")) == (Level.FAIL, "nats:PAY/till is not read for till: refused")
-    assert judged(report(waiting=4321)) == (Level.WARN, "4,321 records of nats:PAY/till wait for till, 1 are in work")
+    assert judged(report(waiting=4321)) == (
+        Level.WARN,
+        "4,321 records of nats:PAY/till wait for till, 1 are in progress",
+    )
     level, message = judged(report(reported_at=NOW - timedelta(hours=2)))
     assert (level, "for 2h" in message) == (Level.WARN, True)
     assert list(check_intakes([], NOW)) == []

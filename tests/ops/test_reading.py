@@ -89,9 +89,9 @@ async def test_a_pending_delivery_says_what_it_waits_for(store: Store, ops: Oper
     async def obstacles() -> tuple[str, ...]:
         return (await ops.delivery(one.delivery.id)).obstacles
 
-    assert await obstacles() == ("no living worker serves mail",)
+    assert await obstacles() == ("no live worker serves mail",)
     await start(store, "w", ["mail"])
-    assert await obstacles() == ("no living worker serves mail on queue slow",)
+    assert await obstacles() == ("no live worker serves mail on queue slow",)
     await store.run(pause_queue("slow", "ada", None))
     await store.run(pause_consumer("mail", "ada", None))
     await store.run(block_consumer("mail", "smtp", MINUTE, "w"))

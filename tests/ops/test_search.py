@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.redact import Redaction
-from holdfast.ops.queries.search import Found
+from holdfast.ops.queries.search import SearchResult
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.redaction import declare
 from holdfast.stores.protocol import Store
@@ -32,7 +32,7 @@ async def shop(store: Store) -> dict[str, str]:
     return ids
 
 
-def fields(found: Found) -> dict[str, str]:
+def fields(found: SearchResult) -> dict[str, str]:
     return {one.delivery.delivery.consumer: one.field for one in found.matches}
 
 
@@ -90,7 +90,7 @@ async def test_a_search_stops_after_a_while_says_how_far_it_looked_and_continues
 ) -> None:
     monkeypatch.setattr(scanning, "STRETCH", 5)
     monkeypatch.setattr("holdfast.ops.queries.search.STRETCH", 5)
-    monkeypatch.setattr("holdfast.ops.queries.search._PATIENCE", 0)
+    monkeypatch.setattr("holdfast.ops.queries.search._SCAN_SECONDS", 0)
     await shop(store)
     for _ in range(3):
         await put(store, *(message("mail.wanted", {"to": "carl"}) for _ in range(10)))
@@ -113,5 +113,5 @@ async def test_a_text_that_is_too_short_or_too_long_is_refused(ops: Operations, 
 
 @pytest.mark.parametrize("after", ["", "x", "x.y", ".-.", "01a1de9e-3feb-7141-acf8-3a160ca18709"])
 async def test_a_place_to_continue_from_that_cannot_be_read_is_refused(ops: Operations, after: str) -> None:
-    with pytest.raises(ConfigurationError, match="continue"):
+    with pytest.raises(ConfigurationError, match="`after` is not valid"):
         await ops.search("boom", after=after)

@@ -119,7 +119,7 @@ async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Ho
     async with working(hf):
         await eventually(lambda: unheld(hf))
         await eventually(hf.ops.workers)
-        with pytest.raises(Refused, match="stop the workers that have it"):
+        with pytest.raises(Refused, match="stop its workers first"):
             await hf.ops.retire_consumer("orders-out", actor="ada")
     assert await hf.ops.retire_consumer("orders-out", actor="ada", reason="moved to NATS") == ("order.*",)
     assert await hf.ops.relays() == []

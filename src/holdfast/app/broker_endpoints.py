@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.ops.doctor.broker_checks import Place
+from holdfast.ops.doctor.broker_checks import CheckedEndpoint
 
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
 
 
-def broker_endpoints(app: "Holdfast") -> list[Place]:
+def broker_endpoints(app: "Holdfast") -> list[CheckedEndpoint]:
     """Every declared source and relay's target, nothing connected."""
-    sources: list[Place] = [feed.source for feed in app.broker_sources.values()]
+    sources: list[CheckedEndpoint] = [feed.source for feed in app.broker_sources.values()]
     return sources + [relay.target for relay in app.relays.values()]

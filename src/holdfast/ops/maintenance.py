@@ -1,4 +1,4 @@
-"""Upkeep: pruning what is done and old, the schema, workers and the audit."""
+"""Maintenance: pruning, the schema, workers and the audit log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Pruned:
 
 
 def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> TaskSteps[Pruned]:
-    """What `prune` would remove; nothing changes."""
+    """Counts what `prune` would remove; changes nothing."""
     top = ceiling((yield from transact(clock())), older_than)
     return Pruned(
         delivered=(yield from transact(prunable(top, older_than))),
@@ -50,11 +50,10 @@ def prune(
     messages: bool = False,
     progress: Callable[[Pruned], None] | None = None,
 ) -> TaskSteps[Pruned]:
-    """Removes delivered rows older than that, in small transactions; failed ones never. Audited.
+    """Removes delivered rows older than that, in small transactions; never dead letters. Audited.
 
-    `discarded` removes discarded ones too, `messages` what no delivery and no subscription needs any more: an event
-    store is pruned only when somebody says so. Idempotency keys go when they have expired. It can be stopped at any
-    moment and started again.
+    `discarded` also removes discarded rows, `messages` also messages that no delivery and no subscription needs. Expired
+    idempotency keys are removed. It can be stopped at any time and started again.
     """
     top = ceiling((yield from transact(clock())), older_than)
     removed = Pruned()
@@ -85,7 +84,7 @@ def prune(
 
 
 def worker_list() -> TaskSteps[list[WorkerRecord]]:
-    """Every worker known, oldest first; one that is not alive any more ended without a word."""
+    """All known workers, oldest first. A worker that is not alive ended without deregistering."""
     return (yield from transact(worker.workers()))
 
 
@@ -100,14 +99,15 @@ def audit(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> TaskSteps[list[AuditEntry]]:
-    """The newest audit entries; pass the last id as `before` for the next. A plan is one entry, with how far it is.
+    """The newest audit entries; pass the last id as `before` for the next. A plan is one entry, with its
+    progress.
 
-    With a (kind, target) every entry of that item is listed: of a plan each step, of a delivery each act.
+    A (kind, target) lists every entry of that item: each step of a plan, each action on a delivery.
     """
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page has 1 to {MAX_PAGE} items, read the next page for more")
     if target is not None and kind not in (None, target[0]):
-        raise ConfigurationError(f"the kind is {kind!r} and the target a {target[0]}; nothing can be both")
+        raise ConfigurationError(f"the kind is {kind!r} but the target is a {target[0]}; omit one of them")
     wanted = AuditFilter(
         actor=actor,
         action=action,
@@ -120,25 +120,25 @@ def audit(
 
 
 def schema_status() -> TaskSteps[SchemaStatus]:
-    """Which version the tables have and which this release needs."""
+    """The version of the tables, and the version that this release needs."""
     return (yield from call_store(lambda store: store.schema_status()))
 
 
 def migrate(lock_timeout: timedelta = timedelta(seconds=10)) -> TaskSteps[list[str]]:
-    """Brings the tables to the version this release needs and names what it applied; nothing when they are."""
+    """Migrates the tables to the version that this release needs; returns the names of the applied migrations."""
     return (yield from call_store(lambda store: store.migrate(lock_timeout)))
 
 
 def schema_sql() -> TaskSteps[str]:
-    """The tables as one script, for people who apply it themselves; nothing is connected."""
+    """The tables as one SQL script, for people who apply it themselves. Needs no connection."""
     return (yield from call_store(_script))
 
 
 def now_and_skew(local: Callable[[], datetime]) -> TaskSteps[timedelta]:
-    """How far the database's clock is ahead of this machine's, give or take the way there."""
+    """How far the clock of the database is ahead of this machine's, within the time of a round trip."""
     before = local()
-    theirs = yield from transact(clock())
-    return theirs - (before + (local() - before) / 2)
+    remote = yield from transact(clock())
+    return remote - (before + (local() - before) / 2)
 
 
 def _script(store: Store) -> str:

@@ -1,4 +1,4 @@
-"""The plan runner: executes stored plans and follows what they replayed, as a worker's duty."""
+"""The plan runner: a periodic task of workers that executes plans and counts their results."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from holdfast.stores.protocol import Store
 
 
 class PlanRunner:
-    """Every second executes the plans that were started and counts how their deliveries ended. Any number may run."""
+    """Executes the started plans and counts the results of their deliveries, every second. Any number may run."""
 
     interval = timedelta(seconds=1)
 

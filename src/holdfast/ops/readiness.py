@@ -1,4 +1,4 @@
-"""Whether a process can do its work: the store can be reached and its tables fit."""
+"""Readiness: whether the store can be reached and its tables match this release."""
 
 from holdfast._log import get_logger
 from holdfast.core.errors import HoldfastError, SchemaMismatch
@@ -8,24 +8,24 @@ log = get_logger("holdfast.health")
 
 
 class Readiness:
-    """What `/readyz` answers. It is open to everybody, so a reason names no host, database or user.
+    """The response of `/readyz`. It needs no authentication, so a reason contains no host, database or user.
 
-    The log does, once for each change.
+    The log contains them, once for each change.
     """
 
     def __init__(self) -> None:
         self._logged: str | None = None
 
     def ready(self) -> None:
-        """The store answered, and its tables fit."""
+        """Records that the store responds and its tables match."""
         if self._logged is not None:
             self._logged = None
             log.info("ready")
 
     def unready(self, error: HoldfastError | TimeoutError) -> str:
-        """The reason for people why the process is not ready."""
+        """Records that the process is not ready; returns the reason for people."""
         if isinstance(error, TimeoutError):
-            reason = "the store did not answer in time"
+            reason = "the store did not respond in time"
         elif isinstance(error, SchemaMismatch):
             reason = "the store's tables do not match this release"
         else:

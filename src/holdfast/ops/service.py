@@ -1,6 +1,6 @@
-"""`hf.ops`: everything an operator can see and do, awaited here and blocking under `.sync`."""
+"""`hf.ops`: all tasks of operators, awaited here and blocking under `.sync`."""
 
-# The names a caller knows stand in the class; the modules must not hide behind them.
+# The modules have a prefix because the class has attributes of the same names.
 from holdfast.ops import maintenance as _upkeep
 from holdfast.ops import plans as _plans
 from holdfast.ops.doctor import doctor as _doctor
@@ -25,7 +25,7 @@ from holdfast.ops.steps import AsyncService, ServiceMethod, SyncService
 
 
 class _Catalogue:
-    """What both sides offer. Every action names its actor and is audited in the transaction that does it."""
+    """The tasks of both services. Every change has an actor and is audited in its own transaction."""
 
     now = ServiceMethod(_deliveries.now)
     stats = ServiceMethod(_stats.stats)
@@ -127,7 +127,7 @@ class SyncOperations(_Catalogue, SyncService):
 
 
 class Operations(_Catalogue, AsyncService):
-    """What operators see and do on one store.
+    """The tasks of operators on one store.
 
     plan = await hf.ops.plan_replay(Filter(group="9768cf8bff58e58b"), limit=100)
     report = await plan.execute(actor="ada", reason="fixed in 42", generation=42)

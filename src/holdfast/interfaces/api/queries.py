@@ -17,7 +17,7 @@ from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.ops.queries.messages import MessageDetail
 from holdfast.ops.queries.request_trace import RequestTrace
-from holdfast.ops.queries.search import Found
+from holdfast.ops.queries.search import SearchResult
 from holdfast.ops.queries.stats import Stats
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.consumers import ConsumerState
@@ -193,7 +193,7 @@ async def _audit(call: ApiCall) -> Page[AuditEntry]:
     return page("audit", found, query.limit, lambda one: one.id)
 
 
-async def _search(call: ApiCall) -> Found:
+async def _search(call: ApiCall) -> SearchResult:
     query: SearchQuery = call.query
     after = read_cursor("search", query.cursor, str)
     found = await call.ops.search(query.q, limit=query.limit, after=after)
@@ -264,7 +264,7 @@ ENDPOINTS = (
     _get(
         "/search",
         "Search failure groups and deliveries; `next` is the cursor of the next page",
-        Found,
+        SearchResult,
         _search,
         query=SearchQuery,
     ),

@@ -12,7 +12,7 @@ from holdfast.interfaces.presentation.formatting import many, printable
 from holdfast.ops.doctor.checks import Finding, Level
 
 if TYPE_CHECKING:
-    from holdfast.ops.doctor.broker_checks import Place
+    from holdfast.ops.doctor.broker_checks import CheckedEndpoint
 
 _LEAST = 30
 
@@ -33,7 +33,7 @@ def cli(strict: bool) -> ExitCode:
     return ExitCode.PARTIAL if any(finding.level in bad for finding in found) else ExitCode.DONE
 
 
-def _broker_endpoints() -> "list[Place]":
+def _broker_endpoints() -> "list[CheckedEndpoint]":
     if settings().app is None:
         return []
     from holdfast.app.broker_endpoints import broker_endpoints

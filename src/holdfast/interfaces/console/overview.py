@@ -60,9 +60,9 @@ async def overview(request: ConsoleRequest) -> HtmlPage:
     )
     # Reuses the counts of `stats`.
     consumers, queues, retrying = await asyncio.gather(
-        cache.read("consumers", lambda ops: ops.consumers(held=stats.loads)),
-        cache.read("queues", lambda ops: ops.queues(held=stats.loads)),
-        cache.read("retrying", lambda ops: ops.retrying(held=stats.loads)),
+        cache.read("consumers", lambda ops: ops.consumers(known_loads=stats.loads)),
+        cache.read("queues", lambda ops: ops.queues(known_loads=stats.loads)),
+        cache.read("retrying", lambda ops: ops.retrying(known_loads=stats.loads)),
     )
     cards = failure_group_cards(groups, workers, stats.now)
     return HtmlPage(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from holdfast.core.delivery import Status
 from holdfast.interfaces.presentation.formatting import clock
 from holdfast.ops.queries.deliveries import DeliveryDetail
-from holdfast.ops.queries.search import Found
+from holdfast.ops.queries.search import SearchResult
 from holdfast.stores.queries.query import DeliverySummary
 
 _SAMPLE = 10
@@ -45,7 +45,7 @@ def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:
         yield "cancel it", f"holdfast deliveries cancel {row.id}"
 
 
-def search_scope(found: Found) -> str:
+def search_scope(found: SearchResult) -> str:
     """Describes which deliveries a search covered."""
     dead = (
         "all dead letters" if found.dead_scanned is None else f"about {found.dead_scanned:,} of the newest dead letters"

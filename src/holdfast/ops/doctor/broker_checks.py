@@ -1,4 +1,4 @@
-"""Brokers, as the doctor sees them: what an app reads from and sends to, and how the reading stands."""
+"""Checks of brokers: whether sources and targets respond, and how far consumers are behind."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ _FAR_BEHIND = 1000
 _SILENT = timedelta(minutes=5)
 
 
-class Place(Protocol):
-    """A source or a target."""
+class CheckedEndpoint(Protocol):
+    """A source or a target at a broker."""
 
     @property
     def name(self) -> str: ...
@@ -26,60 +26,60 @@ class Place(Protocol):
     async def durability_warnings(self) -> list[str]: ...
 
 
-def examine(places: Sequence[Place], seconds: float = _SECONDS) -> list[Finding]:
-    """Whether each place answers within `seconds`, and what in its settings can lose what it confirmed.
+def check_brokers(endpoints: Sequence[CheckedEndpoint], seconds: float = _SECONDS) -> list[Finding]:
+    """Checks that each endpoint responds within `seconds`, and that its settings do not lose confirmed records.
 
-    Blocks, also where an event loop runs: it has a loop and a thread of its own.
+    Blocks. It runs its event loop in a separate thread, so that it can be called where a loop runs.
     """
-    if not places:
+    if not endpoints:
         return []
     with ThreadPoolExecutor(1, thread_name_prefix="holdfast-doctor") as thread:
-        return thread.submit(asyncio.run, _examine(places, seconds)).result()
+        return thread.submit(asyncio.run, _check_all(endpoints, seconds)).result()
 
 
-async def _examine(places: Sequence[Place], seconds: float) -> list[Finding]:
-    unique = {place.name: place for place in places}
-    found = await asyncio.gather(*(_look(place, seconds) for place in unique.values()))
+async def _check_all(endpoints: Sequence[CheckedEndpoint], seconds: float) -> list[Finding]:
+    unique = {endpoint.name: endpoint for endpoint in endpoints}
+    found = await asyncio.gather(*(_check(endpoint, seconds) for endpoint in unique.values()))
     return [finding for findings in found for finding in findings]
 
 
-async def _look(place: Place, seconds: float) -> list[Finding]:
+async def _check(endpoint: CheckedEndpoint, seconds: float) -> list[Finding]:
     try:
         async with asyncio.timeout(seconds):
-            doubts = await place.durability_warnings()
+            warnings = await endpoint.durability_warnings()
     except BrokerUnavailable as error:
-        # Ours, and told the password would not be in it; the remedy is the doctor's to give.
-        said = f" ({error.cause})" if error.cause else ""
-        return [_unreachable(place, f"cannot be reached{said}")]
+        # The cause contains no password. The remedy of the error is for applications, not for operators.
+        cause = f" ({error.cause})" if error.cause else ""
+        return [_unreachable(endpoint, f"cannot be reached{cause}")]
     except TimeoutError:
-        return [_unreachable(place, f"did not answer within {seconds:g} s")]
+        return [_unreachable(endpoint, f"did not respond within {seconds:g} s")]
     except HoldfastError as error:
-        return [Finding("brokers", Level.FAIL, f"{place.name}: {error}", "mend the declaration or the settings")]
-    except Exception as error:  # noqa: BLE001  one broken place must not hide the others
-        told = report(error)
-        return [_unreachable(place, f"could not be examined: {told.type}: {told.message}")]
-    if not doubts:
-        return [Finding("brokers", Level.OK, f"{place.name} answers, and no setting was found that loses records")]
-    return [_doubt(place, doubt) for doubt in doubts]
+        return [Finding("brokers", Level.FAIL, f"{endpoint.name}: {error}", "fix the declaration or the settings")]
+    except Exception as error:  # noqa: BLE001  one broken endpoint must not hide the others
+        failure = report(error)
+        return [_unreachable(endpoint, f"could not be checked: {failure.type}: {failure.message}")]
+    if not warnings:
+        return [Finding("brokers", Level.OK, f"{endpoint.name} responds, and no setting was found that loses records")]
+    return [_warning(endpoint, text) for text in warnings]
 
 
-def _unreachable(place: Place, problem: str) -> Finding:
-    remedy = "check that it runs and that its address is right; workers go on by themselves once it answers"
-    return Finding("brokers", Level.FAIL, f"{place.name} {problem}", remedy)
+def _unreachable(endpoint: CheckedEndpoint, problem: str) -> Finding:
+    remedy = "check that it runs and that its address is correct; workers reconnect automatically"
+    return Finding("brokers", Level.FAIL, f"{endpoint.name} {problem}", remedy)
 
 
-def _doubt(place: Place, doubt: str) -> Finding:
-    """A warning and no failure: it may be meant so."""
-    what, _, remedy = doubt.removeprefix(f"{place.name}: ").partition("; ")
-    return Finding("brokers", Level.WARN, f"{place.name}: {what}", remedy)
+def _warning(endpoint: CheckedEndpoint, text: str) -> Finding:
+    """A warning, not a failure: the setting may be intended."""
+    what, _, remedy = text.removeprefix(f"{endpoint.name}: ").partition("; ")
+    return Finding("brokers", Level.WARN, f"{endpoint.name}: {what}", remedy)
 
 
 def check_intakes(intakes: Sequence[IntakeReport], now: datetime) -> Iterator[Finding]:
-    """How far consumers are behind their sources, as workers last reported it."""
+    """Checks how far consumers are behind their sources, by the last reports of the workers."""
     found = [finding for one in intakes if (finding := _intake(one, now)) is not None]
     yield from found
     if intakes and not found:
-        yield Finding("sources", Level.OK, "every source is read, and nearly to its end")
+        yield Finding("sources", Level.OK, "every source is read, without a large backlog")
 
 
 def _intake(one: IntakeReport, now: datetime) -> Finding | None:
@@ -90,18 +90,18 @@ def _intake(one: IntakeReport, now: datetime) -> Finding | None:
             "sources",
             Level.WARN,
             f"no worker has reported for {since} that it reads {one.source} for {one.consumer}",
-            f"run a worker whose app has {one.consumer}, or `holdfast consumers retire {one.consumer}` if it is gone "
-            "for good",
+            f"run a worker whose app has {one.consumer}, or `holdfast consumers retire {one.consumer}` if it was "
+            "removed",
         )
     if one.problem is not None:
         message = f"{one.source} is not read for {one.consumer}: {one.problem}"
-        return Finding("sources", Level.FAIL, message, "mend it; the worker goes on by itself")
+        return Finding("sources", Level.FAIL, message, "fix it; the worker continues automatically")
     if one.waiting is not None and one.waiting >= _FAR_BEHIND:
-        held = f", {one.unacknowledged:,} are in work" if one.unacknowledged else ""
+        unacknowledged = f", {one.unacknowledged:,} are in progress" if one.unacknowledged else ""
         return Finding(
             "sources",
             Level.WARN,
-            f"{one.waiting:,} records of {one.source} wait for {one.consumer}{held}",
-            "run more workers, or look at what holds it back with `holdfast consumers list`",
+            f"{one.waiting:,} records of {one.source} wait for {one.consumer}{unacknowledged}",
+            "run more workers, or see `holdfast consumers list`",
         )
     return None

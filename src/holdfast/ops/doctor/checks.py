@@ -1,4 +1,4 @@
-"""Findings: what a doctor says about a store, judged from facts alone."""
+"""Checks of a store: pure functions from facts to findings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ _FAR_BEHIND = 1000
 _DEAD_ROWS = 100_000
 _LATE = timedelta(minutes=5)
 WORK = ("failing", "dead letters", "old work")
-"""The checks of the work itself: an operator asks for these first."""
+"""The checks of the deliveries themselves: they are listed first."""
 
 
 class Level(StrEnum):
-    """How bad it is. A warning may be meant so; a failure costs a promise or stops work."""
+    """The severity. A warning may be intended; a failure breaks a guarantee or stops work."""
 
     OK = "ok"
     WARN = "warn"
@@ -33,7 +33,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
     level: Level
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that is judged, as it was read."""
+    """Everything that the checks use."""
 
     schema: SchemaStatus
     skew: timedelta
@@ -67,10 +67,10 @@ class Facts:
         return tuple(worker for worker in self.workers if worker.alive)
 
 
-# What a setting must be, how bad it is otherwise, why, and what to do. A database that lacks the setting has no say.
+# Setting, safe values, severity of another value, reason, remedy. A setting that the database does not have is ignored.
 _SETTINGS: tuple[tuple[str, tuple[str, ...], Level, str, str], ...] = (
-    ("fsync", ("on",), Level.FAIL, "a crash of the machine can lose or break everything", "set fsync = on"),
-    ("full_page_writes", ("on",), Level.FAIL, "a crash in mid-write can break pages", "set full_page_writes = on"),
+    ("fsync", ("on",), Level.FAIL, "a crash of the machine can lose or corrupt everything", "set fsync = on"),
+    ("full_page_writes", ("on",), Level.FAIL, "a crash during a write can corrupt pages", "set full_page_writes = on"),
     (
         "synchronous_commit",
         ("on", "local", "remote_write", "remote_apply"),
@@ -84,7 +84,7 @@ _SETTINGS: tuple[tuple[str, tuple[str, ...], Level, str, str], ...] = (
         "default_transaction_isolation",
         ("read committed",),
         Level.WARN,
-        "concurrent claims fail and are tried again",
+        "concurrent claims fail and are retried",
         "alter the role: set default_transaction_isolation = 'read committed'",
     ),
     (
@@ -98,7 +98,7 @@ _SETTINGS: tuple[tuple[str, tuple[str, ...], Level, str, str], ...] = (
         "journal_mode",
         ("wal",),
         Level.WARN,
-        "readers and writers stand in each other's way",
+        "readers and writers block each other",
         "close every connection and run `pragma journal_mode = wal` once",
     ),
     ("synchronous", ("2", "3"), Level.FAIL, "a power cut can lose what was already acknowledged", "set it to FULL"),
@@ -106,7 +106,7 @@ _SETTINGS: tuple[tuple[str, tuple[str, ...], Level, str, str], ...] = (
 
 
 def schema_finding(status: SchemaStatus) -> Finding:
-    """Whether the tables fit this release."""
+    """Checks that the tables match this release."""
     if status.current:
         return Finding("schema", Level.OK, f"{status.schema} is at version {status.found}")
     if status.found is None:
@@ -138,7 +138,7 @@ def run_checks(facts: Facts) -> list[Finding]:
 
 
 def worst_first(found: Iterable[Finding]) -> list[Finding]:
-    """What is wrong with the work first, then failures, warnings and what is well, otherwise as they came."""
+    """Problems of deliveries first, then failures, warnings and passed checks; otherwise in the given order."""
     return sorted(
         found,
         key=lambda one: (one.level is Level.OK, one.check not in WORK, -list(Level).index(one.level)),
@@ -160,19 +160,21 @@ def _clock(facts: Facts) -> Iterator[Finding]:
     way = "ahead" if facts.skew > timedelta(0) else "behind"
     shown = format_duration(timedelta(seconds=round(abs(facts.skew.total_seconds()))))
     if abs(facts.skew) < _SKEW:
-        yield Finding("clock", Level.OK, "the database's clock and this machine's agree")
+        yield Finding("clock", Level.OK, "the clocks of the database and of this machine agree")
     else:
         yield Finding(
             "clock",
             Level.WARN,
-            f"the database's clock is {shown} {way} of this machine's; it alone decides, but ids carry this one's",
-            "let both machines keep time by NTP",
+            f"the clock of the database is {shown} {way} of this machine's; the database's decides, but ids contain this machine's",
+            "synchronise both machines with NTP",
         )
 
 
 def _pooler(facts: Facts) -> Iterator[Finding]:
     if facts.pooled:
-        yield Finding("pooler", Level.OK, "a pooler answers here: workers find new work by polling, not at once")
+        yield Finding(
+            "pooler", Level.OK, "this is a connection pooler: workers find new work by polling, not immediately"
+        )
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
@@ -190,18 +192,18 @@ def _workers(facts: Facts) -> Iterator[Finding]:
 
 
 def _lanes(facts: Facts) -> Iterator[Finding]:
-    """Rows that nobody alive can run: no worker has the consumer, its queue, or a late enough generation."""
+    """Deliveries that no live worker can run: none has the consumer, serves the queue, or has a sufficient generation."""
     absent: dict[str, int] = {}
     elsewhere: dict[tuple[str, str], int] = {}
     later: dict[tuple[str, int], int] = {}
     for lane in facts.lanes if facts.alive else ():
         serving = [worker for worker in facts.alive if lane.consumer in worker.consumers]
-        here = [worker for worker in serving if not worker.queues or lane.queue in worker.queues]
+        here = [worker for worker in serving if worker.serves(lane.consumer, lane.queue)]
         if not serving:
             absent[lane.consumer] = absent.get(lane.consumer, 0) + lane.size
         elif not here:
-            place = lane.consumer, lane.queue
-            elsewhere[place] = elsewhere.get(place, 0) + lane.size
+            key = lane.consumer, lane.queue
+            elsewhere[key] = elsewhere.get(key, 0) + lane.size
         elif not any(worker.generation >= lane.generation for worker in here):
             mark = lane.consumer, lane.generation
             later[mark] = later.get(mark, 0) + lane.size
@@ -209,17 +211,17 @@ def _lanes(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "unserved",
             Level.FAIL,
-            f"{_wait(size)} for {consumer}, which no living worker has",
+            f"{_wait(size)} for {consumer}, which no live worker has",
             f"run a worker whose app has {consumer}, or `holdfast consumers retire {consumer}` and cancel what waits",
         )
     for (consumer, queue), size in elsewhere.items():
-        message = f"{_wait(size)} for {consumer} in queue {queue}, which no living worker with {consumer} serves"
+        message = f"{_wait(size)} for {consumer} in queue {queue}, which no live worker with {consumer} serves"
         yield Finding("unserved", Level.FAIL, message, f"run a worker with --queues {queue}")
     for (consumer, generation), size in later.items():
-        message = f"{_wait(size)} for {consumer} at generation {generation}, later than every living worker's"
+        message = f"{_wait(size)} for {consumer} at generation {generation}, later than every live worker's"
         yield Finding("generations", Level.FAIL, message, f"run workers with --generation {generation}")
     if facts.alive and not (absent or elsewhere or later):
-        yield Finding("unserved", Level.OK, "a living worker can run everything that waits")
+        yield Finding("unserved", Level.OK, "a live worker can run everything that waits")
 
 
 def _overdue(facts: Facts) -> Iterator[Finding]:
@@ -230,9 +232,9 @@ def _overdue(facts: Facts) -> Iterator[Finding]:
     late = format_duration(timedelta(seconds=round(since.total_seconds()))) if since else "long"
     message = f"{_many(size)} in flight, lease over for {late}, worker gone"
     if facts.alive:
-        yield Finding("leases", Level.FAIL, f"{message}, and nobody took them over", "look at the workers' logs")
+        yield Finding("leases", Level.FAIL, f"{message}, and not rescued", "see the logs of the workers")
     else:
-        yield Finding("leases", Level.WARN, message, "they are taken over as soon as a worker runs")
+        yield Finding("leases", Level.WARN, message, "they are rescued as soon as a worker runs")
 
 
 def _suspects(facts: Facts) -> Iterator[Finding]:
@@ -241,8 +243,8 @@ def _suspects(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "suspects",
                 Level.WARN,
-                f"{_many(row.count)} for {row.consumer} may have killed workers; each is run alone, in a child process",
-                "look for crashes (memory, native code) in that handler",
+                f"{_many(row.count)} for {row.consumer} may have crashed workers; each runs alone, in a child process",
+                "check that handler for crashes (memory, native code)",
             )
 
 
@@ -258,7 +260,7 @@ def _paused(facts: Facts) -> Iterator[Finding]:
 
 def _pause(what: str, command: str, since: timedelta, waiting: int) -> Finding:
     message = f"{what} is paused for {_rough(since)}; {_wait(waiting)}"
-    return Finding("paused", Level.WARN, message, f"run `holdfast {command}` when it may go on")
+    return Finding("paused", Level.WARN, message, f"run `holdfast {command}` when it may continue")
 
 
 def _blocked(facts: Facts) -> Iterator[Finding]:
@@ -266,7 +268,7 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
         if one.blocked_until is not None and one.blocked_until > facts.now:
             left = _rough(one.blocked_until - facts.now)
             message = f"consumer {one.name} is blocked for another {left}: {one.blocked_resource} is unavailable"
-            yield Finding("blocked", Level.WARN, message, "it goes on by itself; mend the resource")
+            yield Finding("blocked", Level.WARN, message, "fix the resource; the consumer continues automatically")
 
 
 def _history(facts: Facts) -> Iterator[Finding]:
@@ -278,7 +280,7 @@ def _history(facts: Facts) -> Iterator[Finding]:
             Level.WARN,
             f"{more}{_many(len(facts.at_bound))} were replayed {FAILURE_HISTORY_LIMIT} times or more and are not done, "
             f"for instance {example} for {consumer}; older cycles are in the audit",
-            "replaying again will not help: mend the handler or discard them",
+            "another replay will not help: fix the handler or discard them",
         )
 
 
@@ -288,8 +290,8 @@ def _subscriptions(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "subscriptions",
             Level.WARN,
-            f"{lag.consumer} has yet to be given {lag.behind} messages of {lag.pattern} or more",
-            "workers catch up by themselves; `holdfast consumers catch-up` does it now",
+            f"{lag.consumer} still misses {lag.behind} or more messages of {lag.pattern}",
+            "workers catch up automatically; `holdfast consumers catch-up` does it now",
         )
     if not far:
         yield Finding("subscriptions", Level.OK, "every subscription is caught up or nearly so")
@@ -302,8 +304,8 @@ def _relays(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "relays",
                 Level.FAIL,
-                f"{relay.name} stands still: the event store comes from another server, whose transaction ids this one "
-                "has not reached; read on, it would skip events",
+                f"{relay.name} is stopped: the event store comes from another server, whose transaction ids this one has not "
+                "reached; if it continued, it would skip events",
                 "see 'After a restore' in the how-to about relays",
             )
         elif relay.lag > _LATE and relay.name not in paused:
@@ -315,7 +317,7 @@ def _relays(facts: Facts) -> Iterator[Finding]:
                 f"{relay.name} is {_rough(relay.lag)} behind, {count} to be sent to {relay.to}; {runs}",
                 "look for `relay stalled` in that worker's log"
                 if relay.owner
-                else f"run a worker whose app has it, or `holdfast consumers retire {relay.name}` if it is gone for good",
+                else f"run a worker whose app has it, or `holdfast consumers retire {relay.name}` if it was removed",
             )
     if facts.relays and not any(relay.rewound or relay.lag > _LATE for relay in facts.relays):
         yield Finding("relays", Level.OK, "every relay is caught up or nearly so")
@@ -330,10 +332,10 @@ def _transactions(facts: Facts) -> Iterator[Finding]:
         age = _rough(one.age) if one.age else "long"
         if one.kind == "prepared":
             message = f"prepared transaction {one.name} of {one.application} is open for {age}"
-            yield Finding("transactions", Level.WARN, message, "commit or roll it back: claims slow down meanwhile")
+            yield Finding("transactions", Level.WARN, message, "commit or roll it back; until then claims are slow")
             continue
         message = f"session {one.name} ({one.application or 'unnamed'}, {one.state}) has a transaction open for {age}"
-        remedy = f"claims slow down meanwhile; end it in its program, or select pg_terminate_backend({one.name})"
+        remedy = f"until it ends claims are slow; end it in its program, or select pg_terminate_backend({one.name})"
         yield Finding("transactions", Level.WARN, message, remedy)
 
 
@@ -341,7 +343,7 @@ def _bloat(facts: Facts) -> Iterator[Finding]:
     for table in facts.tables:
         if table.dead > max(_DEAD_ROWS, table.live):
             when = "never" if table.vacuumed_at is None else f"{_rough(facts.now - table.vacuumed_at)} ago"
-            message = f"{table.table} has {table.dead:,} dead rows beside {table.live:,} live ones, vacuumed {when}"
+            message = f"{table.table} has {table.dead:,} dead rows and {table.live:,} live ones, vacuumed {when}"
             yield Finding("bloat", Level.WARN, message, "end old transactions, then vacuum the table")
 
 

@@ -1,9 +1,9 @@
-"""The doctor: gathers facts about a store and judges them; each finding names its remedy."""
+"""The doctor: reads facts about a store and its brokers, and runs the checks on them."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from holdfast.ops.doctor.broker_checks import Place, check_intakes, examine
+from holdfast.ops.doctor.broker_checks import CheckedEndpoint, check_brokers, check_intakes
 from holdfast.ops.doctor.checks import Facts, Finding, run_checks, schema_finding, worst_first
 from holdfast.ops.doctor.work_checks import GROUPS, check_work
 from holdfast.ops.maintenance import now_and_skew
@@ -34,12 +34,12 @@ _OLD = timedelta(minutes=5)
 
 
 def doctor(
-    local: Callable[[], datetime] = lambda: datetime.now(UTC), places: Sequence[Place] = ()
+    local: Callable[[], datetime] = lambda: datetime.now(UTC), places: Sequence[CheckedEndpoint] = ()
 ) -> TaskSteps[list[Finding]]:
-    """What is well and what is not: dead letters, failing consumers and old work first, then the worst; without current
-    tables that alone is found.
+    """Runs all checks: dead letters, failing consumers and old work first, then the worst. If the tables are not current,
+    that is the only finding.
 
-    Changes nothing. `local` is this machine's clock; `places` are sources and targets at brokers to be asked, too.
+    Changes nothing. `local` is the clock of this machine; `places` are sources and targets at brokers to check.
     """
     status = yield from call_store(lambda store: store.schema_status())
     if not status.current:
@@ -63,10 +63,12 @@ def doctor(
         pooled=(yield from call_store(lambda store: bool(getattr(store, "pooled", False)))),
         relays=tuple((yield from relays())),
     )
-    asked = yield from call_store(lambda store: examine(places))
-    read = check_intakes((yield from transact(intakes())), facts.now)
+    brokers = yield from call_store(lambda store: check_brokers(places))
+    sources = check_intakes((yield from transact(intakes())), facts.now)
     rebuilds = check_projectors((yield from transact(projectors())))
     work = check_work(
-        facts, (yield from failure_groups(limit=GROUPS, dead=dead)), (yield from retrying(held=loads(facts.counts)))
+        facts,
+        (yield from failure_groups(limit=GROUPS, dead=dead)),
+        (yield from retrying(known_loads=loads(facts.counts))),
     )
-    return worst_first([*work, *run_checks(facts), *read, *rebuilds, *asked])
+    return worst_first([*work, *run_checks(facts), *sources, *rebuilds, *brokers])

@@ -1,4 +1,4 @@
-"""Findings about the work itself: dead letters, consumers that fail, and work that waits too long."""
+"""Checks of the deliveries: dead letters, failing consumers, and deliveries that wait too long."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -10,19 +10,19 @@ from holdfast.stores.queries.query import FailureGroup
 from holdfast.stores.queries.throughput import Retrying
 
 RECENT = timedelta(minutes=15)
-"""What failed since then fails now, and what has been due for longer is old."""
+"""A consumer that failed within this time is failing; a delivery that has been due for longer is old."""
 GROUPS = 200
 """How many failure groups are read."""
 _SHOWN = 10
 
 
 def check_work(facts: Facts, groups: Sequence[FailureGroup], retrying: Sequence[Retrying]) -> list[Finding]:
-    """What an operator has to do first: what is dead, what fails now, what waits too long."""
+    """The findings that operators need first: failing consumers, dead letters, old deliveries."""
     return [*_failing(groups, retrying, facts.now), *_dead(facts, groups), *_old(facts)]
 
 
 def _failing(groups: Sequence[FailureGroup], retrying: Sequence[Retrying], now: datetime) -> Iterator[Finding]:
-    """Consumers with a dead letter a short time ago, then those whose failures are still retried."""
+    """Consumers with a recent dead letter, then those whose failures are still retried."""
     dying: dict[str, FailureGroup] = {}
     for group in groups:
         last = group.last_failed_at
@@ -67,10 +67,15 @@ def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
 
 
 def _old(facts: Facts) -> Iterator[Finding]:
-    """What is due for long although nobody holds it back: pauses and blocks are findings of their own."""
-    held = {one.name for one in facts.consumers if one.paused_at or (one.blocked_until or facts.now) > facts.now}
+    """Deliveries that have been due for long without a pause or a block; those are separate findings."""
+    waiting = {one.name for one in facts.consumers if one.paused_at or (one.blocked_until or facts.now) > facts.now}
     for row in facts.counts:
-        if row.state != "pending" or row.oldest_at is None or row.queue in facts.paused_queues or row.consumer in held:
+        if (
+            row.state != "pending"
+            or row.oldest_at is None
+            or row.queue in facts.paused_queues
+            or row.consumer in waiting
+        ):
             continue
         if facts.now - row.oldest_at > RECENT:
             yield Finding(
@@ -78,7 +83,7 @@ def _old(facts: Facts) -> Iterator[Finding]:
                 Level.WARN,
                 f"{_deliveries(row.count)} for {row.consumer} in queue {row.queue}: the oldest has been due for "
                 f"{_since(row.oldest_at, facts.now)}",
-                f"add workers, or look at `holdfast deliveries list --status pending --consumer {row.consumer}`",
+                f"add workers, or see `holdfast deliveries list --status pending --consumer {row.consumer}`",
             )
 
 

@@ -1,4 +1,4 @@
-"""Deliveries, dead letters and jobs: lists, and everything there is to know about one."""
+"""Deliveries, dead letters and jobs: lists and details."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ _ENTRIES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryDetail:
-    """A delivery with its message and its whole story.
+    """A delivery with its message, runs, audit entries and siblings.
 
-    `alike` is the size of its failure group, itself included, and none when it is not a dead letter. `obstacles` say why a pending
-    one does not run: a pause, a block, no living worker. `frame` is where the last run broke in the application's own
-    code, as `file:line in function`.
+    `alike` is the size of its failure group, or None if it is not a dead letter. `obstacles` are the reasons why a pending
+    one does not run: a pause, a block, no live worker. `frame` is the last frame of the application in the traceback of
+    the last run, as `file:line in function`.
     """
 
     listed: DeliverySummary
@@ -47,7 +47,7 @@ class DeliveryDetail:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A delivery with its message; what was declared secret is left out."""
+    """A delivery with its message, without declared secrets."""
 
     listed: DeliverySummary
     message: Message | None
@@ -73,7 +73,7 @@ def export(wanted: Filter | None = None, *, limit: int = 500, before: UUID | Non
 
 
 def delivery(id: UUID) -> TaskSteps[DeliveryDetail]:
-    """Everything about one delivery: message, runs, audit, its siblings, how many failed alike."""
+    """One delivery with its message, runs, audit entries, siblings and the size of its failure group."""
     found = yield from transact(query.deliveries(Filter(ids=(id,)), 1))
     if not found:
         if (yield from transact(query.messages(id=id, limit=1))):
@@ -83,7 +83,7 @@ def delivery(id: UUID) -> TaskSteps[DeliveryDetail]:
 
 
 def job(id: UUID) -> TaskSteps[DeliveryDetail]:
-    """Everything about one job, by its delivery's id or by the id that enqueueing it returned."""
+    """One job, by the id of its delivery or the id that `enqueue` returned."""
     for one in (yield from transact(query.deliveries(Filter(ids=(id,)), 1))) or (
         yield from transact(query.deliveries_of(id))
     ):
@@ -93,19 +93,19 @@ def job(id: UUID) -> TaskSteps[DeliveryDetail]:
 
 
 def dead_letter_counts() -> TaskSteps[DeadLetterCounts | None]:
-    """Dead letters by group and minute, counted once for `failure_groups`, `stats` and `trend`; none when they are many."""
+    """Dead letters by group and minute, counted once for `failure_groups`, `stats` and `trend`; None if there are too many."""
     return (yield from transact(delivery_counts.dead_letter_counts()))
 
 
 def failure_groups(
     *, limit: int = 50, consumers: Sequence[str] = (), dead: DeadLetterCounts | None = None
 ) -> TaskSteps[list[FailureGroup]]:
-    """Dead letters gathered by what went wrong, largest group first, with the deploy each began with and its frame."""
+    """Dead letters grouped by failure, largest group first, with the first generation and the frame of each group."""
     return (yield from _described((yield from transact(delivery_counts.failure_groups(limit, consumers, dead=dead)))))
 
 
 def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> TaskSteps[list[FailureGroup]]:
-    """`failure_groups` of those that match by what they show, largest first; only these are counted."""
+    """The failure groups that match, largest first. Only these are counted."""
     every = yield from _described((yield from transact(delivery_counts.uncounted_groups())))
     kinds = [(one.fingerprint, one.consumer) for one in every if matches(one)]
     if not kinds:
@@ -114,7 +114,7 @@ def groups_where(matches: Callable[[FailureGroup], bool], limit: int) -> TaskSte
 
 
 def _described(found: Sequence[FailureGroup]) -> TaskSteps[list[FailureGroup]]:
-    """Groups with the deploy each began with and its frame, as they may be shown."""
+    """Adds the generations and the frame to each group, and redacts it."""
     runs = yield from transact(failing_runs([(one.fingerprint, one.consumer, one.example) for one in found]))
     return [
         shown_group(
@@ -130,7 +130,7 @@ def _described(found: Sequence[FailureGroup]) -> TaskSteps[list[FailureGroup]]:
 
 
 def now() -> TaskSteps[datetime]:
-    """The database's own time."""
+    """The time of the database."""
     return (yield from transact(query.clock()))
 
 
@@ -178,9 +178,9 @@ def _obstacles(one: DeliverySummary) -> TaskSteps[tuple[str, ...]]:
             found.append(f"consumer {row.consumer} is blocked: {consumer.blocked_resource} is unavailable")
     serving = [w for w in (yield from transact(workers())) if w.alive and row.consumer in w.consumers]
     if not serving:
-        found.append(f"no living worker serves {row.consumer}")
-    elif not any(not w.queues or row.queue in w.queues for w in serving):
-        found.append(f"no living worker serves {row.consumer} on queue {row.queue}")
-    elif not any(w.generation >= row.generation for w in serving):
-        found.append(f"no living worker has generation {row.generation} or a later one")
+        found.append(f"no live worker serves {row.consumer}")
+    elif not (here := [w for w in serving if w.serves(row.consumer, row.queue)]):
+        found.append(f"no live worker serves {row.consumer} on queue {row.queue}")
+    elif not any(w.generation >= row.generation for w in here):
+        found.append(f"no live worker has generation {row.generation} or a later one")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Messages: what was published, and publishing or enqueueing by hand."""
+"""Messages: lists and details; publishing and enqueueing by operators."""
 
 import secrets
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from holdfast.stores.queries import query
 from holdfast.stores.queries.query import DeliverySummary, Filter, subscriptions
 
 OPERATOR = "operator"
-"""The source of what is published by hand: keys are unique within a source."""
+"""The source of messages that operators publish. Keys are unique within a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def messages(
 
 
 def message(id: UUID) -> TaskSteps[MessageDetail]:
-    """One message and how its deliveries are doing."""
+    """One message with its deliveries."""
     found = yield from transact(query.messages(id=id, limit=1))
     if not found:
         if (yield from transact(query.deliveries(Filter(ids=(id,)), 1))):
@@ -71,7 +71,7 @@ def publish_event(
     headers: Mapping[str, object] | None = None,
     generation: int = 0,
 ) -> TaskSteps[Published]:
-    """Stores an event with a delivery for everyone subscribed; audited. The same key again stores nothing."""
+    """Stores an event with a delivery for each subscription; audited. A duplicate key stores nothing."""
     id = yield from _fresh_id()
     event = new_message(
         id=id, type=type, source=source, payload=payload, key=key, headers=headers, generation=generation
@@ -93,9 +93,9 @@ def enqueue(
     unique: str | None = None,
     force: bool = False,
 ) -> TaskSteps[Published]:
-    """Stores a call of a job where its registration says it belongs; audited.
+    """Stores a call of a job with the queue and priority of its registration; audited.
 
-    `NotFound` when no job of that name ever registered, unless `force`: then a worker that comes later may run it.
+    `NotFound` if no job of that name ever registered, unless `force`: a later worker may run it.
     """
     check_name("consumer", job)
     known = {one.name: one for one in (yield from transact(consumers()))}
@@ -106,7 +106,7 @@ def enqueue(
         )
     if job not in known and not force:
         names = ", ".join(sorted(known.keys() - patterns.keys())[:20]) or "none yet"
-        raise NotFound("job", job, f"registered are {names}; force stores it for a worker that comes later")
+        raise NotFound("job", job, f"registered are {names}; force stores it for a later worker")
     row = known.get(job)
     queue = queue or (row.queue if row else "default")
     live = yield from transact(live_generation(job, queue))
@@ -144,7 +144,7 @@ def _fresh_id() -> TaskSteps[UUID]:
 
 @operation
 def publish_audited(message: NewMessage, actor: str, action: str, reason: str | None = None) -> Steps[Published]:
-    """Stores a message and who stored it, in one transaction; the same key again stores neither."""
+    """Stores a message and its audit entry in one transaction; a duplicate key stores neither."""
     (published,) = yield from publish([message], Fanout()).start()
     if published.created:
         yield audited(actor, action, "message", str(published.id), reason, {"type": message.type})

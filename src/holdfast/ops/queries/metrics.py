@@ -1,4 +1,4 @@
-"""Metrics of the store: what waits, runs and has failed, whoever works on it."""
+"""Metrics of the store: pending, running and failed deliveries, workers, pauses, relays and circuits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.messages.registry import consumers
 
-_MOST_LOADS = 500
+_MAX_LOADS = 500
 _STATES: dict[str, Callable[[Load], int]] = {
     "pending": lambda load: load.pending,
     "suspect": lambda load: load.suspects,
@@ -21,13 +21,13 @@ _STATES: dict[str, Callable[[Load], int]] = {
 
 
 def metrics() -> TaskSteps[list[Family]]:
-    """The store at this moment as metrics. One process of many may tell them, or all: they say the same.
+    """The current state of the store as metrics. One process or all may serve them: they are the same.
 
-    Counted to the end, in a time that grows with what is not done: a graph must not lie flat at a bound.
+    Counts are exact, because a graph must not stop at a bound; the time grows with the number of unfinished deliveries.
     """
     now = yield from stats(exact=True)
     busy = {load.consumer for load in now.loads}
-    # A series that comes and goes hides a rise: a consumer with nothing to do is at zero.
+    # A series that disappears would hide a rise, so an idle consumer has zeros.
     idle = [
         Load(queue=one.queue, consumer=one.name) for one in (yield from transact(consumers())) if one.name not in busy
     ]
@@ -39,43 +39,43 @@ def metrics() -> TaskSteps[list[Family]]:
 
 
 def families(now: Stats, open_circuits: Sequence[str]) -> list[Family]:
-    """Figures as metrics; every family is there, also one without samples."""
+    """Statistics as metrics. Every family exists, also without samples."""
     return [
         *_loads(now),
         _gauge("holdfast_workers", "Workers alive.", [Sample({}, now.workers)]),
         _gauge(
             "holdfast_paused",
-            "Queues and consumers that somebody paused.",
+            "Paused queues and consumers.",
             [Sample({"kind": "queue", "name": name}, 1) for name in now.paused_queues]
             + [Sample({"kind": "consumer", "name": name}, 1) for name in now.paused_consumers],
         ),
         _gauge(
             "holdfast_blocked",
-            "Consumers held back because something they need is out.",
+            "Consumers blocked because a resource is unavailable.",
             [Sample({"consumer": name}, 1) for name in now.blocked_consumers],
         ),
         _gauge(
             "holdfast_relay_lag_seconds",
-            "How long the oldest event that is to be relayed has waited.",
+            "Waiting time of the oldest event to relay.",
             [Sample({"relay": one.name}, one.lag.total_seconds()) for one in now.relays],
         ),
         _gauge(
             "holdfast_circuit_open",
-            "Circuits that let no call pass.",
-            [Sample({"circuit": name}, 1) for name in open_circuits[:_MOST_LOADS]],
+            "Open circuits.",
+            [Sample({"circuit": name}, 1) for name in open_circuits[:_MAX_LOADS]],
         ),
     ]
 
 
 def _loads(now: Stats) -> list[Family]:
-    # Those with the most to tell; the totals below hold for all.
-    shown = sorted(now.loads, key=lambda load: (-load.failed, -load.pending, load.queue, load.consumer))[:_MOST_LOADS]
+    # Those with the most failures; the totals below include all.
+    shown = sorted(now.loads, key=lambda load: (-load.failed, -load.pending, load.queue, load.consumer))[:_MAX_LOADS]
     shown.sort(key=lambda load: (load.queue, load.consumer))
     labels = [{"queue": load.queue, "consumer": load.consumer} for load in shown]
     return [
         _gauge(
             "holdfast_deliveries",
-            "Deliveries that are not done, by state; pending includes suspects and retry waits.",
+            "Unfinished deliveries by state; pending includes suspects and retry waits.",
             [
                 Sample({**one, "state": state}, count(load))
                 for one, load in zip(labels, shown, strict=True)
@@ -84,12 +84,12 @@ def _loads(now: Stats) -> list[Family]:
         ),
         _gauge(
             "holdfast_oldest_pending_seconds",
-            "How long the oldest delivery that is due has waited.",
+            "Waiting time of the oldest due delivery.",
             [Sample(one, load.lag.total_seconds()) for one, load in zip(labels, shown, strict=True)],
         ),
         _gauge(
             "holdfast_deliveries_all",
-            "Deliveries of all queues and consumers that are not done, by state.",
+            "Unfinished deliveries of all queues and consumers by state.",
             [Sample({"state": state}, sum(count(load) for load in now.loads)) for state, count in _STATES.items()],
         ),
     ]

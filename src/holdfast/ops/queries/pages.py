@@ -1,4 +1,4 @@
-"""Pages of deliveries and messages in a time that does not depend on how many there are."""
+"""Pages of deliveries and messages, in a time that does not depend on the size of the store."""
 
 import time
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from holdfast.stores.queries import pagination
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import DeliverySummary, Filter
 
-_PATIENCE = 0.03
+_SCAN_SECONDS = 0.03
 """Seconds for which an empty page is scanned further."""
-_DEAD_PATIENCE = 0.07
+_DEAD_SCAN_SECONDS = 0.07
 """The same for dead letters of one type: their number is shown elsewhere, so an empty page is surprising."""
 
 
@@ -25,20 +25,20 @@ def delivery_page(
     before: UUID | None = None,
     timer: Callable[[], float] = time.monotonic,
 ) -> TaskSteps[Slice[DeliverySummary]]:
-    """A page of deliveries, newest first; pass `next` as `before` for the following.
+    """A page of deliveries, newest first; pass `next` as `before` for the next.
 
-    What no index serves is scanned for within a bound: a page may hold less than `limit`, even nothing after it has
-    scanned for a while, and only when `next` is none was it the last. A page of dead letters is never empty while one
-    matches, unless they are narrowed by type, which is read from each one's message.
+    A filter without an index is scanned within a bound: a page may have fewer items than `limit`, even none, and is the last
+    only if `next` is None. A page of dead letters is never empty while one matches, except with a type, which is read
+    from each message.
     """
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
-    until = timer() + (_DEAD_PATIENCE if wanted.dead else _PATIENCE)
-    items, following = yield from transact(pagination.delivery_page(wanted, limit, before))
-    while not items and following is not None and timer() < until:
-        items, following = yield from transact(pagination.delivery_page(wanted, limit, following))
-    return Slice([shown_listed(one) for one in items], following)
+    until = timer() + (_DEAD_SCAN_SECONDS if wanted.dead else _SCAN_SECONDS)
+    items, next_id = yield from transact(pagination.delivery_page(wanted, limit, before))
+    while not items and next_id is not None and timer() < until:
+        items, next_id = yield from transact(pagination.delivery_page(wanted, limit, next_id))
+    return Slice([shown_listed(one) for one in items], next_id)
 
 
 def message_page(
@@ -49,7 +49,7 @@ def message_page(
     limit: int = 50,
     before: UUID | None = None,
 ) -> TaskSteps[Slice[Message]]:
-    """A page of messages, newest first; pass `next` as `before` for the following. Bounded like `delivery_page`."""
+    """A page of messages, newest first; pass `next` as `before` for the next. Bounded like `delivery_page`."""
     if type is not None:
         check_pattern(type)
     type = None if type == ANY else type

@@ -1,5 +1,4 @@
-"""Redaction of what operators read. Every task that returns texts or payloads passes them through here, so that no
-front end can forget to."""
+"""Redaction: every task that returns texts or payloads redacts them here, so that no front end has to."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -14,16 +13,16 @@ from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Run
 
 Hide = Callable[[str], str] | None
-"""What takes the secrets of one message out of a text."""
+"""Removes the secrets of one message from a text."""
 
 
 def redactor() -> TaskSteps[Redactor]:
-    """Knows everything any app declared secret."""
+    """A redactor with all secrets that any app declared."""
     return Redactor((yield from transact(redactions())))
 
 
 def shown_message(known: Redactor, message: Message) -> Message:
-    """A message as it may be shown: declared fields and secret headers hold a mark."""
+    """A message without its declared secrets and secret headers."""
     payload, headers = known.payload(message.type, message.payload), redact_headers(message.headers)
     if payload is message.payload and headers is message.headers:
         return message
@@ -37,7 +36,7 @@ def shown_messages(messages: Iterable[Message]) -> TaskSteps[list[Message]]:
 
 
 def shown_listed(listed: DeliverySummary, hide: Hide = None) -> DeliverySummary:
-    """A delivery whose errors, past ones too, may be shown."""
+    """A delivery with redacted errors, including earlier cycles."""
     row = listed.delivery
     if row.last_error is None and not row.failure_history:
         return listed
@@ -46,26 +45,26 @@ def shown_listed(listed: DeliverySummary, hide: Hide = None) -> DeliverySummary:
 
 
 def shown_run(run: Run, hide: Hide = None) -> Run:
-    """A run whose error, trace and detail may be shown."""
+    """A run with redacted error, trace and detail."""
     detail = scrub(run.detail, hide)
     assert detail is None or isinstance(detail, Mapping)
     return replace(run, error=_text(run.error, hide), trace=_text(run.trace, hide), detail=detail)
 
 
 def shown_entry(entry: AuditEntry, hide: Hide = None) -> AuditEntry:
-    """An audit entry whose reason and detail may be shown."""
+    """An audit entry with redacted reason and detail."""
     return replace(entry, reason=_text(entry.reason, hide), detail=scrub(entry.detail, hide))
 
 
 def shown_plan(plan: StoredPlan) -> StoredPlan:
-    """A stored plan whose reasons may be shown."""
+    """A plan with redacted reasons."""
     if plan.save_reason is None and plan.start_reason is None:
         return plan
     return replace(plan, save_reason=_text(plan.save_reason, None), start_reason=_text(plan.start_reason, None))
 
 
 def shown_group(group: FailureGroup) -> FailureGroup:
-    """A failure group whose example may be shown."""
+    """A failure group with a redacted example."""
     return replace(group, last_error=_text(group.last_error, None))
 
 

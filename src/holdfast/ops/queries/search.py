@@ -1,8 +1,8 @@
-"""Search: one text looked for in everything an operator can see, in a bounded time.
+"""Full-text search over everything that operators can read, in a bounded time.
 
-Failure groups, keys and the beginnings of ids are looked up. Everything else is scanned for, dead letters and the other
-deliveries each newest first, for a fixed time; the answer says how far the scan went and where to continue. What was
-declared secret is not found: a match is checked against what may be shown.
+Failure groups, keys and prefixes of ids use an index. The rest is scanned for a fixed time, newest first: dead letters,
+then other deliveries. The result says how far the scan went and where to continue. Declared secrets are not found: a
+match is checked against the redacted values.
 """
 
 import re
@@ -29,8 +29,8 @@ from holdfast.stores.queries.search import (
 )
 
 _SHORTEST, _LONGEST = 2, 200
-_PATIENCE = 0.02
-"""Seconds for which each of the two scans continues; a stretch that has begun is read to its end."""
+_SCAN_SECONDS = 0.02
+"""Seconds for each of the two scans; a started batch is read to its end."""
 _GROUPS = 200
 _HEX = re.compile(r"[0-9a-f]{6,32}")
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
@@ -39,18 +39,18 @@ _END = "-"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A delivery that holds the text, and where: `field` is id, consumer, type, key, error, payload or a header."""
+    """A delivery that contains the text; `field` is id, consumer, type, key, error, payload or a header."""
 
     delivery: DeliverySummary
     field: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a search found.
+class SearchResult:
+    """The result of a search.
 
-    `dead_scanned` and `scanned` are about how many dead letters and other deliveries were looked at, newest first, none
-    when it was all of them; `back_to` is when the oldest of the latter was made. `next` continues the search.
+    `dead_scanned` and `scanned` are the approximate numbers of scanned dead letters and other deliveries, newest first, or
+    None if all were scanned; `back_to` is when the oldest scanned delivery was created. `next` continues the search.
     """
 
     groups: tuple[FailureGroup, ...]
@@ -63,79 +63,79 @@ class Found:
 
 def search(
     text: str, *, limit: int = 50, after: str | None = None, timer: Callable[[], float] = time.monotonic
-) -> TaskSteps[Found]:
-    """Failure groups and deliveries that hold `text`: in an id or a part of one, the consumer, type, key, error, tenant
+) -> TaskSteps[SearchResult]:
+    """Failure groups and deliveries that contain `text`: in an id or a part of one, the consumer, type, key, error, tenant
     and other headers, or the payload. Pass `next` as `after` to continue."""
-    wanted = _checked(text)
+    needle = _checked(text)
     limit = page_size(limit)
     groups: tuple[FailureGroup, ...] = ()
     ids: list[UUID] = []
     if after is None:
-        groups = tuple((yield from groups_where(lambda one: _in_group(one, wanted), _GROUPS)))
-        ids = yield from _looked_up(wanted, groups, limit)
-    marks = _read_marks(after)
+        groups = tuple((yield from groups_where(lambda one: _in_group(one, needle), _GROUPS)))
+        ids = yield from _indexed(needle, groups, limit)
+    cursors = _read_cursors(after)
     counts = {True: 0, False: 0}
     for dead in (True, False):
-        until = timer() + _PATIENCE
-        while marks[dead] != _END and len(ids) < limit:
-            before = None if marks[dead] == "" else UUID(marks[dead])
-            scanned: Scanned = yield from transact(search_stretch(wanted, limit - len(ids), before, dead=dead))
+        until = timer() + _SCAN_SECONDS
+        while cursors[dead] != _END and len(ids) < limit:
+            before = None if cursors[dead] == "" else UUID(cursors[dead])
+            scanned: Scanned = yield from transact(search_stretch(needle, limit - len(ids), before, dead=dead))
             ids += scanned.ids
             counts[dead] += STRETCH
-            marks[dead] = _END if scanned.next is None else str(scanned.next)
+            cursors[dead] = _END if scanned.next is None else str(scanned.next)
             if timer() >= until:
                 break
-    matches = yield from _matches(wanted, list(dict.fromkeys(ids)))
-    more = any(mark != _END for mark in marks.values())
-    return Found(
+    matches = yield from _matches(needle, list(dict.fromkeys(ids)))
+    more = any(cursor != _END for cursor in cursors.values())
+    return SearchResult(
         groups=groups,
         matches=tuple(matches),
-        dead_scanned=None if marks[True] == _END else counts[True],
-        scanned=None if marks[False] == _END else counts[False],
-        back_to=(yield from _made_at(marks[False])),
-        next=f"{marks[True]}.{marks[False]}" if more else None,
+        dead_scanned=None if cursors[True] == _END else counts[True],
+        scanned=None if cursors[False] == _END else counts[False],
+        back_to=(yield from _made_at(cursors[False])),
+        next=f"{cursors[True]}.{cursors[False]}" if more else None,
     )
 
 
 def has_request(id: str) -> TaskSteps[bool]:
-    """Whether a message or an act carries this request id."""
+    """Whether a message or an audit entry has this request id."""
     return bool((yield from transact(request_messages(id, 1))) or (yield from transact(request_audit(id, 1))))
 
 
 def _checked(text: str) -> str:
-    wanted = text.strip()
-    if not _SHORTEST <= len(wanted) <= _LONGEST:
+    needle = text.strip()
+    if not _SHORTEST <= len(needle) <= _LONGEST:
         raise ConfigurationError(
-            f"the text to search for has {len(wanted)} characters; give {_SHORTEST} to {_LONGEST}, such as an error, "
+            f"the text to search for has {len(needle)} characters; give {_SHORTEST} to {_LONGEST}, such as an error, "
             "a key or a part of an id"
         )
-    return wanted
+    return needle
 
 
-def _looked_up(wanted: str, groups: Sequence[FailureGroup], limit: int) -> TaskSteps[list[UUID]]:
-    """What an index finds: an exact key or request id, the beginning of an id, a matching group's newest, a consumer."""
+def _indexed(needle: str, groups: Sequence[FailureGroup], limit: int) -> TaskSteps[list[UUID]]:
+    """The results from indexes: a key, a request id, a prefix of an id, the examples of groups, a consumer."""
     found: list[UUID] = []
-    prefix = wanted.lower().replace("-", "")
+    prefix = needle.lower().replace("-", "")
     if _HEX.fullmatch(prefix):
         found += yield from transact(deliveries_by_prefix(prefix, limit))
     named = [
-        *(yield from transact(query.messages(key=wanted, limit=limit))),
-        *(yield from transact(request_messages(wanted, limit))),
+        *(yield from transact(query.messages(key=needle, limit=limit))),
+        *(yield from transact(request_messages(needle, limit))),
     ]
     if named:
         found += yield from transact(deliveries_of_messages([one.id for one in named], limit))
     found += [group.example for group in groups]
-    dead = yield from transact(query.deliveries(Filter(dead=True, consumers=(wanted,)), limit))
+    dead = yield from transact(query.deliveries(Filter(dead=True, consumers=(needle,)), limit))
     return [*found, *(one.delivery.id for one in dead)][:limit]
 
 
-def _in_group(group: FailureGroup, wanted: str) -> bool:
+def _in_group(group: FailureGroup, needle: str) -> bool:
     fields = (group.fingerprint, group.consumer, group.error_type, group.last_error, group.frame)
-    return any(wanted.lower() in field.lower() for field in fields if field)
+    return any(needle.lower() in field.lower() for field in fields if field)
 
 
-def _matches(wanted: str, ids: Sequence[UUID]) -> TaskSteps[list[Match]]:
-    """The deliveries with where each holds the text, as it may be shown; what holds it only in secret is left out."""
+def _matches(needle: str, ids: Sequence[UUID]) -> TaskSteps[list[Match]]:
+    """The deliveries with the matching field, redacted. A match only in a secret is omitted."""
     if not ids:
         return []
     listed = {one.delivery.id: one for one in (yield from transact(query.deliveries(Filter(ids=tuple(ids)), len(ids))))}
@@ -148,16 +148,16 @@ def _matches(wanted: str, ids: Sequence[UUID]) -> TaskSteps[list[Match]]:
         message = messages.get(listed[id].delivery.message_id)
         hide = None if message is None else known.hide(message.type, message.payload)
         shown = shown_listed(listed[id], hide)
-        field = _where(wanted.lower(), shown, None if message is None else shown_message(known, message))
+        field = _where(needle.lower(), shown, None if message is None else shown_message(known, message))
         if field is not None:
             found.append(Match(shown, field))
     return found
 
 
-def _where(wanted: str, listed: DeliverySummary, message: Message | None) -> str | None:
-    plain = wanted.replace("-", "")
+def _where(needle: str, listed: DeliverySummary, message: Message | None) -> str | None:
+    plain = needle.replace("-", "")
     for name, value in _fields(listed, message):
-        if wanted in value.lower() or (name == "id" and plain and plain in value.replace("-", "")):
+        if needle in value.lower() or (name == "id" and plain and plain in value.replace("-", "")):
             return name
     return None
 
@@ -176,16 +176,18 @@ def _fields(listed: DeliverySummary, message: Message | None) -> Iterator[tuple[
         yield "payload", message.payload
 
 
-def _made_at(mark: str) -> TaskSteps[datetime | None]:
-    if mark in ("", _END):
+def _made_at(cursor: str) -> TaskSteps[datetime | None]:
+    if cursor in ("", _END):
         return None
-    found = yield from transact(query.deliveries(Filter(ids=(UUID(mark),)), 1))
+    found = yield from transact(query.deliveries(Filter(ids=(UUID(cursor),)), 1))
     return found[0].delivery.created_at if found else None
 
 
-def _read_marks(after: str | None) -> dict[bool, str]:
+def _read_cursors(after: str | None) -> dict[bool, str]:
     dead, dot, newest = ("", ".", "") if after is None else after.partition(".")
-    for mark in (dead, newest):
-        if not dot or not (mark in ("", _END) or _ID.fullmatch(mark)):
-            raise ConfigurationError("the place to continue a search from cannot be read; search again without it")
+    for cursor in (dead, newest):
+        if not dot or not (cursor in ("", _END) or _ID.fullmatch(cursor)):
+            raise ConfigurationError(
+                "`after` is not valid; pass the `next` of the previous result, or search again without it"
+            )
     return {True: dead, False: newest}

@@ -72,15 +72,15 @@ class Stats:
 
     @property
     def oldest(self) -> timedelta:
-        """How long the oldest delivery that is due, or event that is to be relayed, has waited; zero without any."""
+        """The waiting time of the oldest due delivery or event to relay; zero if there is none."""
         lags = [load.lag for load in self.loads] + [relay.lag for relay in self.relays]
         return max(lags, default=_ZERO)
 
 
 def stats(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> TaskSteps[Stats]:
-    """What waits, runs and has failed, per queue and consumer; reads partial indexes, never what is done.
+    """Pending, running and failed deliveries by queue and consumer. Reads partial indexes, never delivered rows.
 
-    Counts end at a bound, so that asking takes the same time however much there is; `exact` counts to the end.
+    Counts stop at a bound, so that the time does not depend on the size of the store; `exact` counts completely.
     Pass `dead_letter_counts()` as `dead` to avoid counting dead letters again.
     """
     rows = yield from transact(counts(exact=exact, dead=dead))
@@ -100,7 +100,7 @@ def stats(*, exact: bool = False, dead: DeadLetterCounts | None = None) -> TaskS
 
 
 def loads(rows: Sequence[Count]) -> list[Load]:
-    """Counts per state, gathered per queue and consumer."""
+    """Counts by state, grouped by queue and consumer."""
     found: dict[tuple[str, str], dict[str, Count]] = {}
     for row in rows:
         found.setdefault((row.queue, row.consumer), {})[row.state] = row
@@ -132,7 +132,7 @@ _CONDITION = re.compile(r"\s*(\w+)\s*(>=|<=|>|<|=)\s*(.+?)\s*")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A bound on a figure, such as `failed>10` or `oldest>5m`; it holds when the figure is beyond it."""
+    """A condition on a statistic, such as `failed>10` or `oldest>5m`."""
 
     figure: str
     comparison: str
@@ -142,14 +142,14 @@ class Condition:
         return bool(_COMPARE[self.comparison](getattr(stats, self.figure), self.bound))
 
     def settled(self, stats: Stats) -> bool:
-        """Whether counting on could not change what `holds` says."""
+        """Whether an exact count could not change the result of `holds`."""
         figure = getattr(stats, self.figure)
         if not is_or_more(figure) or figure > self.bound:
             return True
         return figure == self.bound and self.comparison in (">=", "<")
 
     def describe(self, stats: Stats) -> str:
-        """The figure beside its bound, for people."""
+        """The statistic and its bound, for people."""
         return f"{self.figure} is {_shown(getattr(stats, self.figure))} ({self.comparison} {_shown(self.bound)})"
 
 

@@ -1,4 +1,4 @@
-"""The last hour, minute by minute: what was accepted, what became of it, and what died."""
+"""The last hour by minute: accepted, delivered and failed deliveries, and new dead letters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from holdfast.stores.queries.query import clock
 from holdfast.stores.queries.throughput import Retrying, ThroughputSample
 
 EXACT = 250_000
-"""How many deliveries an hour may have accepted to be counted one by one; more are estimated."""
+"""Up to this many accepted deliveries of an hour are counted exactly; more are estimated."""
 
 _SLOTS = 4
 _MESSAGES = 23
@@ -30,12 +30,12 @@ _WAITING = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minute:
-    """What was accepted within a minute and how much of it is done or failed by now; `died` counts deaths in it.
+    """The deliveries accepted in a minute, and how many of them are delivered or failed by now. `died` counts the
+    deliveries that became dead letters in this minute.
 
-    `died` and `failed` are exact. `accepted` is exact in an hour with up to `EXACT` deliveries; in a busier one it is
-    estimated, and with a confidence of 95 % the true figure is within `margin` of it. How much of the rest is
-    `delivered` and how much still waits is read from a sample of 90 messages a minute (within 10 % of `accepted`),
-    unless all of the sample agrees.
+    `died` and `failed` are exact. `accepted` is exact in an hour with up to `EXACT` deliveries; otherwise it is estimated,
+    and with a confidence of 95 % the true number is within `margin`. `delivered` is estimated from a sample of 90 messages
+    a minute (within 10 % of `accepted`), unless all messages of the sample have the same state.
     """
 
     at: datetime
@@ -52,7 +52,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class _Estimate:
-    """A minute as the samples of its slots show it."""
+    """The estimate of a minute from the samples of its slots."""
 
     made: float
     margin: float
@@ -60,7 +60,7 @@ class _Estimate:
 
 
 def trend(*, dead: DeadLetterCounts | None = None) -> TaskSteps[list[Minute]]:
-    """The last hour in minutes, oldest first; the last one is under way.
+    """The last hour by minute, oldest first; the last minute is incomplete.
 
     Pass `dead_letter_counts()` as `dead` to avoid counting dead letters again.
     """
@@ -99,8 +99,8 @@ def _first_id(at: datetime) -> UUID:
 
 
 def _estimates(samples: Sequence[ThroughputSample], density: float) -> list[_Estimate]:
-    """How much each minute accepted, from its slots: the messages by their positions, of which a share `density` is
-    in use, times the deliveries per message in the sample."""
+    """Estimates the accepted deliveries of each minute from its slots: the number of positions, of which the share
+    `density` is used, times the deliveries per message in the sample."""
     following = 1 + (samples[-1].last or 0)
     firsts = [following if sample.first is None else sample.first for sample in samples]
     spans = [max(0, later - first) for first, later in pairwise([*firsts, following])]
@@ -113,7 +113,7 @@ def _estimates(samples: Sequence[ThroughputSample], density: float) -> list[_Est
         busy = [(sample.made / _MESSAGES, density * span) for sample, span in own if not sample.whole]
         margin = 0.0
         if busy:
-            # Twice the standard error, taking the spread of deliveries per message between slots for that within one.
+            # Twice the standard error; the spread of deliveries per message within a slot is assumed to be that between slots.
             spread = 2 * _deviation([fan_out for fan_out, _ in busy]) * sqrt(sum(messages**2 for _, messages in busy))
             margin = max(spread, _LEAST_MARGIN * made, 1.0)
         minutes.append(_Estimate(made, margin, waiting / made if made else 0.0))
@@ -121,19 +121,19 @@ def _estimates(samples: Sequence[ThroughputSample], density: float) -> list[_Est
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation, in floats: the exact arithmetic of `statistics` takes milliseconds for an hour."""
+    """The standard deviation in floats; the exact arithmetic of `statistics` takes milliseconds for an hour."""
     mean = fmean(values)
     return sqrt(fmean((value - mean) ** 2 for value in values))
 
 
-def retrying(*, held: Sequence[Load] | None = None) -> TaskSteps[list[Retrying]]:
-    """What fails and waits for its next run, most first; of a long backlog only a part is read.
+def retrying(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Retrying]]:
+    """Failed deliveries that wait for a retry, by error, the most frequent first; reads only a part of a long backlog.
 
-    Pass `stats().loads` as `held` to avoid counting again.
+    Pass `stats().loads` as `known_loads` to avoid counting again.
     """
-    if held is None:
-        held = loads((yield from transact(counts())))
-    waiting = sorted((load for load in held if load.pending), key=lambda load: -load.pending)
+    if known_loads is None:
+        known_loads = loads((yield from transact(counts())))
+    waiting = sorted((load for load in known_loads if load.pending), key=lambda load: -load.pending)
     lanes = [(load.queue, load.consumer) for load in waiting[:_LANES]]
     found = yield from transact(stored.retrying(lanes, _WAITING))
     return [

@@ -1,4 +1,4 @@
-"""Circuit breakers: how they stand, closing one by hand, opening one by hand."""
+"""Circuit breakers: listing them, and opening or closing one."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from holdfast.stores.integrations import breaker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakerState:
-    """A circuit as it stands. `until` is when it may next be tried, or when the probe under way ends at the latest."""
+    """A circuit. `until` is when it may next be probed, or when the running probe ends at the latest."""
 
     name: str
     state: CircuitState
@@ -25,21 +25,21 @@ class BreakerState:
 
 
 def breakers() -> TaskSteps[list[BreakerState]]:
-    """Every circuit that had a failure or was tripped, by name."""
+    """All circuits that had a failure or were tripped, by name."""
     return [_state(one) for one in (yield from transact(breaker.breakers()))]
 
 
 def reset_breaker(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Closes a circuit and forgets its failures; false when there was nothing to close. Processes see it in a second."""
+    """Closes a circuit and resets its failures; false if it was closed. Processes see it within a second."""
     return (yield from transact(breaker.reset_breaker(check_name("circuit", name), actor, reason)))
 
 
 def trip_breaker(name: str, *, actor: str, duration: Duration = "1h", reason: str | None = None) -> TaskSteps[None]:
-    """Opens a circuit for `duration`; then it is probed as ever. Processes see it in a second."""
-    lasting = to_timedelta(duration, name="duration")
-    if not lasting:
-        raise ConfigurationError("a circuit cannot be open for no time; give a duration above zero, such as 1h")
-    yield from transact(breaker.trip_breaker(check_name("circuit", name), lasting, actor, reason))
+    """Opens a circuit for `duration`; then it is probed as usual. Processes see it within a second."""
+    open_for = to_timedelta(duration, name="duration")
+    if not open_for:
+        raise ConfigurationError("the duration is zero; pass one above zero, such as 1h")
+    yield from transact(breaker.trip_breaker(check_name("circuit", name), open_for, actor, reason))
 
 
 def _state(stored: breaker.StoredBreaker) -> BreakerState:

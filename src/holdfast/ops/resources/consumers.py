@@ -1,4 +1,4 @@
-"""Consumers: what they subscribe to and how they do; pausing, unblocking, retiring and catching up."""
+"""Consumers: their subscriptions and backlog; pausing, unblocking, retiring and catching up."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ from holdfast.stores.queries.query import clock, subscriptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerState:
-    """A consumer as it registered, with how it does. One without patterns is a job, one with `relays_to` a relay: what it
-    has yet to relay counts as pending.
+    """A registered consumer. One without patterns is a job; one with `relays_to` is a relay, whose waiting events count
+    as pending.
 
-    `workers` counts the living ones that serve it, `live_generation` is the highest among them; `blocked_until` is
-    none once it is past.
+    `workers` counts the live workers that serve it, `live_generation` is the highest generation among them.
+    `blocked_until` is None if that time has passed.
     """
 
     name: str
@@ -52,11 +52,11 @@ class ConsumerState:
     relays_to: str | None = None
 
 
-def consumers(*, held: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerState]]:
-    """Every consumer that ever registered, by name. Pass `stats().loads` as `held` to avoid counting again."""
+def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerState]]:
+    """All consumers that ever registered, by name. Pass `stats().loads` as `known_loads` to avoid counting again."""
     known = yield from transact(registry.consumers())
-    if held is None:
-        held = loads((yield from transact(counts())))
+    if known_loads is None:
+        known_loads = loads((yield from transact(counts())))
     alive = [worker for worker in (yield from transact(workers())) if worker.alive]
     patterns: dict[str, list[str]] = {}
     for one in (yield from transact(subscriptions())):
@@ -67,7 +67,7 @@ def consumers(*, held: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerS
     found = []
     for row in known:
         relay = sending.get(row.name)
-        own = [load for load in held if load.consumer == row.name]
+        own = [load for load in known_loads if load.consumer == row.name]
         serving = [worker for worker in alive if row.name in worker.consumers]
         blocked = row.blocked_until is not None and row.blocked_until > now
         found.append(
@@ -97,13 +97,13 @@ def consumers(*, held: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerS
 
 
 def pause_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
-    """Leaves a consumer out of every claim until it is resumed; running work finishes."""
+    """Stops claiming for a consumer until it is resumed; running deliveries finish."""
     yield from _known(name)
     yield from transact(actions.pause_consumer(name, actor, reason))
 
 
 def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Lets a paused consumer be claimed again; false when it was not paused."""
+    """Resumes a consumer; false if it was not paused."""
     yield from _known(name)
     resumed = yield from transact(actions.resume_consumer(name, actor, reason))
     yield from call_store(lambda store: store.hint_sync())
@@ -111,7 +111,7 @@ def resume_consumer(name: str, *, actor: str, reason: str | None = None) -> Task
 
 
 def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Lets a blocked consumer try again at once; false when it was not blocked."""
+    """Lets a blocked consumer run immediately; false if it was not blocked."""
     yield from _known(name)
     unblocked = yield from transact(actions.unblock_consumer(name, actor, reason))
     yield from call_store(lambda store: store.hint_sync())
@@ -121,10 +121,10 @@ def unblock_consumer(name: str, *, actor: str, reason: str | None = None) -> Tas
 def retire_consumer(
     name: str, *, actor: str, reason: str | None = None, pattern: str | None = None
 ) -> TaskSteps[tuple[str, ...]]:
-    """Ends a consumer's subscriptions, or one of them; returns the patterns. What it already has is still run.
+    """Ends all subscriptions of a consumer, or one of them; returns their patterns. Existing deliveries still run.
 
-    A relay is forgotten with how far it had come; `Refused` while a worker runs it. Of one that reads a broker, the
-    place there is the broker's to forget.
+    A relay loses its position; it is `Refused` while a worker runs it. The position of a broker consumer stays in the
+    broker.
     """
     yield from _known(name)
     return (yield from transact(_retire(name, pattern, actor, reason)))
@@ -137,12 +137,11 @@ def catch_up(
     actor: str,
     progress: Callable[[int], None] | None = None,
 ) -> TaskSteps[int]:
-    """Gives subscriptions the messages that they missed; how many deliveries were added.
+    """Creates the deliveries that subscriptions missed; returns how many.
 
-    Without a name every subscription gets those whose publishers did not know it. Workers do this by themselves, second
-    by second; here it is done at once and without one. With a name that consumer gets every stored event it
-    has no delivery of, from the beginning or `since` a time, also those from before a start="now". What was
-    done and pruned it does not get again: it starts above that.
+    Without a name, every subscription gets the messages whose publishers did not know it. Workers also do this, every
+    second. With a name, that consumer gets every stored event without a delivery for it, from the beginning or `since` a
+    time, also events from before a start="now". It does not get delivered and pruned events again.
     """
     if name is not None:
         yield from _known(name)
@@ -163,7 +162,7 @@ def catch_up(
 
 
 def _backfill(name: str, since: datetime | None, before: int, progress: Callable[[int], None] | None) -> TaskSteps[int]:
-    # What is published from now on finds its way to the consumer by itself.
+    # Later events are delivered to the consumer anyway.
     ceiling = first_id((yield from transact(clock())) + timedelta(seconds=1))
     cursor: UUID | None = FIRST if since is None else first_id(since)
     if (pruned := (yield from transact(pruned_to(name)))) is not None and cursor is not None:

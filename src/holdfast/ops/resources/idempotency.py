@@ -1,4 +1,4 @@
-"""Idempotency keys: which requests hold one, what was answered, and letting go of one."""
+"""Idempotency keys: listing them, reading the stored response, and releasing one."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,7 @@ from holdfast.stores.queries.query import MAX_PAGE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyDetail:
-    """A key's record with the answer that is kept, redacted. A body that is not text is left out; its size is in the
-    record."""
+    """A key with its stored response, redacted. A body that is not text is omitted; its size is in the record."""
 
     record: KeyRecord
     headers: Headers
@@ -28,20 +27,19 @@ def idempotency_keys(
     limit: int = 50,
     before: KeyRecord | RecordCursor | None = None,
 ) -> TaskSteps[list[KeyRecord]]:
-    """A page of keys, newest first, of a scope, in a state; pass the last one as `before` for the next."""
+    """A page of keys, newest first; pass the last one as `before` for the next."""
     if not 1 <= limit <= MAX_PAGE:
         raise ConfigurationError(f"limit is {limit}; a page has 1 to {MAX_PAGE} items, read the next page for more")
-    wanted = idempotency.records(scope=scope, key=key, status=status, limit=limit, before=before)
-    return (yield from transact(wanted))
+    return (yield from transact(idempotency.records(scope=scope, key=key, status=status, limit=limit, before=before)))
 
 
 def idempotency_key(scope: str, key: str) -> TaskSteps[KeyDetail]:
-    """One key and what was answered under it."""
+    """One key with its stored response."""
     found = yield from transact(idempotency.records(scope=scope, key=key, limit=1))
-    answered = yield from transact(idempotency.read_record(scope, key))
+    stored = yield from transact(idempotency.read_record(scope, key))
     if not found:
         raise NotFound("idempotency key", key, f"it may have expired, or belong to another scope than {scope!r}")
-    response = None if answered is None else answered.response
+    response = None if stored is None else stored.response
     if response is None:
         return KeyDetail(record=found[0], headers=(), body=None)
     headers = tuple((name, REDACTED if secret_name(name) else value) for name, value in response.headers)
@@ -51,10 +49,10 @@ def idempotency_key(scope: str, key: str) -> TaskSteps[KeyDetail]:
 def release_idempotency_key(
     scope: str, key: str, *, actor: str, reason: str | None = None, force: bool = False
 ) -> TaskSteps[KeyStatus]:
-    """Lets a key be used anew; returns the state it was in. Audited.
+    """Releases a key, so that it can be used again; returns its previous state. Audited.
 
-    A request that holds it can no longer complete. A key that was answered is `Refused` unless `force`: its effect is
-    done, and the next request would apply it again.
+    A request that holds the key can no longer complete. A completed key is `Refused` unless `force`: the next request would
+    apply its effect again.
     """
     return (yield from transact(idempotency.release_record(scope, key, actor, reason, force=force)))
 

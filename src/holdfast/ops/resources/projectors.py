@@ -1,4 +1,4 @@
-"""Projectors: how far each has come, how it does, and how its last rebuild stands."""
+"""Projectors: position, backlog, and the state of the last rebuild."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from holdfast.stores.event_log.projection import LastRun, Projector, Rebuilding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorState:
-    """A projector as the store knows it.
+    """A projector.
 
-    It has run every event up to `position`, but those that failed; `newest` is the place of the newest event. A
-    transaction that commits late can set a position back. `pending` and `lag` say how many events wait, and how long the
-    oldest has. `held` says that a rebuild keeps it from running.
+    It has run every event up to `position`, except failed ones; `newest` is the position of the newest event. A
+    transaction that commits late can lower a position. `pending` is the number of waiting events, `lag` the waiting time
+    of the oldest. While it is `held`, a rebuild prevents it from running.
     """
 
     name: str
@@ -39,7 +39,7 @@ class ProjectorState:
 
 
 def projectors() -> TaskSteps[list[ProjectorState]]:
-    """Every projector that ever registered, by name."""
+    """All projectors that ever registered, by name."""
     known = yield from transact(projection.projectors())
     if not known:
         return []
@@ -72,16 +72,16 @@ def projectors() -> TaskSteps[list[ProjectorState]]:
 
 
 def check_projectors(found: Iterable[Projector]) -> list[Finding]:
-    """What is to be said of rebuilds that did not come to their end."""
+    """Findings about rebuilds that did not complete."""
     findings = []
     for one in found:
         rebuild = one.rebuild
         if rebuild is None or rebuild.state == "done" or rebuild.alive:
             continue
-        how = "was cut off" if rebuild.state == "running" else "stopped"
+        how = "was interrupted" if rebuild.state == "running" else "stopped"
         message = f"the rebuild of projector {one.name} {how} after {rebuild.applied:,} events"
         if one.held:
-            message += "; its result is half built and nothing is added to it"
-        remedy = f"`holdfast projectors rebuild {one.name}` builds it anew, --resume goes on with the same handler"
+            message += "; its result is incomplete and is not updated"
+        remedy = f"`holdfast projectors rebuild {one.name}` starts again, --resume continues with the same handler"
         findings.append(Finding("projectors", Level.FAIL if one.held else Level.WARN, message, remedy))
     return findings

@@ -1,4 +1,4 @@
-"""Queues: what they hold, and pausing them."""
+"""Queues: their deliveries, and pausing them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from holdfast.stores.queries.query import paused_queues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A queue that a consumer, a delivery or an operator has named. `workers` are the living ones that serve it."""
+    """A queue of a consumer, a delivery or a pause. `workers` counts the live workers that serve it."""
 
     name: str
     consumers: tuple[str, ...]
@@ -31,17 +31,17 @@ class Queue:
     lag: timedelta
 
 
-def queues(*, held: Sequence[Load] | None = None) -> TaskSteps[list[Queue]]:
-    """Every queue, by name. Pass `stats().loads` as `held` to avoid counting again."""
+def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue]]:
+    """All queues, by name. Pass `stats().loads` as `known_loads` to avoid counting again."""
     known = yield from transact(consumers())
-    if held is None:
-        held = loads((yield from transact(counts())))
+    if known_loads is None:
+        known_loads = loads((yield from transact(counts())))
     paused = yield from transact(paused_queues())
     alive = [worker for worker in (yield from transact(workers())) if worker.alive]
-    names = {one.queue for one in known} | {load.queue for load in held} | paused.keys()
+    names = {one.queue for one in known} | {load.queue for load in known_loads} | paused.keys()
     found = []
     for name in sorted(names):
-        own = [load for load in held if load.queue == name]
+        own = [load for load in known_loads if load.queue == name]
         served = {one.name for one in known if one.queue == name} | {load.consumer for load in own}
         found.append(
             Queue(
@@ -60,9 +60,9 @@ def queues(*, held: Sequence[Load] | None = None) -> TaskSteps[list[Queue]]:
 
 
 def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool = False) -> TaskSteps[None]:
-    """Leaves a queue out of every claim until it is resumed; running work finishes.
+    """Stops claiming from a queue until it is resumed; running deliveries finish.
 
-    A queue nobody has named yet is `NotFound` unless `force`: a slip of the pen must not look like a pause.
+    An unknown queue is `NotFound` unless `force`, because a typing error must not look like a pause.
     """
     check_name("queue", name)
     if not force:
@@ -71,7 +71,7 @@ def pause_queue(name: str, *, actor: str, reason: str | None = None, force: bool
 
 
 def resume_queue(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Lets a queue be claimed again; false when it was not paused."""
+    """Resumes a queue; false if it was not paused."""
     check_name("queue", name)
     if (yield from transact(actions.resume_queue(name, actor, reason))):
         yield from call_store(lambda store: store.hint_sync())

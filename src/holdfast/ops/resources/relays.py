@@ -1,4 +1,4 @@
-"""Relays as operators see them: where they send, how far behind they are, and who runs them."""
+"""Relays: their targets, backlog and owners."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -10,9 +10,9 @@ from holdfast.stores.event_log.position import Position, Reader, positions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayState:
-    """A relay with how it does. `waiting` counts events not yet relayed, up to 10,000 (`or_more`), `lag` is how long
-    ago the oldest of them occurred; `relayed` counts those that were. `owner` is the worker whose lease holds.
-    `rewound` says that it stands still, because the event store was restored onto another server."""
+    """A relay. `waiting` counts the events that are not relayed yet, up to 10,000 (`or_more`); `lag` is the age of the
+    oldest. `relayed` counts the relayed events. `owner` is the worker with a valid lease. A `rewound` relay is stopped
+    because the event store was restored onto another server."""
 
     name: str
     patterns: tuple[str, ...]
@@ -27,7 +27,7 @@ class RelayState:
 
 
 def relays() -> TaskSteps[list[RelayState]]:
-    """Every relay that ever ran, by name; one that is gone for good is taken off with `retire_consumer`."""
+    """All relays that ever ran, by name; `retire_consumer` removes one."""
     found = []
     for position in (yield from transact(positions(Reader.RELAY))):
         patterns = _texts(position.detail.get("events")) or ("*",)

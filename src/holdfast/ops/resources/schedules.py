@@ -1,4 +1,4 @@
-"""Schedules: what fires when, pausing it, and running it once by hand."""
+"""Schedules: listing, pausing and resuming them, and running one now."""
 
 import secrets
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from holdfast.stores.messages.registry import consumers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleState:
-    """A schedule with how far it has fired and when it fires next; never while it is paused."""
+    """A schedule, with its last and next time. A paused schedule has no next time."""
 
     name: str
     expression: str
@@ -32,7 +32,7 @@ class ScheduleState:
 
 
 def schedules() -> TaskSteps[list[ScheduleState]]:
-    """Every schedule, by name."""
+    """All schedules, by name."""
     return [
         ScheduleState(
             name=one.name,
@@ -48,19 +48,19 @@ def schedules() -> TaskSteps[list[ScheduleState]]:
 
 
 def pause_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[None]:
-    """Fires nothing until it is resumed."""
+    """Pauses a schedule until it is resumed."""
     yield from _known(name)
     yield from transact(schedule.pause_schedule(name, actor, reason))
 
 
 def resume_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Fires again; false when it was not paused. Occurrences of the pause count as missed."""
+    """Resumes a schedule; false if it was not paused. Occurrences during the pause count as missed."""
     yield from _known(name)
     return (yield from transact(schedule.resume_schedule(name, actor, reason)))
 
 
 def run_schedule(name: str, *, actor: str, reason: str | None = None) -> TaskSteps[Published]:
-    """Enqueues one run now, beside the occurrences that are due: those still fire. Audited."""
+    """Enqueues one run now, in addition to the scheduled ones. Audited."""
     found = yield from _known(name)
     row = next((one for one in (yield from transact(consumers())) if one.name == name), None)
     address = Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)
@@ -91,5 +91,5 @@ def _next(expression: str, tz: str, now: datetime) -> datetime | None:
     try:
         return next(CronSim(expression, now.astimezone(ZoneInfo(tz)))).astimezone(UTC)
     except (CronSimError, ZoneInfoNotFoundError, ValueError, StopIteration):
-        # Another release, or a host without that time zone, may have stored what this one cannot read.
+        # Another release, or a host with other time zones, may have stored an expression that this one cannot read.
         return None

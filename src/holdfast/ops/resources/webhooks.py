@@ -1,4 +1,4 @@
-"""Webhook endpoints: looking at them, adding, disabling, changing their secret, and trying one out."""
+"""Webhook endpoints: listing, adding, disabling and testing them, and rotating their secrets."""
 
 import asyncio
 import secrets
@@ -24,12 +24,12 @@ from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.integrations.webhook import Endpoint
 from holdfast.stores.queries.delivery_counts import counts
 
-_LONGEST_OVERLAP = timedelta(days=90)
+_MAX_OVERLAP = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """An endpoint as operators see it: no secret, no query in its address, only the names of its headers."""
+    """An endpoint without its secret: the URL has no query, and of the headers only the names are shown."""
 
     id: str
     url: str
@@ -52,7 +52,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookTestResult:
-    """What came of a test event. Without a status nothing answered, and `error` says why."""
+    """The result of a test event. Without a status there was no response, and `error` is the reason."""
 
     id: str
     accepted: bool
@@ -63,18 +63,18 @@ class WebhookTestResult:
 
 
 def webhooks(*, tenant: str | None = None, show_path: bool = False) -> TaskSteps[list[Webhook]]:
-    """Every endpoint, or a tenant's, oldest first.
+    """All endpoints, or those of a tenant, oldest first.
 
     Paths are hidden unless `show_path` is given: the path of many incoming webhooks is a secret.
     """
     found = yield from transact(webhook.listed_endpoints())
-    held = loads((yield from transact(counts())))
+    known_loads = loads((yield from transact(counts())))
     circuits = {one.name: one for one in (yield from transact(breakers()))}
     listed = []
     for one in found:
         if tenant is not None and one.tenant != tenant:
             continue
-        own = [load for load in held if load.consumer == one.consumer]
+        own = [load for load in known_loads if load.consumer == one.consumer]
         stored = circuits.get(one.consumer)
         listed.append(
             Webhook(
@@ -112,7 +112,7 @@ def add_webhook(
     concurrency: int = CONCURRENCY,
     options: WebhookOptions | None = None,
 ) -> TaskSteps[Added]:
-    """Stores an endpoint that gets these events from now on; the secret is shown this once."""
+    """Stores an endpoint that gets these events from now on. The secret is returned only here."""
     endpoint = new_endpoint(
         url,
         events=events,
@@ -128,12 +128,12 @@ def add_webhook(
 
 
 def disable_webhook(id: str, *, actor: str, reason: str) -> TaskSteps[bool]:
-    """Makes no more deliveries for an endpoint and holds those there are; false when it was disabled before."""
+    """Creates no more deliveries for an endpoint and holds the existing ones; false if it was disabled."""
     return (yield from transact(webhook.disable_endpoint(id, actor, reason)))
 
 
 def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Goes on with what was held, and with events from now on; false when it was not disabled."""
+    """Continues the held deliveries and creates new ones; false if it was not disabled."""
     enabled = yield from transact(webhook.enable_endpoint(id, actor, reason))
     if enabled:
         yield from call_store(lambda store: store.hint_sync())
@@ -143,22 +143,22 @@ def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> TaskSte
 def rotate_webhook_secret(
     id: str, *, actor: str, overlap: Duration = "1d", reason: str | None = None
 ) -> TaskSteps[Added]:
-    """Gives an endpoint a new secret, shown this once; for `overlap` deliveries are signed with the old one as well."""
-    wanted = to_timedelta(overlap, name="overlap")
-    if wanted > _LONGEST_OVERLAP:
+    """Sets a new secret and returns it, only here. During `overlap`, deliveries are also signed with the old one."""
+    duration = to_timedelta(overlap, name="overlap")
+    if duration > _MAX_OVERLAP:
         raise ConfigurationError(
-            f"overlap is {wanted}; at most {_LONGEST_OVERLAP.days} days: a secret that may be known is no secret"
+            f"overlap is {duration}; the maximum is {_MAX_OVERLAP.days} days, because the old secret may be known"
         )
     secret = new_secret()
-    yield from transact(webhook.rotate_secret(id, secret, wanted, actor, reason))
+    yield from transact(webhook.rotate_secret(id, secret, duration, actor, reason))
     return Added(id, secret)
 
 
 def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -> TaskSteps[WebhookTestResult]:
-    """Posts a signed event of type `webhook.test` from here, at once, past circuit and limits; nothing is delivered."""
+    """Posts a signed event `webhook.test` immediately, without circuit and limits. Creates no delivery."""
     found = [one for one in (yield from transact(webhook.endpoints())) if one.id == id]
     if not found:
-        raise NotFound("webhook endpoint", id, "`holdfast webhooks list` shows those there are")
+        raise NotFound("webhook endpoint", id, "`holdfast webhooks list` shows the endpoints")
     chosen = options or WebhookOptions.from_environment()
     tried = yield from call_store(lambda _: asyncio.run(_try(found[0], chosen)))
     detail = {"status": tried.status, "accepted": tried.accepted, "error": tried.error}
