@@ -10,6 +10,19 @@ from holdfast.stores.operation import Rows
 _TYPES = 10_000
 
 
+class SubscriptionRow(NamedTuple):
+    """A row of `subscriptions`."""
+
+    pattern: str
+    consumer: str
+    queue: str
+    priority: int
+    generation: int
+    epoch: int
+    active: bool
+    tenant: str | None
+
+
 class Subscriber(NamedTuple):
     """A consumer that gets events of a subscription."""
 
@@ -68,9 +81,9 @@ def read_subscriptions(rows: Rows) -> Subscriptions:
     """Converts the rows of `subscriptions`."""
     targets: dict[str, list[Subscriber]] = {}
     epoch = 0
-    for pattern, consumer, queue, priority, generation, row_epoch, active, tenant in rows:
-        epoch = max(epoch, row_epoch)
-        if active:
-            target = Subscriber(str(consumer), str(queue), priority, generation, tenant)
-            targets.setdefault(str(pattern), []).append(target)
+    for row in map(SubscriptionRow._make, rows):
+        epoch = max(epoch, row.epoch)
+        if row.active:
+            subscriber = Subscriber(row.consumer, row.queue, row.priority, row.generation, row.tenant)
+            targets.setdefault(row.pattern, []).append(subscriber)
     return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})

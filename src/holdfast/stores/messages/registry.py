@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import orjson
 
@@ -49,6 +50,19 @@ class EventSubscription:
 
     def __post_init__(self) -> None:
         check_pattern(self.pattern)
+
+
+class MissedMessageRow(NamedTuple):
+    """A row of `catch_up_scan`: a message, and a consumer that still needs a delivery of it, if any."""
+
+    tx: str
+    position: int
+    id: object
+    generation: int
+    consumer: str | None
+    queue: str
+    priority: int
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +147,17 @@ def catch_up() -> Steps[tuple[int, bool]]:
     added, more = 0, False
     for mark_tx, mark_position, epoch, horizon in (yield Query("catch_up_marks")):
         group = {"mark_tx": mark_tx, "mark_position": mark_position, "epoch": epoch}
-        late = yield Query("catch_up_scan", {**group, "horizon": horizon}, limit=_BATCH)
+        rows = yield Query("catch_up_scan", {**group, "horizon": horizon}, limit=_BATCH)
+        late = [MissedMessageRow._make(row) for row in rows]
         # Sorted, so that two processes that catch up at the same time do not deadlock.
-        deliveries = sorted((_late_delivery(row) for row in late if row[4] is not None), key=lambda row: str(row[0]))
+        deliveries = sorted(
+            (_late_delivery(row) for row in late if row.consumer is not None), key=lambda row: str(row[0])
+        )
         if deliveries:
             added += len((yield insert_absent(deliveries)))
-        scanned = {(row[0], row[1]) for row in late}
+        scanned = {(row.tx, row.position) for row in late}
         # After a full batch there may be more below the horizon; a short one was complete.
-        new_tx, new_position = (late[-1][0], late[-1][1]) if len(scanned) >= _BATCH else (horizon, 0)
+        new_tx, new_position = (late[-1].tx, late[-1].position) if len(scanned) >= _BATCH else (horizon, 0)
         more = more or len(scanned) >= _BATCH
         yield Query("catch_up_advance", {**group, "new_tx": new_tx, "new_position": new_position})
     return added, more
@@ -152,10 +169,9 @@ def registry_epoch() -> Steps[int]:
     return int(epoch)
 
 
-def _late_delivery(row: Row) -> tuple[object, ...]:
-    _, _, id, generation, consumer, queue, priority, since = row
-    message_id = as_uuid(id)
-    return delivery_id(message_id, str(consumer)), message_id, consumer, queue, priority, max(generation, since)
+def _late_delivery(row: MissedMessageRow) -> tuple[object, ...]:
+    message, generation = as_uuid(row.id), max(row.generation, row.since)
+    return delivery_id(message, str(row.consumer)), message, row.consumer, row.queue, row.priority, generation
 
 
 def _registered(names: Sequence[str]) -> Steps[tuple[dict[str, Consumer], set[tuple[str, str]]]]:

@@ -13,6 +13,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_range
 from holdfast.core.message import Message
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.messages.fanout import SubscriptionRow
 from holdfast.stores.operation import Query, Row, Steps, operation
 
 MAX_PAGE = 1000
@@ -315,7 +316,9 @@ def paused_queues() -> Steps[dict[str, datetime]]:
 def subscriptions() -> Steps[list[SubscriptionRecord]]:
     """All subscriptions, also retired ones, by consumer and pattern."""
     rows = yield Query("subscriptions")
-    found = [SubscriptionRecord(str(row[0]), str(row[1]), bool(row[6])) for row in rows]
+    found = [
+        SubscriptionRecord(row.pattern, row.consumer, bool(row.active)) for row in map(SubscriptionRow._make, rows)
+    ]
     return sorted(found, key=lambda one: (one.consumer, one.pattern))
 
 

@@ -37,7 +37,7 @@ where kind = :kind::text and name = :name::text and fence = :fence::bigint and o
 
 -- name: positions
 -- All positions of a kind and the current time.
-select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, clock_timestamp()
+select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, clock_timestamp() as now
 from {hf}position where kind = :kind::text order by name
 
 -- name: is_paused

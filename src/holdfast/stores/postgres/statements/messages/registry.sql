@@ -62,7 +62,7 @@ with late as materialized (
   where (m.tx, m.position) > (:mark_tx::text::xid8, :mark_position::bigint) and m.tx < :horizon::text::xid8
     and m.sub_epoch < :epoch::bigint
   order by m.tx, m.position limit {limit})
-select l.tx::text, l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
+select l.tx::text, l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation as since
 from late l
 left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer
            left join {hf}endpoint e on e.consumer = s.consumer)

@@ -33,7 +33,7 @@ where kind = :kind and name = :name and fence = :fence and owner = :owner
 
 -- name: positions
 -- All positions of a kind and the current time.
-select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, {now}
+select kind, name, cursor, owner, fence, lease_until, passed, detail, created_at, updated_at, {now} as now
 from {hf}position where kind = :kind order by name
 
 -- name: is_paused

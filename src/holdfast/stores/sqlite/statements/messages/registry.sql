@@ -61,7 +61,7 @@ with late as materialized (
   from {hf}message m
   where m.position > :mark_position and m.sub_epoch < :epoch
   order by m.position limit :limit)
-select '0', l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation
+select '0' as tx, l.position, l.id, l.generation, s.consumer, c.queue, c.priority, c.generation as since
 from late l
 left join ({hf}subscription s join {hf}consumer c on c.name = s.consumer
            left join {hf}endpoint e on e.consumer = s.consumer)

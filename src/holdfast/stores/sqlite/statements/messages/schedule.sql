@@ -6,7 +6,7 @@ on conflict (name) do update set expression = excluded.expression, tz = excluded
 
 -- name: schedules
 -- All schedules, their last occurrences, and the current time.
-select s.name, s.expression, s.tz, s.missed, s.last_at, s.paused_at, {now} from {hf}schedule s order by s.name
+select s.name, s.expression, s.tz, s.missed, s.last_at, s.paused_at, {now} as now from {hf}schedule s order by s.name
 
 -- name: advance_schedule
 -- Advances a schedule, unless another scheduler did.
