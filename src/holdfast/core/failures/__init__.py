@@ -1,1 +1,1 @@
-"""Exceptions as verdicts, reports and fingerprints."""
+"""What happens to an exception: `classify` gives a verdict, `report` a storable record, `fingerprint` a group."""
