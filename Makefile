@@ -50,7 +50,7 @@ format: $(STAMP) ## format the code and fix what the linter can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## measure beside peers and the bare database, in short (ARGS="--suite drain")
+bench: $(STAMP) ## compare with peers and the bare database, in short (ARGS="--suite drain")
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-full: $(STAMP) ## measure all of it, up to 90 minutes, into bench.json

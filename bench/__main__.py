@@ -90,7 +90,7 @@ def main(
 
 
 def _suite(run: Run, name: str) -> None:
-    """One suite; what breaks it off is named, and the others go on."""
+    """Runs one suite. A failure is reported, and the other suites continue."""
     if run.out_of_time:
         run.results.blame(name, "all", "cut short", f"left out after {run.minutes:.0f} minutes")
         return

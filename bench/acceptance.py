@@ -1,4 +1,4 @@
-"""The bars that a run is held against, as ratios within the run: who was measured beside whom, on one machine."""
+"""The bars that a run is held against, as ratios within the run: who was measured against whom, on one machine."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,24 +26,22 @@ class Verdict:
 def verdicts(results: Results) -> list[Verdict]:
     """Every bar, in the order of the suites."""
     return [
-        _at_least(results, "PostgreSQL drain beside PgQueuer's best", 2.0, DRAIN, "drain", _of("pgqueuer")),
-        _at_least(results, "PostgreSQL drain beside the bare loop", 0.6, DRAIN, "drain", _of(BOUND)),
-        _at_least(results, "bulk publish beside PgQueuer's best", 1.2, DRAIN, "publish", _of("pgqueuer")),
+        _at_least(results, "PostgreSQL drain vs PgQueuer's best", 2.0, DRAIN, "drain", _of("pgqueuer")),
+        _at_least(results, "PostgreSQL drain vs the bare loop", 0.6, DRAIN, "drain", _of(BOUND)),
+        _at_least(results, "bulk publish vs PgQueuer's best", 1.2, DRAIN, "publish", _of("pgqueuer")),
         _at_least(
             results,
-            "publish in a caller's transaction beside the fastest peer",
+            "publish in a caller's transaction vs the fastest peer",
             1.0,
             "transact",
             "transactions",
             _peers,
         ),
-        _at_most(
-            results, "idle latency p50 beside the bare round trip", 2.0, "latency", "commit to start p50", _of(BOUND)
-        ),
+        _at_most(results, "idle latency p50 vs the bare round trip", 2.0, "latency", "commit to start p50", _of(BOUND)),
         *(
             _at_most(
                 results,
-                f"steady load p99 beside the best peer, at {point}",
+                f"steady load p99 vs the best peer, at {point}",
                 1.0,
                 "steady",
                 "publish to done p99",
@@ -52,17 +50,15 @@ def verdicts(results: Results) -> list[Verdict]:
             )
             for point in ("half of ours", "half of the fastest peer")
         ),
-        _points(results, "claim in a big store beside an empty one", "store", "claim", ("big", "empty"), most=1.5),
-        _points(
-            results, "drain under a held snapshot beside none", "snapshot", "drain", ("with", "without"), least=0.7
-        ),
+        _points(results, "claim in a big store vs an empty one", "store", "claim", ("big", "empty"), most=1.5),
+        _points(results, "drain under a held snapshot vs none", "snapshot", "drain", ("with", "without"), least=0.7),
         _below(results, "commit to claim p99 of 50 ms transactions", 100, "snapshot", "commit to claim p99", "ms"),
-        _at_least(results, "SQLite drain beside Huey's best", 5.0, SQLITE, "drain", _of("huey")),
-        _at_least(results, "SQLite drain beside the bare loop", 0.5, SQLITE, "drain", _of(BOUND)),
+        _at_least(results, "SQLite drain vs Huey's best", 5.0, SQLITE, "drain", _of("huey")),
+        _at_least(results, "SQLite drain vs the bare loop", 0.5, SQLITE, "drain", _of(BOUND)),
         *(
             _at_most(
                 results,
-                f"`with_retry` beside the cheaper of stamina and tenacity, {colour}",
+                f"`with_retry` vs the cheaper of stamina and tenacity, {colour}",
                 1.0,
                 "calls",
                 colour,
@@ -71,7 +67,7 @@ def verdicts(results: Results) -> list[Verdict]:
             for colour in ("async", "plain")
         ),
         _below(results, "memory of a worker at rest", 80, "memory", "at rest", "MB"),
-        _below(results, "memory after many deliveries beside the beginning", 1.1, "memory", "growth", "times"),
+        _below(results, "memory after many deliveries vs the beginning", 1.1, "memory", "growth", "times"),
     ]
 
 
@@ -98,7 +94,7 @@ def _at_least(results: Results, bar: str, ratio: float, suite: str, metric: str,
     if ours is None or theirs is None:
         return Verdict(bar, asked, "", None)
     found = ours[1] / theirs[1]
-    return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} beside {theirs[0]})", found >= ratio)
+    return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} vs {theirs[0]})", found >= ratio)
 
 
 def _at_most(
@@ -113,7 +109,7 @@ def _at_most(
     if ours is None or theirs is None:
         return Verdict(bar, asked, "", None)
     found = ours[1] / theirs[1]
-    return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} beside {theirs[0]})", found <= ratio)
+    return Verdict(bar, asked, f"{found:.2f} times ({ours[0]} vs {theirs[0]})", found <= ratio)
 
 
 def _too_slow(results: Results, suite: str, point: str | None) -> bool:

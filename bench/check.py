@@ -12,7 +12,7 @@ def check(count: int, ids: Sequence[int], settled: dict[str, Any]) -> None:
     """`ids` are those the handler saw, in any order; `settled` is what the store says, as far as it can tell."""
     seen = set(ids)
     if strange := seen - set(range(count)):
-        raise Wrong(f"{len(strange)} ids were handled that nobody published")
+        raise Wrong(f"{len(strange)} ids were handled that were never published")
     if lost := count - len(seen):
         raise Wrong(f"{lost} of {count} were never handled")
     if repeated := len(ids) - len(seen):

@@ -1,4 +1,4 @@
-"""Running one command of a subject in a process of its own, and reading what it says."""
+"""Runs one command of a subject in a separate process and reads its output."""
 
 import json
 import os
@@ -18,7 +18,7 @@ Answer = dict[str, Any]
 
 
 class Failed(Exception):
-    """A subject broke. The text is what a report may say; `last_words` is what it wrote, for whoever looks into it."""
+    """A subject failed. The text is safe to print in a report; `last_words` is its output, for debugging."""
 
     def __init__(self, what: str, last_words: str = "") -> None:
         last_line = last_words.rpartition("\n")[2].strip()
@@ -27,7 +27,7 @@ class Failed(Exception):
 
 
 class Child:
-    """One process of a subject. Closing its input tells it to stop; it is killed if it does not."""
+    """One process of a subject. Closing its input asks it to stop; it is killed if it does not."""
 
     def __init__(self, subject: Subject, command: str, where: str, **arguments: Any) -> None:
         given = {"where": where, "settings": dict(subject.settings), **arguments}
@@ -93,7 +93,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        # A child of its own may still hold the other end; then the reader is left to it.
+        # A grandchild may still hold the other end; the reader then ends with it.
         self._reader.join(1)
         if not self._reader.is_alive():
             self._process.stdout.close()

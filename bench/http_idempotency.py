@@ -1,6 +1,6 @@
-"""What an idempotency key costs a request: ours in each place that keeps records, beside asgi-idempotency-header on Redis.
+"""What an idempotency key costs a request: ours with each kind of record store, compared with asgi-idempotency-header on Redis.
 
-`python -m bench.http_idempotency` measures in rounds, each subject in a process of its own, one request after the other
+`python -m bench.http_idempotency` measures in rounds, each subject in a separate process, one request after the other
 through the middleware without a network between. Three figures each, in microseconds: a request without a key, with a new
 key, and repeated.
 """
@@ -60,7 +60,7 @@ async def guarded(subject: str, address: str) -> App:
 
 
 async def completing(address: str) -> App:
-    """The same application, storing its answer in a transaction of its own."""
+    """The same application, storing its response in a separate transaction."""
     import psycopg
 
     conn = await psycopg.AsyncConnection.connect(address)

@@ -1,4 +1,4 @@
-"""Facts about the machine that a figure depends on; nothing that tells whose it is."""
+"""Facts about the machine that results depend on, and nothing that identifies it."""
 
 import os
 import platform

@@ -44,7 +44,7 @@ _LINES = (
 @click.argument("results", type=click.Path(exists=True, path_type=Path))
 @click.option("--docs", default=ROOT / "docs", type=click.Path(path_type=Path), help="Where the documentation is.")
 def main(results: Path, docs: Path) -> None:
-    """Writes what was measured into benchmarks.md, with its plots and the figures themselves beside it."""
+    """Writes the results into benchmarks.md, with their plots and the raw figures next to it."""
     found = Results.from_json(json.loads(results.read_text()))
     folder = docs / "benchmarks"
     folder.mkdir(exist_ok=True)

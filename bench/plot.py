@@ -80,6 +80,6 @@ def lines(title: str, axis: str, series: Mapping[str, Sequence[tuple[float, Spre
 
 def _svg(width: int, height: float, title: str, parts: Sequence[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:g}" role="img" aria-label="{escape(title)}">'
-    # A ground of its own: the page around it may be dark.
+    # An explicit background, because the page may be dark.
     ground = f'<rect width="{width}" height="{height:g}" rx="6" fill="#fff"/>'
     return "\n".join([head, f"<style>{_STYLE}</style>", ground, *parts, "</svg>", ""])

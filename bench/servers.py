@@ -22,7 +22,7 @@ POSTGRES_SETTINGS: dict[str, str | int] = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "1GB",
-    # No checkpoint in the middle of somebody's round: one is made before each.
+    # No checkpoint in the middle of a round: one is made before each.
     "max_wal_size": "8GB",
     "checkpoint_timeout": "30min",
 }
@@ -130,7 +130,7 @@ class Stores:
         return self._redis.url
 
     def settle(self) -> None:
-        """Writes out what earlier work left to the server, so that nobody pays for another."""
+        """Flushes what earlier work left to the server, so that no subject pays for another."""
         if self._postgres is not None:
             self._postgres.execute("checkpoint")
 

@@ -36,7 +36,7 @@ class Subject:
 
     @property
     def module(self) -> str:
-        # The bare loop on SQLite is a program of its own; the peers choose by their address.
+        # The bare loop on SQLite is a separate program; the peers choose by their DSN.
         return (
             "bench.peers.bare_sqlite" if self.peer == BOUND and self.kind is Kind.SQLITE else f"bench.peers.{self.peer}"
         )

@@ -1,1 +1,1 @@
-"""One small program for each measured system. It runs in an environment of its own and speaks one protocol."""
+"""One small program for each measured system. It runs in a separate environment and uses one protocol."""

@@ -1,4 +1,4 @@
-"""Holdfast through its public API, one consumer of one event unless told otherwise."""
+"""Holdfast through its public API, one consumer of one event unless requested otherwise."""
 
 import asyncio
 import contextlib

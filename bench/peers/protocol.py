@@ -1,6 +1,6 @@
 """The protocol every measured system speaks: a command in JSON on the command line, lines of JSON back.
 
-A peer implements `Peer`; `serve` runs one command of it in a process of its own. Only the standard library is used
+A peer implements `Peer`; `serve` runs one command of it in a separate process. Only the standard library is used
 here, because it runs in the peers' environments. Times are `time.monotonic()`, which all processes of a machine share.
 """
 
@@ -68,7 +68,7 @@ class Peer:
         raise Unable("it cannot publish in a caller's transaction")
 
     def slow_transactions(self) -> contextlib.AbstractAsyncContextManager[Callable[[Payload, float], Awaitable[None]]]:
-        """A connection of its own, to publish one in a transaction that is committed so many seconds later."""
+        """A separate connection that publishes one message in a transaction and commits it so many seconds later."""
         raise Unable("it cannot publish in a caller's transaction")
 
     async def work(self, handle: Handle, stop: asyncio.Event) -> None:
@@ -136,7 +136,7 @@ async def _to_the_end(command: Coroutine[Any, Any, None], channel: Channel) -> N
         failed = True
         traceback.print_exc()
     sys.stderr.flush()
-    # At once: threads, pools and tasks of a library that nobody ended must not keep the process.
+    # At once: threads, pools and tasks that a library left running must not keep the process alive.
     os._exit(failed)
 
 
@@ -190,7 +190,7 @@ async def _publish_slowly(peer: Peer, channel: Channel, count: int, gap: float) 
 async def _publish_steadily(
     peer: Peer, channel: Channel, rate: float, lasting: float, first: int = 0, tick: float = 0.01
 ) -> None:
-    """An open loop: each tick publishes what is due, however late the last one was; says when each was due."""
+    """An open loop: each tick publishes what is due, even if the previous tick was late. Reports when each message was due."""
     rows = payloads(round(rate * lasting), first=first)
     await peer.open()
     due: list[float] = []
@@ -226,13 +226,13 @@ async def _business(peer: Peer, channel: Channel, count: int, hold: float, conne
 
 
 async def _work(peer: Peer, channel: Channel, count: int | None = None, timed: bool = False, keep: bool = True) -> None:
-    """Works until `count` ran and the store says that all are settled; without a count, until told to stop."""
+    """Works until `count` ran and the store says that all are settled; without a count, until its input closes."""
     record, stop = Record(timed=timed, keep=keep), asyncio.Event()
     working = asyncio.create_task(peer.work(record.handle, stop))
     channel.say("started", pid=os.getpid())
-    told = _told()
+    input_closed = _watch_input()
     try:
-        ended = await _until_done(peer, record, count, working, told)
+        ended = await _until_done(peer, record, count, working, input_closed)
         observed = await peer.settled()
     finally:
         stop.set()
@@ -244,13 +244,13 @@ async def _work(peer: Peer, channel: Channel, count: int | None = None, timed: b
 
 
 async def _until_done(
-    peer: Peer, record: Record, count: int | None, working: "asyncio.Task[None]", told: threading.Event
+    peer: Peer, record: Record, count: int | None, working: "asyncio.Task[None]", input_closed: threading.Event
 ) -> float:
     seen, progress_at = -1, time.monotonic()
-    while not told.is_set():
+    while not input_closed.is_set():
         if working.done():
             working.result()
-            raise RuntimeError("the worker ended by itself")
+            raise RuntimeError("the worker ended early")
         if count is not None and record.count >= count and not await peer.remaining():
             return time.monotonic()
         if record.count != seen:
@@ -261,16 +261,16 @@ async def _until_done(
     return time.monotonic()
 
 
-def _told() -> threading.Event:
+def _watch_input() -> threading.Event:
     """Set when the parent closes our input, or is gone."""
-    told = threading.Event()
+    input_closed = threading.Event()
 
     def wait() -> None:
         sys.stdin.read()
-        told.set()
+        input_closed.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    return told
+    return input_closed
 
 
 _COMMANDS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {

@@ -1,4 +1,4 @@
-"""Brokers: records taken in, and events relayed, beside a bare loop of the same client with the same guarantee."""
+"""Brokers: records taken in, and events relayed, compared with a bare loop of the same client with the same guarantee."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What a wrapper adds to a call that succeeds at once: `with_retry` beside stamina and tenacity, a breaker beside purgatory."""
+"""What a wrapper adds to a call that succeeds at once: `with_retry` compared with stamina and tenacity, a breaker compared with purgatory."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ _ENVIRONMENTS = {
 
 
 def calls_suite(run: Run) -> None:
-    """Each library in a process of its own, in turn; the figure is nanoseconds a call."""
+    """Runs each library in a separate process, in turn. The result is nanoseconds per call."""
     for turn in range(run.sizes.rounds):
         for library, environment in _ENVIRONMENTS.items():
             if any(one.suite == SUITE and one.subject == library for one in run.results.problems):

@@ -19,7 +19,7 @@ _WARM = 5
 
 
 def latency_suite(run: Run) -> None:
-    """Beside it the bare round trip: a commit, NOTIFY, and the claim that it wakes."""
+    """For comparison, the bare round trip: a commit, NOTIFY, and the claim that it wakes."""
 
     def measure(subject: Subject, turn: int) -> Iterator[Measurement]:
         count = run.sizes.latencies + _WARM

@@ -19,7 +19,7 @@ _PARTS = 5
 
 
 def memory_suite(run: Run) -> None:
-    """Once, however many rounds: a worker's memory hardly varies."""
+    """Once for all rounds: a worker's memory hardly varies."""
     measured: set[Subject] = set()
 
     def measure(subject: Subject, turn: int) -> Iterator[Measurement]:

@@ -51,7 +51,7 @@ def holding(where: str) -> Iterator[None]:
 
 
 def _business(run: Run, subject: Subject, turn: int) -> Iterator[Measurement]:
-    """Transactions of 50 ms beside a stream of others: from commit to the start of the handler, without a snapshot."""
+    """Transactions of 50 ms next to a stream of others: from commit to the start of the handler, without a snapshot."""
     count = run.sizes.transactions
     seconds = count * _HOLD / _CONNECTIONS * 1.5
     with run.stores.fresh(subject.kind) as where:

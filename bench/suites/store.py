@@ -1,4 +1,4 @@
-"""A big store: what a claim and a settle cost among millions of rows, beside the same in a store that has hardly any."""
+"""A big store: what a claim and a settle cost among millions of rows, compared with an almost empty store."""
 
 import time
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ _CHUNK = 100_000
 
 
 def store_suite(run: Run) -> None:
-    """The rows are made once; every round claims and settles anew, in the big store and in the small one."""
+    """Creates the rows once. Every round claims and settles again, in the large and in the small store."""
     sizes = run.sizes
     few = _CLAIMS * _BATCH * (run.sizes.rounds + 1)
     contents = {

@@ -1,4 +1,4 @@
-"""One publish inside a caller's transaction that also writes a row of its own: how many such transactions a second."""
+"""One publish inside a caller's transaction that also writes an application row: transactions per second."""
 
 from collections.abc import Iterator
 

@@ -16,14 +16,14 @@ def test_without_figures_no_bar_is_held_or_missed() -> None:
 @pytest.mark.parametrize(("ours", "held"), [(200.0, True), (199.0, False)])
 def test_a_drain_is_held_against_the_best_of_a_peers_variants(ours: float, held: bool) -> None:
     found = verdict(
-        "PostgreSQL drain beside PgQueuer",
+        "PostgreSQL drain vs PgQueuer",
         ("drain-postgres", "holdfast", "drain", ours),
         ("drain-postgres", "holdfast/wide", "drain", 1000.0),
         ("drain-postgres", "pgqueuer", "drain", 50.0),
         ("drain-postgres", "pgqueuer/best", "drain", 100.0),
     )
     assert found.held is held
-    assert "holdfast beside pgqueuer/best" in found.found
+    assert "holdfast vs pgqueuer/best" in found.found
 
 
 @pytest.mark.parametrize(("ours", "held"), [(8.0, True), (8.1, False)])
@@ -47,7 +47,7 @@ def test_a_steady_rate_is_compared_with_peers_at_that_rate_alone() -> None:
         ("steady", "holdfast", "publish to done p99", 20.0, "half of ours"),
         ("steady", "pgqueuer/best", "publish to done p99", 10.0, "half of the fastest peer"),
     ]
-    assert verdict("steady load p99 beside the best peer, at half of ours", *figures).held is None
+    assert verdict("steady load p99 vs the best peer, at half of ours", *figures).held is None
 
 
 def test_a_steady_rate_that_no_peer_holds_is_held() -> None:
@@ -73,4 +73,4 @@ def test_with_retry_must_be_cheaper_than_the_cheaper_library() -> None:
         ("calls", "tenacity", "async", 9.0),
         ("calls", "no wrapper", "async", 0.1),
     ]
-    assert verdict("`with_retry` beside the cheaper of stamina and tenacity, async", *figures).held is False
+    assert verdict("`with_retry` vs the cheaper of stamina and tenacity, async", *figures).held is False
