@@ -48,7 +48,7 @@ def _timestamp(given: Any) -> Any:
 Text = Annotated[str, Field(max_length=500), AfterValidator(_clean)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000), AfterValidator(_clean)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-Moment = Annotated[
+Timestamp = Annotated[
     AwareDatetime, BeforeValidator(_timestamp), WithJsonSchema({"type": "string", "format": "date-time"})
 ]
 Generation = Annotated[int, Field(ge=0, le=MAX_GENERATION)]

@@ -10,11 +10,11 @@ from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, number,
 from holdfast.interfaces.api.fields import (
     Flag,
     Generation,
-    Moment,
     PageParams,
     PlanLimit,
     RequestModel,
     Text,
+    Timestamp,
     WithReason,
 )
 from holdfast.interfaces.presentation.filters import delivery_filter
@@ -35,8 +35,8 @@ class PlanFilter(RequestModel):
     error_type: Text | None = None
     group: Text | None = None
     message_id: UUID | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
     def filter(self) -> Filter:
         given = self.model_dump(exclude={"statuses", "consumers"})

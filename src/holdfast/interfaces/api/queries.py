@@ -11,7 +11,7 @@ from pydantic import Field
 from holdfast.core.message import Message
 from holdfast.core.text import storable
 from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, number, page, read_cursor, write_cursor
-from holdfast.interfaces.api.fields import Flag, LimitParams, Moment, NoParams, PageParams, StepLimit, Text
+from holdfast.interfaces.api.fields import Flag, LimitParams, NoParams, PageParams, StepLimit, Text, Timestamp
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.queries.deliveries import DeliveryDetail
@@ -48,8 +48,8 @@ class DeadLetterQuery(PageParams):
     error_type: Text | None = None
     group: Text | None = None
     message_id: UUID | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
 
 _FILTER = set(DeadLetterQuery.model_fields) - set(PageParams.model_fields)
@@ -116,8 +116,8 @@ class AuditQuery(PageParams):
     target: Text | None = None
     actor: Text | None = None
     action: Text | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
 
 async def _deliveries(call: ApiCall) -> Page[DeliverySummary]:
@@ -133,9 +133,9 @@ def _filter(query: DeadLetterQuery, **more: Any) -> Filter:
     return delivery_filter(**query.model_dump(include=_FILTER), **more)
 
 
-async def _page_of(call: ApiCall, wanted: Filter) -> Page[DeliverySummary]:
+async def _page_of(call: ApiCall, filter: Filter) -> Page[DeliverySummary]:
     before = read_cursor("deliveries", call.query.cursor, UUID)
-    found = await call.ops.delivery_page(wanted, limit=call.query.limit, before=before)
+    found = await call.ops.delivery_page(filter, limit=call.query.limit, before=before)
     return _slice("deliveries", found)
 
 

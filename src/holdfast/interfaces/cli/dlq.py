@@ -119,12 +119,12 @@ def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
     from holdfast.interfaces.presentation.views import dumps
 
     ops = settings().operations()
-    wanted = delivery_filter(**chosen, state="waiting")
+    filter = delivery_filter(**chosen, state="waiting")
     written = 0
     stream = _open_output(output)
     try:
         with ProgressLine("exported") as progress:
-            for one in _all(ops, wanted, limit):
+            for one in _all(ops, filter, limit):
                 stream.write(dumps(one) + "\n")
                 written += 1
                 progress(written)
@@ -134,10 +134,10 @@ def export(limit: int | None, output: Path | None, **chosen: Any) -> None:
     note(f"exported {many(written, 'dead letter')}" + (f" to {output}" if output else ""))
 
 
-def _all(ops: SyncOperations, wanted: Filter, limit: int | None) -> Iterator[Exported]:
+def _all(ops: SyncOperations, filter: Filter, limit: int | None) -> Iterator[Exported]:
     before, left = None, sys.maxsize if limit is None else limit
     while left > 0:
-        page = ops.export(wanted, limit=min(_PAGE, left), before=before)
+        page = ops.export(filter, limit=min(_PAGE, left), before=before)
         yield from page
         if len(page) < _PAGE:
             return

@@ -30,8 +30,8 @@ def cli() -> None:
 def list_(limit: int, before: UUID | None, name: str | None, **chosen: Any) -> None:
     """List jobs, newest first."""
     ops = settings().operations()
-    wanted = delivery_filter(**chosen, type=JOBS, consumer=() if name is None else (name,))
-    found = ops.deliveries(wanted, limit=limit, before=before)
+    filter = delivery_filter(**chosen, type=JOBS, consumer=() if name is None else (name,))
+    found = ops.deliveries(filter, limit=limit, before=before)
     show_list(settings(), found, delivery_columns(ops.now()), "no matching jobs")
 
 

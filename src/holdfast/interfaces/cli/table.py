@@ -54,14 +54,14 @@ def _cell(column: Column[T], item: T, longer: bool) -> "Text":
 
 def _widths(columns: Sequence[Column[T]], rows: Sequence[Sequence["Text"]], width: int, least: int) -> list[int] | None:
     """The width of each column, or None if the columns do not fit even with loose ones truncated."""
-    wanted = [max([len(column.title), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
-    over = sum(wanted) + _GAP * (len(columns) - 1) - width
+    widths = [max([len(column.title), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
+    over = sum(widths) + _GAP * (len(columns) - 1) - width
     for at in reversed(range(len(columns))):
         if over > 0 and columns[at].loose:
-            given = min(over, max(0, wanted[at] - least))
-            wanted[at] -= given
+            given = min(over, max(0, widths[at] - least))
+            widths[at] -= given
             over -= given
-    return None if over > 0 else wanted
+    return None if over > 0 else widths
 
 
 def _head(columns: Sequence[Column[T]], widths: Sequence[int]) -> "list[Text]":

@@ -15,8 +15,8 @@ _ITEMS = ("all", "skipped", "dead")
 async def plans(request: ConsoleRequest) -> HtmlPage:
     before = parse_id(request.query["before"]) if "before" in request.query else None
     state = request.query.get("state")
-    wanted = None if state is None else PlanState(parse_choice(state, PlanState, "plan state"))
-    found = await request.ops.plans(limit=PAGE + 1, before=before, state=wanted)
+    plan_state = None if state is None else PlanState(parse_choice(state, PlanState, "plan state"))
+    found = await request.ops.plans(limit=PAGE + 1, before=before, state=plan_state)
     return HtmlPage(
         "plans.html",
         {

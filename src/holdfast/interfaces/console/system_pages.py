@@ -40,10 +40,10 @@ async def projectors(request: ConsoleRequest) -> HtmlPage:
 async def webhooks(request: ConsoleRequest) -> HtmlPage:
     shown = request.user.role.covers(Role.OPERATOR)
     found = await request.cache.read(f"webhooks {shown}", lambda ops: ops.webhooks(show_path=shown))
-    wanted = request.query.get("tenant")
+    tenant = request.query.get("tenant")
     return HtmlPage(
         "webhooks.html",
-        {"rows": [one for one in found if wanted in (None, one.tenant)], "tenant": wanted, "now": await _now(request)},
+        {"rows": [one for one in found if tenant in (None, one.tenant)], "tenant": tenant, "now": await _now(request)},
     )
 
 

@@ -142,9 +142,9 @@ def _ids(runner: ScenarioRunner, where: str, *values: object) -> set[str]:
     return {str(id) for (id,) in rows}
 
 
-def _done(runner: ScenarioRunner, wanted: Set[str]) -> bool:
+def _done(runner: ScenarioRunner, ids: Set[str]) -> bool:
     """Waits until all of these deliveries are delivered; returns whether they are."""
-    return runner.until(lambda _: not wanted & _ids(runner, "status <> 'delivered'"), _TIMEOUT)
+    return runner.until(lambda _: not ids & _ids(runner, "status <> 'delivered'"), _TIMEOUT)
 
 
 def _workers(pids: Sequence[int]) -> str:

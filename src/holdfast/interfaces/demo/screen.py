@@ -108,8 +108,8 @@ class LiveScreen:
         return table
 
     def _workers(self) -> Text:
-        held = [f"{pid} ({in_flight} in flight)" for pid, in_flight in sorted(self._snapshot.workers.items())]
-        return Text(f"workers   {'   '.join(held) or 'starting …'}")
+        workers = [f"{pid} ({in_flight} in flight)" for pid, in_flight in sorted(self._snapshot.workers.items())]
+        return Text(f"workers   {'   '.join(workers) or 'starting …'}")
 
     def _log_lines(self) -> Table:
         """The newest lines that fit; the height is constant, so the table does not move."""

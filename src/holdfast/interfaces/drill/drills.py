@@ -40,15 +40,15 @@ async def stopped_service(store: ScratchStore) -> list[PromiseCheck]:
                 return states["accounting"] is not None and (await _only(app, "newsletter")).delivery.dead
 
             await until("one consumer is blocked and the other's delivery is dead", blocked_and_dead)
-            held, dead = (await _only(app, "accounting")).delivery, (await _only(app, "newsletter")).delivery
+            blocked, dead = (await _only(app, "accounting")).delivery, (await _only(app, "newsletter")).delivery
             provider.start()
             await app.ops.replay([dead.id], actor="drill", reason="the service is back")
             await until("both are delivered", lambda: _delivered(app, "accounting", "newsletter"))
         return [
             check_equal(
-                "the consumer that named the outage is blocked and its delivery waits", held.status, Status.PENDING
+                "the consumer that named the outage is blocked and its delivery waits", blocked.status, Status.PENDING
             ),
-            check_equal("an outage spends no attempt", held.attempts, 0),
+            check_equal("an outage spends no attempt", blocked.attempts, 0),
             check_equal(
                 "the other one is dead after its budget", (dead.status, dead.attempts), (Status.FAILED, _BUDGET)
             ),

@@ -67,7 +67,7 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     ) -> object:
         """List dead letters, newest first, without payloads. A page may be short or empty without being the last. If
         `next` is present, pass it as `before` to get the next page."""
-        wanted = delivery_filter(
+        filter = delivery_filter(
             state="waiting",
             consumer=() if consumer is None else (consumer,),
             type=type,
@@ -75,7 +75,7 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
             group=group,
             since=None if since is None else parse_time(since, await ops.now()),
         )
-        found = await ops.delivery_page(wanted, limit=limit, before=before)
+        found = await ops.delivery_page(filter, limit=limit, before=before)
         return {"events": found.items, "next": found.next}
 
     @read_tool
