@@ -15,7 +15,7 @@ def test_a_run_that_handled_and_settled_each_once_is_right() -> None:
     [
         ([0, 1], {}, "1 of 3 were never handled"),
         ([0, 1, 2, 2], {}, "1 of 3 were handled again"),
-        ([0, 1, 2, 3], {}, "1 ids were handled that nobody published"),
+        ([0, 1, 2, 3], {}, "1 ids were handled that were never published"),
         ([0, 1, 2], {"settled": 2}, "the store holds 2 settled of 3"),
         ([0, 1, 2], {"settled": 3, "twice": 1}, "settled or tried twice"),
     ],
