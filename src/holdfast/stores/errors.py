@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from holdfast.core.errors import StoreBusy
-from holdfast.stores.operation import Condition, Query
+from holdfast.stores.operation import ErrorCondition, Query
 
-LEASE_LOST = Condition("HF001", "holdfast: lease lost")
-ALREADY_HANDLED = Condition("HF002", "holdfast: already handled")
-RESERVATION_LOST = Condition("HF003", "holdfast: reservation lost")
-WRITE_LOCKED = Condition("SQLITE_BUSY")
-_OLD_SNAPSHOT = Condition("SQLITE_BUSY_SNAPSHOT")
+LEASE_LOST = ErrorCondition("HF001", "holdfast: lease lost")
+ALREADY_HANDLED = ErrorCondition("HF002", "holdfast: already handled")
+RESERVATION_LOST = ErrorCondition("HF003", "holdfast: reservation lost")
+WRITE_LOCKED = ErrorCondition("SQLITE_BUSY")
+_OLD_SNAPSHOT = ErrorCondition("SQLITE_BUSY_SNAPSHOT")
 
 
 def translate(error: Exception, query: Query) -> Exception | None:
@@ -45,7 +45,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         link = orig if isinstance(orig, BaseException) else link.__cause__
 
 
-def _is(link: BaseException, condition: Condition) -> bool:
+def _is(link: BaseException, condition: ErrorCondition) -> bool:
     # The code is `sqlstate` in psycopg and asyncpg, `pgcode` in psycopg2.
     state = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None)
     if (state or getattr(link, "sqlite_errorname", None)) == condition.code:

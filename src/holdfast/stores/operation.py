@@ -23,7 +23,7 @@ Columns = Mapping[str, Sequence[object]]
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class Condition(NamedTuple):
+class ErrorCondition(NamedTuple):
     """A database error: its SQLSTATE or SQLite error name. SQLite's RAISE has no code, so its `text` identifies it."""
 
     code: str
@@ -43,7 +43,7 @@ class Query(NamedTuple):
     slots: tuple[tuple[str, tuple[str, ...]], ...] = ()
     limit: int | None = None
     rows: Iterable[Row] | None = None
-    raises: tuple[Condition, Callable[[], Exception]] | None = None
+    raises: tuple[ErrorCondition, Callable[[], Exception]] | None = None
 
 
 Steps = Generator[Query, Rows, T]
