@@ -1,4 +1,4 @@
-"""The files for Grafana and Prometheus name figures that exist, with labels they have."""
+"""The files for Grafana and Prometheus use metrics and labels that exist."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from holdfast.ops.queries.metrics import families
 
 FOLDER = Path(__file__).parents[2] / "docs" / "dashboards"
 _NAME = re.compile(r"holdfast_\w+")
-_LABELS = {"queue", "consumer", "state", "operation", "le", "kind", "name", "circuit", "relay"}
+_LABELS = {"queue", "consumer", "state", "operation", "le", "kind", "name", "circuit", "relay", "service", "outcome"}
 
 
 def names() -> set[str]:
@@ -44,7 +44,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("title", "expr"), [*panels(), *((rule["alert"], rule["expr"]) for rule in rules())])
-def test_every_figure_that_is_named_exists(title: str, expr: str) -> None:
+def test_every_named_metric_exists(title: str, expr: str) -> None:
     used = set(_NAME.findall(expr))
     assert used
     assert used <= names()
@@ -53,7 +53,7 @@ def test_every_figure_that_is_named_exists(title: str, expr: str) -> None:
         assert {label.strip() for label in labels.split(",")} <= _LABELS
 
 
-def test_every_figure_that_is_told_is_on_the_dashboard() -> None:
+def test_every_exported_metric_is_on_the_dashboard() -> None:
     shown = {name for _, expr in panels() for name in _NAME.findall(expr)}
     exported = {family.name for family in [*families(_NOTHING, ()), *Meter().families()]}
     assert {name.removesuffix("_bucket") for name in shown} == exported
