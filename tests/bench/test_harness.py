@@ -20,6 +20,8 @@ from bench.servers import Stores
 from bench.subject import BOUND, OURS, SUBJECTS, Kind, chosen, named
 from bench.suites.drain import publish_and_drain
 
+pytestmark = pytest.mark.long
+
 PEERS = Path(bench.rounds.__file__).parent / "peers"
 
 

@@ -169,9 +169,9 @@ async def test_a_rebalance_in_mid_handler_loses_nothing_and_commits_only_what_is
         done |= {str(record.id) for record in records if _partition(record) not in lost}
         await second.ack(theirs)
         done |= {str(record.id) for record in theirs}
-    assert done == {str(record.id) for record in records}
-    ends = {n: len(_of(records, {n})) for n in range(4)}
-    await commits(cluster, topic, ends)
+        assert done == {str(record.id) for record in records}
+        # Before the first member leaves: a commit that meets the next rebalance may be refused, and is then repeated.
+        await commits(cluster, topic, {n: len(_of(records, {n})) for n in range(4)})
 
 
 async def take_rest(subscription: Subscription, taken: list[Record], all_records: Sequence[Record]) -> None:

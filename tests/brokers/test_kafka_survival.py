@@ -9,6 +9,8 @@ from tests.brokers.kafka_broker import KafkaBroker
 from tests.engine.programs.place import Place
 from tests.servers.kafka import KafkaCluster
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[KafkaBroker]:

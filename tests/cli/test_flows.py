@@ -112,6 +112,7 @@ def test_a_plan_is_kept_looked_at_and_executed_once(shop: Shop) -> None:
     assert len(shop.dead) == 2
 
 
+@pytest.mark.long
 def test_a_bulk_replay_that_is_killed_goes_on_where_it_stopped(either: Shop) -> None:
     total = 3000
     either.heap(total)

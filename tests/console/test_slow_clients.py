@@ -26,6 +26,8 @@ from holdfast.interfaces.server.standalone import open_port, serve
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.long
+
 DESCRIPTORS = 256
 SLOW = (
     b"",

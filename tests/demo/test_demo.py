@@ -49,6 +49,7 @@ def test_the_story_is_told_on_postgresql_in_a_schema_that_is_gone_afterwards(
     postgres18.drop_database("demo")
 
 
+@pytest.mark.long
 def test_an_interrupt_finishes_what_was_ordered_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path, "--seconds", "60") as running:
         running.read_until("the mail server just died")
@@ -69,6 +70,7 @@ def test_without_seconds_an_interrupt_is_the_ordinary_end(tmp_path: Path) -> Non
         _check_nothing_is_left(running)
 
 
+@pytest.mark.long
 def test_a_second_interrupt_leaves_at_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
     with demo(tmp_path, "--seconds", "10") as running:
         running.read_until("was killed with SIGKILL")  # its lease keeps the shop from closing for a while
@@ -98,6 +100,7 @@ def test_a_demo_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
         assert not alive
 
 
+@pytest.mark.long
 def test_an_effect_that_is_missing_breaks_the_promise_and_the_exit_code(tmp_path: Path) -> None:
     with demo(tmp_path, "--seconds", "60") as running:
         running.read_until("the mail server just died")

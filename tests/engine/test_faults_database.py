@@ -14,6 +14,8 @@ from tests.engine.programs.place import Place, Process, postgres_place, until
 from tests.engine.programs.proxy import Proxy
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.long
+
 LEASE = 2.0
 
 

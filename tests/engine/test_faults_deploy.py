@@ -9,6 +9,8 @@ import pytest
 from holdfast import Holdfast
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 
+pytestmark = pytest.mark.long
+
 LEASE = 1.0
 
 

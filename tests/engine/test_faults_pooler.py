@@ -14,6 +14,8 @@ from tests.engine.programs.place import Place, postgres_place, until
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def pooler(postgres18: PostgresServer) -> Iterator[PgBouncer]:
@@ -79,3 +81,14 @@ def test_a_pooler_that_goes_away_and_comes_back_is_waited_out(place: Place, pool
     place.drained()
     assert place.statuses() == {"delivered": 10}
     assert worker.alive
+
+
+def test_a_transaction_that_uses_the_last_session_of_a_pooler_can_publish(
+    postgres18: PostgresServer, place: Place
+) -> None:
+    with PgBouncer(postgres18, settings={"default_pool_size": 1}) as pooler:
+        dsn = pooler.dsn(place.dsn.rpartition("/")[2])
+        app = place.app(dsn)
+        app.sync.publish("hold", {"n": 1}, conn=None)
+        with psycopg.connect(dsn, prepare_threshold=None) as db:
+            assert app.sync.publish("hold", {"n": 2}, conn=db).created

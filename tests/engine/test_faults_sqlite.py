@@ -12,6 +12,8 @@ from tests.engine.oracle import Oracle
 from tests.engine.programs import crash, shop
 from tests.engine.programs.place import Place, postgres_place, sqlite_place
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:

@@ -13,6 +13,8 @@ from tests.engine.programs import shop
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.long
+
 LEASE = 2.0
 NIGHTLY = "30 2 * * *"
 

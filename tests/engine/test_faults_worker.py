@@ -10,6 +10,8 @@ from tests.engine.programs import lab, shop
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 from tests.servers.process import has_ended
 
+pytestmark = pytest.mark.long
+
 LEASE = 1.0
 
 

@@ -30,8 +30,7 @@ async def test_it_ends_with_a_clear_error_also_with_a_handler_running(
     if busy:
         await happens(started)
     else:
-        await eventually(lambda: hf._runtime.notifier.workers)
-        await asyncio.sleep(0)
+        await eventually(hf.ops.workers)
     take_away(path, how)
     go.set()
     with pytest.raises(StoreReplaced, match=how):

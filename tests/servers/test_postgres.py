@@ -14,6 +14,8 @@ import pytest
 from tests.servers.postgres import PostgresServer, binaries
 from tests.servers.process import has_ended
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(params=[16, 18])
 def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:

@@ -31,5 +31,5 @@ def test_every_value_comes_back_as_it_was(postgres18: PostgresServer, kind: str,
 
 
 def test_what_no_statement_uses_is_refused() -> None:
-    with pytest.raises(TypeError, match="hold no dict"):
+    with pytest.raises(TypeError, match="cannot contain dict"):
         array([{}])

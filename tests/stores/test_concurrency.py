@@ -32,10 +32,11 @@ from holdfast.stores.sqlite.store import SqliteStore
 from tests.stores.build import LEASE, expire, failure, job, message, outcome, sql
 from tests.stores.crowd import Caller, Gated, behind, callers, opened, together, until_waiting
 
+pytestmark = pytest.mark.long
+
 ROWS = 20_000
 
 
-@pytest.mark.long
 async def test_two_hundred_claimers_claim_each_row_exactly_once(postgres_store: PostgresStore) -> None:
     jobs = [job(f"mail-{n % 3}", priority=n % 2) for n in range(ROWS)]
     await postgres_store.run(publish(jobs, Fanout()))
@@ -55,7 +56,6 @@ async def test_two_hundred_claimers_claim_each_row_exactly_once(postgres_store: 
     assert sum(bool(mine) for mine in claimed) > 100, "hardly anybody competed"
 
 
-@pytest.mark.long
 def test_twenty_claimers_on_one_sqlite_file_claim_each_row_exactly_once(sqlite_store: SqliteStore) -> None:
     sqlite_store.run_sync(publish([job("mail", priority=n % 2) for n in range(ROWS)], Fanout()))
     found = sqlite_store.run_sync(lanes(["mail"], 0))

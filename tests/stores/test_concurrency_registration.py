@@ -44,6 +44,8 @@ from tests.stores.build import (
 )
 from tests.stores.crowd import behind, callers, opened, together, until_waiting
 
+pytestmark = pytest.mark.long
+
 T = TypeVar("T")
 
 TYPES = ("order.placed", "order.paid", "mail.sent")

@@ -240,6 +240,7 @@ class PostgresStore:
 
     def check_schema(self) -> None:
         self.schema_status().check()
+        self.verification.load_sync()
 
     async def close(self) -> None:
         if self._hints.late:
@@ -369,8 +370,8 @@ def _read(dsn: str) -> dict[str, Any]:
     # The driver's message contains the DSN, and an unencoded @ in a password makes the rest of it a host.
     if "@" in str(given.get("host") or "")[1:]:
         raise ConfigurationError(
-            "the DSN cannot be parsed; write postgresql://user:password@host:port/database and percent-encode special "
-            "characters (the DSN is not shown because it may contain a password)"
+            "the DSN cannot be parsed; write it like postgresql://user@host:port/database and percent-encode special "
+            "characters in the password (the DSN is not shown because it may contain a password)"
         )
     return given
 

@@ -35,6 +35,15 @@ class Verification:
         self._own: _Identity | None = None
         self.verified = VerifiedConnections()
 
+    def load_sync(self) -> None:
+        """Reads the store's own identity before callers open transactions.
+
+        Otherwise the first check inside a transaction needs a second connection, and transactions that fill a pooler
+        would wait for each other.
+        """
+        if self._own is None:
+            self._own = _Identity(*self._store.run_sync(database_identity()))
+
     async def verify(self, conn: AsyncConnection) -> None:
         if conn.physical in self.verified:
             return
