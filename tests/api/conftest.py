@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.interfaces.api.app import api
 from holdfast.ops.service import Operations
-from tests.ops.conftest import ops, place, store
+from tests.support.stores import ops, place, store
 
 __all__ = ["ops", "place", "store"]
 

@@ -22,8 +22,8 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
 from holdfast.stores.queries.query import Filter
 from tests.api.conftest import Client
-from tests.ops.build import dead_letters, one_in_each_state
-from tests.stores.build import fresh_id, sql
+from tests.support.builders import fresh_id, sql
+from tests.support.failures import dead_letters, one_in_each_state
 
 WHY = {"reason": "fixed in 42"}
 # What is refused before the store is asked is refused alike on each.

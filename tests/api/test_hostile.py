@@ -13,9 +13,9 @@ from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import block_consumer
 from holdfast.stores.protocol import Store
 from tests.api.conftest import Client
-from tests.engine.conftest import log
-from tests.engine.running import Log, said
-from tests.stores.build import register_consumers
+from tests.support.apps import log
+from tests.support.builders import register_consumers
+from tests.support.worker import Log, logged
 
 __all__ = ["log"]
 
@@ -89,7 +89,7 @@ async def test_a_fault_is_logged_without_the_token_that_met_it(
     ) as client:
         answer = await client.get("/queues", headers={"authorization": f"Bearer {made.secret}"})
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
-    line = said(log, "api request failed")[0]
+    line = logged(log, "api request failed")[0]
     assert line["error"] == "a bug"
     # An exception would be drawn with the variables of every frame.
     assert "exc_info" not in line

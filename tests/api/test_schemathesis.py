@@ -15,9 +15,9 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.ops.build import dead_letters, one_in_each_state
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
+from tests.support.failures import dead_letters, one_in_each_state
 
 pytestmark = pytest.mark.long
 

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.conftest import (
+from tests.engine.programs import place as places
+from tests.engine.programs.place import Place
+from tests.servers.apache_kafka import ApacheKafka, exclusive_kafka, shared_kafka
+from tests.servers.postgres import PostgresServer
+from tests.support.apps import (
     dsn,
     hf,
     log,
@@ -14,10 +18,6 @@ from tests.engine.conftest import (
     postgres18_dsn,
     sqlite_dsn,
 )
-from tests.engine.programs import place as places
-from tests.engine.programs.place import Place
-from tests.servers.apache_kafka import ApacheKafka, exclusive_kafka, shared_kafka
-from tests.servers.postgres import PostgresServer
 
 __all__ = ["dsn", "hf", "log", "make_app", "postgres16_dsn", "postgres18_dsn", "sqlite_dsn"]
 

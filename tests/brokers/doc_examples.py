@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Target
-from tests.engine.running import eventually, working
+from tests.support.worker import eventually, working
 
 _PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 

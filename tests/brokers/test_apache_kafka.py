@@ -14,8 +14,8 @@ from holdfast.brokers import kafka
 from holdfast.brokers.kafka import KafkaTopic
 from holdfast.brokers.protocol import OutgoingRecord, Record, Subscription
 from holdfast.core.errors import BrokerUnavailable
-from tests.engine.running import eventually
 from tests.servers.apache_kafka import PASSWORD, USER, ApacheKafka
+from tests.support.worker import eventually
 
 pytestmark = pytest.mark.long
 

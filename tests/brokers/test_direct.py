@@ -17,17 +17,17 @@ from holdfast.stores.event_log.projection import last_run
 from holdfast.stores.messages.intake import record_handled
 from holdfast.stores.queries.query import Filter, messages
 from tests.brokers.redis_stream import Stream, redis_server, stream
-from tests.engine.running import (
+from tests.support.worker import (
     Log,
     all_of,
     drain,
     eventually,
-    happens,
+    logged,
     only,
     pass_time,
     query,
     run_records,
-    said,
+    wait_for,
     working,
 )
 
@@ -96,7 +96,7 @@ async def test_what_a_handler_signals_is_durable_before_the_acknowledgement(
     found = await only(hf)
     assert (found.status, found.attempts) == (status, attempts)
     assert stream.pending() == 0
-    assert [line["dlq_id"] for line in said(log, "dead letter")] == [str(found.id)] * (status is Status.FAILED)
+    assert [line["dlq_id"] for line in logged(log, "dead letter")] == [str(found.id)] * (status is Status.FAILED)
     last = await hf.store.run(last_run("straight"))
     assert (None if last is None else last.delivery_id) == (found.id if status is Status.FAILED else None)
 
@@ -166,7 +166,7 @@ async def test_what_completed_in_its_own_transaction_is_not_done_again(hf: Holdf
     # The group was deleted and everything is read once more: what failed is known, too.
     stream.client.xgroup_setid(stream.name, "shop", "0")
     await drain(hf, idle_limit=timedelta(0))
-    assert len(said(log, "duplicate skipped")) == 5
+    assert len(logged(log, "duplicate skipped")) == 5
     broken = False
     await drain(hf)
     assert [found.status for found in await all_of(hf)] == [Status.DELIVERED]
@@ -228,7 +228,7 @@ async def test_records_cancelled_at_shutdown_are_released_at_once(hf: Holdfast, 
 
     stream.put({"n": 1})
     async with working(hf, grace=timedelta(seconds=0.2)):
-        await happens(started)
+        await wait_for(started)
     assert stream.pending() == 1
     await drain(hf)
     assert stream.pending() == 0
@@ -247,7 +247,7 @@ async def test_a_second_stop_signal_does_not_wait_for_handlers(hf: Holdfast, str
 
     stream.put({"n": 1})
     task = asyncio.create_task(hf.work(WorkerOptions(grace=timedelta(hours=1))))
-    await happens(started)
+    await wait_for(started)
     (worker,) = hf._runtime.notifier.workers
     worker.stop()
     # By now the worker itself, which has nothing to do, has ended.
@@ -279,7 +279,7 @@ async def test_a_record_that_crashes_its_workers_repeatedly_becomes_a_delivery(
     assert sorted(seen) == [0, 1]
     assert stream.pending() == 0
     assert (await only(hf)).status is Status.DELIVERED
-    (line,) = said(log, "redelivery limit reached")
+    (line,) = logged(log, "redelivery limit reached")
     assert line["delivery_count"] == 10
 
 
@@ -336,7 +336,7 @@ async def test_a_consumer_deleted_in_mid_handler_loses_nothing(hf: Holdfast, str
 
     stream.put({"n": 1})
     async with working(hf):
-        await happens(started)
+        await wait_for(started)
         for one in stream.client.xinfo_consumers(stream.name, "shop"):
             stream.client.xgroup_delconsumer(stream.name, "shop", one["name"])
         go.set()

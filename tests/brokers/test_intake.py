@@ -16,10 +16,10 @@ from holdfast.runtime import dead_letter_forwarder
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.queries.query import Filter, messages
 from tests.brokers.redis_stream import Stream, redis_server, stream
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, eventually, only, query, said, working
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, eventually, logged, only, query, working
 
 __all__ = ["redis_server", "stream"]
 
@@ -106,7 +106,7 @@ async def test_an_unreadable_record_is_stored_raw_and_the_stream_continues(
     assert delivery.error_type == "holdfast.core.errors.UnreadableRecord"
     assert bad in (delivery.last_error or "")
     assert [run.outcome for run in detail.runs] == ["failed"]
-    assert {line["dlq_id"] for line in said(log, "dead letter")} == {str(one.delivery.id) for one in dead}
+    assert {line["dlq_id"] for line in logged(log, "dead letter")} == {str(one.delivery.id) for one in dead}
 
 
 @SQLITE
@@ -192,7 +192,7 @@ async def test_a_record_that_lost_its_content_becomes_a_dead_letter(hf: Holdfast
         await eventually(lambda: stream.pending() == 0)
     assert lost in (dead.delivery.last_error or "")
     assert "trimmed" in (dead.delivery.last_error or "")
-    assert [line["record"] for line in said(log, "records lost")] == [lost]
+    assert [line["record"] for line in logged(log, "records lost")] == [lost]
 
 
 @SQLITE
@@ -206,7 +206,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_not_acknowledged(hf: Hold
             "begin select raise(fail, 'no room'); end",
         )
         stream.put(b"{")
-        await eventually(lambda: said(log, "intake batch failed"))
+        await eventually(lambda: logged(log, "intake batch failed"))
         assert stream.pending() == 1
         await query(hf, "drop trigger no_raw")
         await eventually(lambda: hf.ops.deliveries(Filter(dead=True)))
@@ -226,14 +226,14 @@ async def test_an_intake_waits_for_the_store_and_continues_automatically(stream:
             await asyncio.to_thread(server.kill)
             for n in range(1, 30):
                 stream.put({"n": n} if n % 7 else b"{")
-            await eventually(lambda: said(log, "intake stalled"))
+            await eventually(lambda: logged(log, "intake stalled"))
             assert stream.pending() + stream.left() == 29
             await asyncio.to_thread(server.start)
             await eventually(lambda: len(got) == 26)
             await eventually(lambda: stream.pending() + stream.left() == 0)
             assert len(await hf.ops.deliveries(Filter(dead=True))) == 4
-        assert len(said(log, "intake stalled")) == 1
-        assert not said(log, "intake batch failed")
+        assert len(logged(log, "intake stalled")) == 1
+        assert not logged(log, "intake batch failed")
         await hf.close()
 
 
@@ -252,7 +252,7 @@ async def test_a_deleted_group_and_a_deleted_stream_are_made_again(hf: Holdfast,
         await eventually(lambda: got == [1, 2, 3])
         await eventually(lambda: stream.pending() == 0)
     assert len(await all_of(hf)) == 3
-    assert said(log, "consumer group recreated")
+    assert logged(log, "consumer group recreated")
 
 
 @SQLITE
@@ -318,7 +318,7 @@ async def test_a_copy_that_cannot_be_sent_is_given_up_and_the_store_has_it(
     stream.put(b"{")
     await drain(hf)
     assert len(await hf.ops.deliveries(Filter(dead=True))) == 1
-    assert said(log, "dead letter copy abandoned")
+    assert logged(log, "dead letter copy abandoned")
     assert stream.pending() == 0
 
 

@@ -18,8 +18,8 @@ from holdfast.brokers.kafka.record import time_of
 from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from tests.brokers.doc_examples import run_example
-from tests.engine.running import eventually
 from tests.servers.kafka import KafkaCluster
+from tests.support.worker import eventually
 
 # Short, so that a member that is gone is found out within a test.
 _QUICK: Mapping[str, int] = {

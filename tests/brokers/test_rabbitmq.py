@@ -19,8 +19,8 @@ from tests.brokers.contract import each_step, survives
 from tests.brokers.doc_examples import run_example
 from tests.brokers.rabbitmq_broker import RabbitBroker
 from tests.engine.programs.place import Place
-from tests.engine.running import eventually
 from tests.servers.rabbitmq import RabbitMQ
+from tests.support.worker import eventually
 
 _numbers = count()
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast.brokers.intake import Intake
 from holdfast.brokers.protocol import Lag, Record, Subscription
 from holdfast.core.errors import BrokerUnavailable
-from tests.engine.running import Log, eventually, said
+from tests.support.worker import Log, eventually, logged
 
 Script = list[list[Record] | BaseException]
 
@@ -134,8 +134,8 @@ async def test_a_record_redelivered_while_in_progress_is_not_handled_twice(log: 
     assert handler.received == ["1"]
     # A receipt is worth something to the connection that gave it, and to no other.
     assert [one for one in source.settled if one[0] == "ack"] == [("ack", 2, "second")]
-    assert len(said(log, "broker unavailable")) == 1
-    assert len(said(log, "broker reconnected")) == 1
+    assert len(logged(log, "broker unavailable")) == 1
+    assert len(logged(log, "broker reconnected")) == 1
 
 
 async def test_records_without_an_id_are_never_taken_for_one(log: Log) -> None:
@@ -203,14 +203,14 @@ async def test_an_unexpected_error_is_treated_like_an_outage(log: Log, error: Ba
     handler.go.set()
     async with running_intake(source, handler):
         await eventually(lambda: ("ack", 2, "first") in source.settled)
-    assert said(log, "broker unavailable")
-    assert bool(said(log, "intake failed")) == isinstance(error, ValueError)
+    assert logged(log, "broker unavailable")
+    assert bool(logged(log, "intake failed")) == isinstance(error, ValueError)
 
 
 async def test_a_worker_that_is_to_end_when_idle_waits_for_a_broker_only_so_long(log: Log) -> None:
     scripts: list[Script] = [[out()] for _ in range(50)]
     async with running_intake(Scripted(*scripts), SlowHandler()) as intake:
-        await eventually(lambda: said(log, "broker unavailable"))
+        await eventually(lambda: logged(log, "broker unavailable"))
         assert not intake.idle(60.0)
         assert intake.idle(0.0)
 
@@ -245,7 +245,7 @@ async def test_a_lag_that_the_broker_does_not_answer_never_ends_the_subscription
         source.lag = Lag(waiting=0)
         await eventually(lambda: intake.idle(60.0))
     assert source.opened == 1
-    assert not said(log, "broker unavailable")
+    assert not logged(log, "broker unavailable")
 
 
 async def test_a_worker_that_runs_on_does_not_wait_for_the_lag_between_fetches(log: Log) -> None:

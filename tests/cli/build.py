@@ -11,7 +11,7 @@ from holdfast.stores.deliveries.worker import start_worker
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries
-from tests.stores.build import claim_all, finish, job, message, put, register_consumers
+from tests.support.builders import claim_all, finish, job, message, put, register_consumers
 
 WORKER = "web-1/4711/ab12cd"
 ORDERS = 6

@@ -24,7 +24,7 @@ from holdfast.stores.queries.query import Filter, deliveries
 from tests.cli.build import furnish
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty
-from tests.stores.build import job, sql
+from tests.support.builders import job, sql
 
 
 @dataclass(frozen=True)

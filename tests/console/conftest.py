@@ -12,7 +12,7 @@ from holdfast.console import console
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
 from tests.console.shop import furnish
-from tests.ops.conftest import ops, place, store
+from tests.support.stores import ops, place, store
 
 __all__ = ["ops", "place", "store"]
 

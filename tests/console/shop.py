@@ -20,7 +20,7 @@ from holdfast.stores.integrations.webhook import add_endpoint
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.build import claim_all, job, outcome, put, register_consumers
+from tests.support.builders import claim_all, job, outcome, put, register_consumers
 
 WORKER = "web-1/4711/ab12cd"
 BROKEN = 28

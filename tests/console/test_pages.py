@@ -24,7 +24,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries
 from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN, WORKER
-from tests.stores.build import claim_all, failure, finish, message, put, register_consumers
+from tests.support.builders import claim_all, failure, finish, message, put, register_consumers
 
 LISTS = [path for path in PAGES if "{" not in path and path not in ("/find", "/requests", "/search")]
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)

@@ -11,8 +11,8 @@ from holdfast import Holdfast, RetryPolicy, TerminalError, correlate
 from holdfast.alerts import DeadLetterAlert, sentry_hook
 from holdfast.core.delivery import Status
 from holdfast.engine.alert import Alerts
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, eventually, said, statuses, working
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, eventually, logged, statuses, working
 
 
 def fail(hf: Holdfast, **given: Any) -> Any:
@@ -30,7 +30,7 @@ async def test_every_dead_letter_is_one_log_line_with_all_that_is_known(hf: Hold
     with correlate(request_id="r-1"):
         published = await work.enqueue("no route")
     await drain(hf)
-    (line,) = said(log, "dead letter")
+    (line,) = logged(log, "dead letter")
     (dead,) = await all_of(hf)
     expected = {
         "log_level": "error",
@@ -67,7 +67,7 @@ async def test_hooks_are_called_once_for_each_group_and_every_letter_is_logged(m
         await work.enqueue(f"server {n} is down")
     await other.enqueue()
     await drain(hf)
-    assert len(said(log, "dead letter")) == 6
+    assert len(logged(log, "dead letter")) == 6
     assert sorted((alert.target, alert.alike) for alert in alerts) == [("other", 1), ("work", 1)]
 
 
@@ -124,7 +124,7 @@ async def test_a_hook_that_raises_or_hangs_stops_neither_work_nor_other_hooks(ma
         await well.enqueue()
         await eventually(lambda: _well(hf))
         release.set()
-    (line,) = said(log, "alert hook failed")
+    (line,) = logged(log, "alert hook failed")
     assert "hook is broken" in line["error"]
 
 

@@ -10,8 +10,8 @@ from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import cancel, replay
 from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.queries.time_travel import abandon
-from tests.engine.running import Log, all_of, drain, only, query, run_records, said, statuses
 from tests.engine.ways import AWAITING, BLOCKING, WAYS, configure_django
+from tests.support.worker import Log, all_of, drain, logged, only, query, run_records, statuses
 
 AT_ONCE = RetryPolicy.fixed(0, attempts=3)
 
@@ -117,7 +117,7 @@ async def test_a_handler_that_completes_and_then_raises_is_delivered_once(ledger
     await drain(ledger.hf)
     assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["1"])
     assert await run_records(ledger.hf) == []
-    assert said(log, "handler raised after completion")
+    assert logged(log, "handler raised after completion")
 
 
 async def test_a_handler_that_rolls_back_is_retried(ledger: Ledger) -> None:
@@ -143,7 +143,7 @@ async def test_a_handler_that_lost_its_lease_has_committed_nothing_even_if_it_sw
     await job.enqueue()
     await drain(ledger.hf)
     assert (await statuses(ledger.hf), await ledger.effects()) == ([Status.DELIVERED], ["2"])
-    assert said(log, "lease lost")
+    assert logged(log, "lease lost")
 
 
 async def test_a_cancelled_delivery_cannot_be_completed(ledger: Ledger) -> None:
@@ -167,7 +167,7 @@ async def test_a_foreign_key_is_handled_once_and_the_second_delivery_is_done_wit
     await drain(ledger.hf, concurrency=1)
     assert await statuses(ledger.hf) == [Status.DELIVERED, Status.DELIVERED]
     assert await ledger.effects() == ["1"]
-    assert len(said(log, "already handled")) == 1
+    assert len(logged(log, "already handled")) == 1
 
 
 async def test_one_foreign_key_in_two_runs_at_the_same_time_has_one_effect(ledger: Ledger) -> None:

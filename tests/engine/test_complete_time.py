@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, IsolationLevel
 from holdfast import Context, Holdfast, RetryPolicy, UnsupportedConnection, immediate
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NoTransaction, StoreBusy
-from tests.engine.running import Log, drain, eventually, only, query, run_records, said, statuses, working
+from tests.support.worker import Log, drain, eventually, logged, only, query, run_records, statuses, working
 
 LEASE = timedelta(seconds=1)
 on_postgres = pytest.mark.parametrize("dsn", ["postgres16", "postgres18"], indirect=True)
@@ -104,7 +104,7 @@ async def test_a_transaction_left_open_is_waited_for_and_holds_up_nobody(hf: Hol
     await slow.enqueue()
     async with working(hf):
         await eventually(completed.is_set)
-        await eventually(lambda: said(log, "handler thread still running"))
+        await eventually(lambda: logged(log, "handler thread still running"))
         for n in range(5):
             await other.enqueue(n)
         await eventually(lambda: _all_delivered(hf, 5, "other"))

@@ -11,7 +11,7 @@ from holdfast.core.delivery import Status
 from holdfast.engine.control import WorkerControl
 from holdfast.engine.session import WorkerSession
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
-from tests.engine.running import all_of, drain, happens, options, statuses, working
+from tests.support.worker import all_of, drain, options, statuses, wait_for, working
 
 
 class Gauge:
@@ -73,7 +73,7 @@ async def test_every_queue_has_slots_of_its_own(hf: Holdfast) -> None:
     await hf._runtime.publish([slow._message((n,), {})[1] for n in range(10)], None)
     await hf._runtime.publish([quick._message((n,), {})[1] for n in range(30)], None)
     async with working(hf, queues={"slow": 2, "quick": 3}):
-        await happens(through)
+        await wait_for(through)
         assert gauges["slow"].now == 2
         hang.set()
     assert gauges["slow"].most == 2
@@ -94,7 +94,7 @@ async def test_a_worker_claims_no_more_long_work_than_it_can_start(hf: Holdfast)
 
     await hf._runtime.publish([long._message((n,), {})[1] for n in range(50)], None)
     async with working(hf, concurrency=3):
-        await happens(started)
+        await wait_for(started)
         await asyncio.sleep(0.1)  # five polls: time enough to claim more
         assert (await statuses(hf)).count(Status.IN_FLIGHT) == 3
         go.set()
@@ -188,4 +188,4 @@ async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Ho
     await asyncio.sleep(0.01)
     assert not ran.is_set()
     session._on_slot_done(pool, ended)
-    await happens(ran)
+    await wait_for(ran)

@@ -16,8 +16,8 @@ from holdfast.stores.admin.actions import audit
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, schedules
 from holdfast.stores.queries.query import messages
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, drain, eventually, query, said, statuses, working
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, drain, eventually, logged, query, statuses, working
 
 BERLIN = "Europe/Berlin"
 SPRING = datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -217,7 +217,7 @@ async def test_one_schedule_that_cannot_fire_does_not_stop_the_others(hf: Holdfa
     await query(hf, "update {hf}schedule set expression = 'whenever' where name = 'broken'")
     await cron.perform("w1")
     assert len(await scheduled(hf)) == 2
-    assert said(log, "schedule failed")[0]["schedule"] == "broken"
+    assert logged(log, "schedule failed")[0]["schedule"] == "broken"
 
 
 async def test_a_scheduled_job_can_also_be_enqueued_by_hand(hf: Holdfast) -> None:

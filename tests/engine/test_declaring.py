@@ -28,8 +28,8 @@ from holdfast import (
 from holdfast.brokers import kafka, nats, rabbitmq, redis
 from holdfast.core.delivery import Status
 from holdfast.engine.cron import Schedule
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, only
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, only
 
 
 @event("order.placed")

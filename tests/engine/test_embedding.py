@@ -14,10 +14,10 @@ from holdfast import Context, Holdfast, RetryPolicy, Router
 from holdfast.core.delivery import Status
 from holdfast.core.errors import StoreUnavailable
 from holdfast.stores.deliveries.worker import workers
-from tests.engine.conftest import MakeApp
 from tests.engine.programs.proxy import Proxy
-from tests.engine.running import Log, drain, eventually, options, query, said, statuses, working
 from tests.servers.postgres import PostgresServer
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, drain, eventually, logged, options, query, statuses, working
 
 
 async def test_a_worker_lives_in_the_applications_loop_beside_its_other_tasks(hf: Holdfast) -> None:
@@ -73,7 +73,7 @@ async def test_an_application_is_told_at_once_when_its_worker_has_failed(hf: Hol
         async with hf.lifespan(workers=options()):
             await asyncio.sleep(0)  # the worker fails
             await asyncio.sleep(0)  # and it is said
-            lines = said(log, "worker failed")
+            lines = logged(log, "worker failed")
     assert len(lines) == 1
 
 
@@ -115,7 +115,7 @@ async def test_until_idle_gives_up_on_work_that_it_may_not_claim(hf: Holdfast, l
     await work.enqueue()
     await query(hf, "update {hf}delivery set suspect = " + ("1" if hf.store.dialect.name == "sqlite" else "true"))
     await drain(hf, idle_limit=timedelta(milliseconds=200))
-    assert said(log, "stopped before idle")
+    assert logged(log, "stopped before idle")
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
@@ -171,7 +171,7 @@ async def test_a_worker_that_starts_before_the_store_waits_for_it(
 
         with proxy.away():
             async with working(hf):
-                await eventually(lambda: said(log, "store unavailable"))
+                await eventually(lambda: logged(log, "store unavailable"))
         with pytest.raises(StoreUnavailable), proxy.away():
             await drain(hf)
         await direct.close()

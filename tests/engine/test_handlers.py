@@ -12,8 +12,8 @@ from holdfast import Context, Holdfast, KeyConflict, RetryPolicy, event, upcast
 from holdfast.core.delivery import Status
 from holdfast.core.message import Address
 from holdfast.stores.queries.query import messages
-from tests.engine.conftest import MakeApp
-from tests.engine.running import drain, only, pass_time, statuses
+from tests.support.apps import MakeApp
+from tests.support.worker import drain, only, pass_time, statuses
 
 
 @event("order.placed")

@@ -14,11 +14,11 @@ from holdfast import Context, Holdfast
 from holdfast.core.delivery import Status
 from holdfast.engine.lease import Lease
 from holdfast.stores.deliveries.worker import renew_worker, start_worker, workers
-from tests.engine.conftest import MakeApp
 from tests.engine.programs.proxy import Proxy
-from tests.engine.running import Log, eventually, happens, only, options, query, said, statuses, working
 from tests.servers.postgres import PostgresServer
-from tests.stores.build import sql
+from tests.support.apps import MakeApp
+from tests.support.builders import sql
+from tests.support.worker import Log, eventually, logged, only, options, query, statuses, wait_for, working
 
 LEASE = timedelta(seconds=1)
 
@@ -60,8 +60,8 @@ async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease(hf: Holdfast, 
         async with working(hf, lease=LEASE):
             await eventually(lambda: _delivered(hf))
     assert attempts == [1]
-    assert said(log, "lease expired") == []
-    assert said(log, "worker lease lost") == []
+    assert logged(log, "lease expired") == []
+    assert logged(log, "worker lease lost") == []
 
 
 class Patient:
@@ -99,7 +99,7 @@ async def test_a_renewal_that_hangs_stops_the_handlers_before_the_lease_is_over(
     patient = Patient(hf)
     await patient.job.enqueue()
     async with working(hf, lease=LEASE):
-        await happens(patient.started)
+        await wait_for(patient.started)
         patient.started.clear()
         (before,) = await hf.store.run(workers())
         with write_locked(dsn):
@@ -107,8 +107,8 @@ async def test_a_renewal_that_hangs_stops_the_handlers_before_the_lease_is_over(
         assert patient.cut_off[0] < before.alive_until
         patient.go.set()
         await eventually(lambda: _delivered(hf))
-    assert said(log, "worker lease lost")
-    assert len({line["worker"] for line in said(log, "worker started")}) > 1
+    assert logged(log, "worker lease lost")
+    assert len({line["worker"] for line in logged(log, "worker started")}) > 1
 
 
 @pytest.mark.parametrize("fault", ["silent", "refused"])
@@ -121,18 +121,18 @@ async def test_a_lease_thread_without_a_store_stops_the_handlers_and_a_new_life_
         patient = Patient(hf)
         await patient.job.enqueue()
         async with working(hf, lease=LEASE):
-            await happens(patient.started)
+            await wait_for(patient.started)
             patient.started.clear()
             with proxy.silent("holdfast-lease") if fault == "silent" else trigger_on_workers(hf):
                 (before,) = await hf.store.run(workers())
                 await eventually(lambda: patient.cut_off)
                 assert patient.cut_off[0] < before.alive_until
-            await happens(patient.started)
+            await wait_for(patient.started)
             patient.go.set()
             await eventually(lambda: _delivered(hf))
         await hf.close()
     assert set(patient.attempts) == {1}
-    assert len({line["worker"] for line in said(log, "worker started")}) > 1
+    assert len({line["worker"] for line in logged(log, "worker started")}) > 1
 
 
 @contextmanager
@@ -157,9 +157,9 @@ async def test_an_error_nobody_foresaw_does_not_end_the_renewing(hf: Holdfast, l
     patient = Patient(hf)
     await patient.job.enqueue()
     async with working(hf, lease=LEASE):
-        await happens(patient.started)
+        await wait_for(patient.started)
         with trigger_on_workers(hf):
-            await eventually(lambda: said(log, "lease renewal failed"))
+            await eventually(lambda: logged(log, "lease renewal failed"))
         await eventually(lambda: _alive(hf))
         patient.go.set()
         await eventually(lambda: _delivered(hf))
@@ -170,13 +170,13 @@ async def test_a_worker_whose_row_is_gone_stops_its_handlers_and_starts_anew(hf:
     patient = Patient(hf)
     await patient.job.enqueue()
     async with working(hf, lease=LEASE):
-        await happens(patient.started)
+        await wait_for(patient.started)
         patient.started.clear()
         await query(hf, "delete from {hf}worker")
-        await happens(patient.started)
+        await wait_for(patient.started)
         patient.go.set()
         await eventually(lambda: _delivered(hf))
-    (line,) = said(log, "worker lease lost")
+    (line,) = logged(log, "worker lease lost")
     assert line["reason"] == "its row is gone"
 
 
@@ -201,7 +201,7 @@ async def test_only_half_a_lease_of_unbroken_contact_allows_to_call_another_dead
         await eventually(lambda: lease.trusted_in <= 0)
         assert time.monotonic() - began >= 0.45
         with trigger_on_workers(hf):
-            await eventually(lambda: said(log, "lease renewal failed"))
+            await eventually(lambda: logged(log, "lease renewal failed"))
             broken = time.monotonic()
         await eventually(lambda: lease.trusted_in <= 0)
         assert time.monotonic() - broken >= 0.45

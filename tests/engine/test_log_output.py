@@ -17,8 +17,8 @@ import holdfast
 from holdfast import Holdfast, RetryPolicy, correlate
 from holdfast._log import Background, background, get_logger
 from holdfast.engine.repeats import MOST_KINDS, SHOWN, Repeats
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, drain, eventually, said, working
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, drain, eventually, logged, working
 
 SQLITE = pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
 
@@ -124,7 +124,7 @@ async def test_structlog_keeps_the_configuration_of_the_application(hf: Holdfast
     await work.enqueue()
     with structlog.contextvars.bound_contextvars(deploy="7"):
         await drain(hf)
-    (started,) = said(log, "worker started")
+    (started,) = logged(log, "worker started")
     assert started["deploy"] == "7"
 
 
@@ -141,7 +141,7 @@ def test_lines_that_do_not_fit_are_dropped_and_counted(log: Log) -> None:
         stuck.set()
         assert background.flush(10)
     assert len(done) <= 11
-    (line,) = said(log, "log lines dropped")
+    (line,) = logged(log, "log lines dropped")
     assert line["lines"] == 100 - len(done)
 
 
@@ -156,7 +156,7 @@ def test_a_handler_that_raises_loses_its_line_and_no_other(capfd: pytest.Capture
 
 def test_outside_a_worker_a_line_is_written_at_once(log: Log) -> None:
     get_logger("holdfast.test").info("now")
-    assert said(log, "now")
+    assert logged(log, "now")
 
 
 async def test_a_hundred_thousand_dead_letters_alike_are_a_few_lines(log: Log) -> None:
@@ -199,9 +199,9 @@ async def test_a_stopping_worker_says_in_one_line_how_much_it_gave_back(hf: Hold
     await hf._runtime.publish([work._message((n,), {})[1] for n in range(3000)], None)
     async with working(hf, concurrency=2):
         await eventually(lambda: ran > 500)
-    given_back = said(log, "delivery released")
+    given_back = logged(log, "delivery released")
     assert {line["log_level"] for line in given_back} <= {"debug"}
-    (stopped,) = said(log, "worker stopped")
+    (stopped,) = logged(log, "worker stopped")
     assert stopped["released"] == len(given_back)
 
 

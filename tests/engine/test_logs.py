@@ -9,7 +9,7 @@ import structlog
 from holdfast import CircuitOpen, Context, Holdfast, Outage, RetryPolicy, Snooze, correlate
 from holdfast.core.delivery import Status
 from holdfast.stores.queries.query import messages
-from tests.engine.running import Log, drain, only, said, statuses
+from tests.support.worker import Log, drain, logged, only, statuses
 
 
 async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log: Log) -> None:
@@ -21,7 +21,7 @@ async def test_every_retry_says_what_how_often_and_when_again(hf: Holdfast, log:
         published = await send.using(key="mail:1").enqueue()
     before = datetime.now(UTC)
     await drain(hf)
-    (line,) = said(log, "delivery retried")
+    (line,) = logged(log, "delivery retried")
     assert line["log_level"] == "warning"
     expected: dict[str, Any] = {
         "operation": "send",
@@ -65,7 +65,7 @@ async def test_holds_parks_and_snoozes_say_when_again_too(hf: Holdfast, log: Log
         await work.enqueue(kind)
     await drain(hf, idle_limit=timedelta(0))
     (held,), (parked,), (snoozed,) = (
-        said(log, text) for text in ("delivery blocked", "delivery parked", "delivery snoozed")
+        logged(log, text) for text in ("delivery blocked", "delivery parked", "delivery snoozed")
     )
     assert (held["change"], held["resource"], held["held"]) == ("block", "disk", True)
     assert [line["operation"] for line in (held, parked, snoozed)] == ["write", "work", "work"]
@@ -91,7 +91,7 @@ async def test_one_user_action_can_be_followed_through_handler_logs_and_further_
     with correlate(request_id="r-9", trace_id="t-9"):
         order = await hf.publish("order.placed", {}, conn=None, headers={"campaign": "spring"})
     await drain(hf)
-    (charging,), (sending,) = said(log, "charging"), said(log, "shipping")
+    (charging,), (sending,) = logged(log, "charging"), logged(log, "shipping")
     for line, consumer in ((charging, "billing"), (sending, "shipping")):
         assert (line["request_id"], line["trace_id"], line["consumer"], line["attempt"]) == ("r-9", "t-9", consumer, 1)
     assert charging["event_id"] == str(order.id)
@@ -114,7 +114,7 @@ async def test_the_ids_of_one_delivery_do_not_stick_to_the_next(hf: Holdfast, lo
         await hf._runtime.publish([work._message((n,), {})[1] for n in range(400)], None)
     await hf._runtime.publish([work._message((n,), {})[1] for n in range(400, 500)], None)
     await drain(hf, concurrency=2)
-    lines = {line["n"]: line.get("request_id") for line in said(log, "working")}
+    lines = {line["n"]: line.get("request_id") for line in logged(log, "working")}
     assert lines == {n: "r-1" if n < 400 else None for n in range(500)}
     assert headers == {n: {"request_id": "r-1"} if n < 400 else {} for n in range(500)}
 
@@ -150,8 +150,8 @@ async def test_headers_of_any_name_stop_nothing_and_hide_nothing(hf: Holdfast, l
     await hf.publish("odd", {}, conn=None, headers=HOSTILE)
     await drain(hf)
     assert await statuses(hf) == [Status.FAILED]
-    (retried,), (dead,) = said(log, "delivery retried"), said(log, "dead letter")
+    (retried,), (dead,) = logged(log, "delivery retried"), logged(log, "dead letter")
     for line in (retried, dead):
         assert (line["consumer"], line["error"], line["header_event"]) == ("odd", "the real error", "not the event")
     assert (retried["attempt"], retried["retryable"], retried["operation"]) == (1, True, "odd")
-    assert len(said(log, "inside")) == 2
+    assert len(logged(log, "inside")) == 2

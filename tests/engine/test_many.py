@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, InvalidPayload, Published
-from tests.engine.running import drain, query
+from tests.support.worker import drain, query
 
 MANY = 1200
 

@@ -13,19 +13,19 @@ from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.messages.registry import consumers
-from tests.engine.conftest import MakeApp
-from tests.engine.running import (
+from tests.support.apps import MakeApp
+from tests.support.worker import (
     Log,
     all_of,
     drain,
     eventually,
-    happens,
+    logged,
     only,
     pass_time,
     query,
     run_records,
-    said,
     statuses,
+    wait_for,
     working,
 )
 
@@ -281,7 +281,7 @@ async def test_a_trial_that_was_cut_off_leaves_the_consumer_blocked(hf: Holdfast
     out = False
     await pass_time(hf, timedelta(minutes=1), "delivery", "consumer")
     async with working(hf, grace=timedelta(milliseconds=50)):
-        await happens(running)
+        await wait_for(running)
     assert await _blocked(hf)
     assert ((await only(hf)).status, (await only(hf)).attempts) == (Status.PENDING, 0)
 
@@ -304,7 +304,7 @@ async def test_a_probe_may_be_a_plain_function_and_one_that_raises_means_out(mak
     await write.enqueue()
     await drain(hf, idle_limit=NOW)
     assert {c.name: c.blocked_resource for c in await hf.store.run(consumers())} == {"warm": "cache", "write": None}
-    (line,) = said(log, "resource unavailable")
+    (line,) = logged(log, "resource unavailable")
     assert "no route to the cache" in line["error"]
 
 

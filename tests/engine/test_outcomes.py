@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Cancel, Context, Holdfast, RetryAfter, RetryPolicy, Snooze, TerminalError
 from holdfast.core.delivery import Status
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, only, run_records, said, statuses
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, logged, only, run_records, statuses
 
 pytestmark = pytest.mark.parametrize("dsn", ["sqlite", "postgres16", "postgres18"], indirect=True)
 
@@ -131,7 +131,7 @@ async def test_a_cancel_is_discarded_recorded_and_not_alerted(make_app: MakeApp,
     assert gone.discarded_at is not None
     assert [(run.outcome, run.error) for run in await run_records(hf)] == [("cancelled", "they unsubscribed")]
     assert alerts == []
-    assert said(log, "dead letter") == []
+    assert logged(log, "dead letter") == []
 
 
 async def test_failures_are_retried_until_the_budget_is_spent_and_leave_a_history(hf: Holdfast) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import ConfigurationError, Context, Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from tests.engine.conftest import MakeApp
-from tests.engine.running import all_of, drain, happens, only, pass_time, query, statuses, working
+from tests.support.apps import MakeApp
+from tests.support.worker import all_of, drain, only, pass_time, query, statuses, wait_for, working
 
 
 async def test_urgent_work_runs_first(hf: Holdfast) -> None:
@@ -43,7 +43,7 @@ async def test_what_is_less_urgent_gets_a_share_while_urgent_work_never_ends(hf:
     await hf._runtime.publish([pressing._message((), {})[1] for _ in range(40)], None)
     await low.enqueue()
     async with working(hf, concurrency=2):
-        await happens(low_ran)
+        await wait_for(low_ran)
     assert len(urgent) > 1
 
 

@@ -21,8 +21,8 @@ from sqlalchemy.pool import NullPool
 
 from holdfast import Context, Holdfast, begin_immediate, correlate, event
 from holdfast.stores.queries.query import messages
-from tests.engine.running import Log, drain, eventually, happens, said
 from tests.engine.ways import by_django, configure_django
+from tests.support.worker import Log, drain, eventually, logged, wait_for
 
 
 @event("order.placed")
@@ -217,7 +217,7 @@ async def test_a_reaction_becomes_a_consumer_by_one_word(hf: Holdfast) -> None:
     hf.consumer(OrderPlaced)(handle)
     await hf.publish(OrderPlaced(7), conn=None)
     await drain(hf)
-    await happens(both)
+    await wait_for(both)
     assert seen == [(OrderPlaced(7), "order.placed", 1)] * 2
 
 
@@ -241,7 +241,7 @@ async def test_a_reaction_that_fails_is_logged_and_the_event_stays(hf: Holdfast,
         raise ZeroDivisionError
 
     published = await hf.publish("order.placed", {}, conn=None, headers={"request_id": "r-1", "event": "hostile"})
-    (line,) = await eventually(lambda: said(log, "reaction failed"))
+    (line,) = await eventually(lambda: logged(log, "reaction failed"))
     assert (line["event_id"], line["request_id"], line["header_event"]) == (str(published.id), "r-1", "hostile")
     assert len(await hf.store.run(messages())) == 1
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, StoreReplaced
-from tests.engine.running import eventually, happens, options
+from tests.support.worker import eventually, options, wait_for
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)
@@ -28,7 +28,7 @@ async def test_it_ends_with_a_clear_error_also_with_a_handler_running(
     working = asyncio.create_task(hf.work(options(grace="1s", lease="2s")))
     path = Path(dsn.removeprefix("sqlite:///"))
     if busy:
-        await happens(started)
+        await wait_for(started)
     else:
         await eventually(hf.ops.workers)
     take_away(path, how)

@@ -9,8 +9,8 @@ from holdfast import Filter, Holdfast
 from holdfast.core.delivery import Status
 from holdfast.dedupe import Dedupe, MemoryDedupe, RedisDedupe
 from holdfast.stores.queries.query import deliveries
-from tests.engine.running import drain
 from tests.servers.redis import RedisServer
+from tests.support.worker import drain
 
 
 @pytest.fixture(params=["store", "memory", "redis"])

@@ -7,8 +7,8 @@ from pydantic import BaseModel
 
 from holdfast import Holdfast, RetryPolicy, Verdict
 from holdfast.core.delivery import Status
-from tests.engine.conftest import MakeApp
-from tests.engine.running import drain, only, run_records, statuses
+from tests.support.apps import MakeApp
+from tests.support.worker import drain, only, run_records, statuses
 
 AT_ONCE = RetryPolicy.fixed(0, attempts=3)
 

@@ -7,8 +7,8 @@ from holdfast import Context, Holdfast
 from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import pause_consumer, pause_queue, resume_consumer, resume_queue
 from holdfast.stores.deliveries.worker import workers
-from tests.engine.conftest import MakeApp
-from tests.engine.running import all_of, drain, eventually, only, statuses, working
+from tests.support.apps import MakeApp
+from tests.support.worker import all_of, drain, eventually, only, statuses, working
 
 
 async def test_a_paused_queue_is_left_alone_until_it_is_resumed(hf: Holdfast) -> None:

@@ -19,9 +19,9 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries.time_travel import abandon
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.engine.programs.proxy import Proxy
-from tests.engine.running import Log, eventually, said
 from tests.servers.postgres import PostgresServer
-from tests.stores.build import all_deliveries, claim_all, delivery, failure, job, outcome, put, sql
+from tests.support.builders import all_deliveries, claim_all, delivery, failure, job, outcome, put, sql
+from tests.support.worker import Log, eventually, logged
 
 SECOND = timedelta(seconds=1)
 
@@ -103,7 +103,7 @@ async def test_outcomes_wait_while_a_file_is_locked_and_are_written_then(tmp_pat
         other.execute("begin immediate")
         async with settling(settler):
             settler.add(told.ack(one))
-            await eventually(lambda: said(log, "store unavailable"))
+            await eventually(lambda: logged(log, "store unavailable"))
             assert (told.written, len(settler)) == ([], 1)
             other.execute("rollback")
             await asyncio.wait_for(settler.drained(), 20)
@@ -130,7 +130,7 @@ async def test_outcomes_wait_while_the_server_is_away_and_are_written_then(
         with proxy.away():
             for one in claims:
                 settler.add(told.ack(one))
-            await eventually(lambda: len(said(log, "store unavailable")) > 1)
+            await eventually(lambda: len(logged(log, "store unavailable")) > 1)
             assert (told.written, told.lost) == ([], [])
         await asyncio.wait_for(settler.drained(), 20)
     assert len(told.written) == 20
@@ -207,7 +207,7 @@ async def test_one_outcome_that_cannot_be_stored_does_not_hold_up_the_others(
     assert told.written[:-1] == others
     assert told.written[-1] == cursed
     assert (await delivery(store, cursed.id)).error_type == "holdfast.Unstorable"
-    assert len(said(log, "settlement failed")) >= 2
+    assert len(logged(log, "settlement failed")) >= 2
 
 
 async def test_one_that_can_never_be_stored_is_tried_for_ever_and_kept_in_sight(
@@ -218,7 +218,7 @@ async def test_one_that_can_never_be_stored_is_tried_for_ever_and_kept_in_sight(
     cursed, other = await claimed(store, 2)
     async with settling(settler):
         settler.add(told.ack(cursed, Retry(SECOND), error=failure("never")))
-        await eventually(lambda: len(said(log, "settlement failed")) >= 3)
+        await eventually(lambda: len(logged(log, "settlement failed")) >= 3)
         settler.add(told.ack(other))
         await eventually(lambda: told.written == [other])
         assert (len(settler), settler.ids()) == (1, {cursed.id})
@@ -235,4 +235,4 @@ async def test_what_follows_a_settlement_may_fail_and_stops_nothing(store: Store
         settler.add(told.ack(second))
         await asyncio.wait_for(settler.drained(), 20)
     assert told.written == [second]
-    assert said(log, "settlement callback failed")
+    assert logged(log, "settlement callback failed")

@@ -13,8 +13,8 @@ from holdfast.core.decide import MAX_HOLDS
 from holdfast.core.delivery import Status
 from holdfast.stores.deliveries.worker import workers
 from tests.engine.programs.proxy import Proxy
-from tests.engine.running import Log, all_of, eventually, happens, only, options, query, run_records, said, statuses
 from tests.servers.postgres import PostgresServer
+from tests.support.worker import Log, all_of, eventually, logged, only, options, query, run_records, statuses, wait_for
 
 NONE = RetryPolicy.none()
 
@@ -64,7 +64,7 @@ async def test_what_runs_may_finish_and_nothing_more_is_started(hf: Holdfast) ->
 
     await work.enqueue(1)
     running = Running(hf, concurrency=1)
-    await happens(started)
+    await wait_for(started)
     running.stop.set()
     await work.enqueue(2)
     await asyncio.sleep(0.1)  # five polls: time enough to claim it
@@ -85,14 +85,14 @@ async def test_what_is_too_long_is_cut_off_given_back_unspent_and_counted_as_a_h
 
     await endless.enqueue()
     running = Running(hf, grace=timedelta(seconds=1))
-    await happens(started)
+    await wait_for(started)
     assert await running.ended() < 4
     held = await only(hf)
     assert (held.status, held.attempts, held.holds) == (Status.PENDING, 0, 1)
     assert [(run.outcome, run.error) for run in await run_records(hf)] == [
         ("released", "run was cut off at the shutdown deadline")
     ]
-    assert said(log, "worker stopped")[-1]["unwritten"] == 0
+    assert logged(log, "worker stopped")[-1]["unwritten"] == 0
 
 
 async def test_an_error_that_a_handler_makes_of_being_cut_off_is_not_its_failure(hf: Holdfast) -> None:
@@ -108,7 +108,7 @@ async def test_an_error_that_a_handler_makes_of_being_cut_off_is_not_its_failure
 
     await touchy.enqueue()
     running = Running(hf, grace=timedelta(milliseconds=200))
-    await happens(started)
+    await wait_for(started)
     await running.ended()
     assert ((await only(hf)).status, (await only(hf)).attempts) == (Status.PENDING, 0)
 
@@ -126,7 +126,7 @@ async def test_a_handler_that_finishes_although_it_was_cancelled_is_done(hf: Hol
 
     await steady.enqueue()
     running = Running(hf, grace=timedelta(milliseconds=200))
-    await happens(started)
+    await wait_for(started)
     await running.ended()
     assert await statuses(hf) == [Status.DELIVERED]
 
@@ -142,7 +142,7 @@ async def test_cut_off_too_often_it_counts_as_a_failure(hf: Holdfast) -> None:
     await endless.enqueue()
     await query(hf, f"update {{hf}}delivery set holds = {MAX_HOLDS}")
     running = Running(hf, grace=timedelta(milliseconds=200))
-    await happens(started)
+    await wait_for(started)
     await running.ended()
     assert await statuses(hf) == [Status.FAILED]
 
@@ -162,7 +162,7 @@ async def test_a_thread_that_cannot_be_stopped_does_not_keep_the_worker(
     await eventually(started.is_set)
     assert await running.ended() < 4
     assert ((await only(hf)).status, (await only(hf)).holds) == (Status.PENDING, 1)
-    assert said(log, "handler thread still running")
+    assert logged(log, "handler thread still running")
 
 
 async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker(hf: Holdfast, log: Log) -> None:
@@ -179,9 +179,9 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_worker(
 
     await stubborn.enqueue()
     running = Running(hf, grace=timedelta(milliseconds=500))
-    await happens(started)
+    await wait_for(started)
     assert await running.ended() < 5
-    assert said(log, "handler ignored cancellation")
+    assert logged(log, "handler ignored cancellation")
     go.set()
 
 
@@ -195,7 +195,7 @@ async def test_a_second_stop_does_not_wait_for_handlers(hf: Holdfast) -> None:
 
     await endless.enqueue()
     running = Running(hf, grace=timedelta(seconds=60))
-    await happens(started)
+    await wait_for(started)
     running.stop.set()
     await asyncio.sleep(0.05)
     assert not running.task.done()
@@ -214,7 +214,7 @@ async def test_a_worker_whose_task_is_cancelled_gives_back_what_it_has(hf: Holdf
 
     await endless.enqueue()
     running = Running(hf, grace=timedelta(seconds=60))
-    await happens(started)
+    await wait_for(started)
     running.task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(running.task, 5)
@@ -314,7 +314,7 @@ async def test_outcomes_wait_for_a_store_that_comes_back_before_the_deadline(
 
         await work.enqueue()
         running = Running(hf, lease=timedelta(seconds=30), grace=timedelta(seconds=15))
-        await happens(finished)
+        await wait_for(finished)
         with proxy.away():
             go.set()
             running.stop.set()

@@ -10,21 +10,21 @@ from holdfast.core.delivery import Delivery, Status
 from holdfast.core.message import Address
 from holdfast.stores.deliveries.claim import Lane, claim
 from holdfast.stores.deliveries.worker import start_worker
-from tests.engine.conftest import MakeApp
 from tests.engine.programs.proxy import Proxy
-from tests.engine.running import (
+from tests.servers.postgres import PostgresServer
+from tests.support.apps import MakeApp
+from tests.support.worker import (
     Log,
     drain,
     eventually,
+    logged,
     only,
     pass_time,
     query,
     run_records,
-    said,
     statuses,
     working,
 )
-from tests.servers.postgres import PostgresServer
 
 LEASE = timedelta(seconds=1)
 CLAIM = "set status = 'in_flight', attempts = d.attempts + 1"
@@ -57,8 +57,8 @@ async def test_what_a_dead_worker_held_is_run_again_and_its_attempt_counts(hf: H
     assert done.fence > before.fence + 1
     (run,) = await run_records(hf)
     assert (run.attempt, run.outcome, run.error) == (1, "lease_expired", "worker lease expired")
-    assert said(log, "lease expired")
-    (retried,) = said(log, "delivery retried")
+    assert logged(log, "lease expired")
+    (retried,) = logged(log, "delivery retried")
     assert (retried["error"], retried["attempt"], retried["max_attempts"]) == ("worker lease expired", 1, 3)
 
 
@@ -114,7 +114,7 @@ async def test_nobody_is_called_dead_before_half_a_lease_of_contact(hf: Holdfast
     await abandoned(hf, "work")
     began = time.monotonic()
     async with working(hf, lease=LEASE):
-        await eventually(lambda: said(log, "lease expired"))
+        await eventually(lambda: logged(log, "lease expired"))
     assert LEASE.total_seconds() / 2 <= time.monotonic() - began
 
 
@@ -155,8 +155,8 @@ async def test_a_claim_whose_reply_was_lost_is_given_back_by_the_worker_itself(
         assert proxy.lost == 1
         await hf.close()
     assert seen == [1]
-    assert said(log, "orphaned claim released")
-    assert said(log, "worker lease lost") == []
+    assert logged(log, "orphaned claim released")
+    assert logged(log, "worker lease lost") == []
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_back_at_the_end_at_the_latest(
@@ -194,7 +194,7 @@ async def test_a_worker_announced_by_a_lost_reply_starts_under_another_name(
             await eventually(lambda: _all(hf, Status.DELIVERED))
         await hf.close()
     assert proxy.lost == 1
-    assert said(log, "store unavailable")
+    assert logged(log, "store unavailable")
 
 
 async def _all(hf: Holdfast, status: Status) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from holdfast import Context, Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.engine.threads import Threads
-from tests.engine.running import Log, drain, eventually, happens, only, run_records, said, statuses, working
+from tests.support.worker import Log, drain, eventually, logged, only, run_records, statuses, wait_for, working
 
 AT_ONCE = RetryPolicy.fixed(0, attempts=2)
 
@@ -81,10 +81,10 @@ async def test_a_thread_that_times_out_runs_on_and_its_late_result_changes_nothi
         await eventually(lambda: _failed(hf))
         before = await only(hf)
         release.set()
-        await eventually(lambda: said(log, "handler thread ended late"))
+        await eventually(lambda: logged(log, "handler thread ended late"))
         assert await only(hf) == before
     assert attempts == [1]
-    assert said(log, "handler thread still running")
+    assert logged(log, "handler thread still running")
 
 
 async def test_a_late_thread_cannot_complete_what_was_settled_without_it(
@@ -105,7 +105,7 @@ async def test_a_late_thread_cannot_complete_what_was_settled_without_it(
     async with working(hf):
         await eventually(lambda: _failed(hf))
         release.set()
-        await eventually(lambda: said(log, "handler thread ended late"))
+        await eventually(lambda: logged(log, "handler thread ended late"))
     assert ["lease lost" in error or "no longer held" in error for error in errors] == [True]
     assert await statuses(hf) == [Status.FAILED]
 
@@ -132,7 +132,7 @@ async def test_the_slot_of_a_thread_that_runs_on_stays_taken(hf: Holdfast, relea
         await asyncio.sleep(0.2)  # ten polls: time enough to claim it, were there a slot
         assert not second_ran.is_set()
         release.set()
-        await happens(second_ran)
+        await wait_for(second_ran)
     assert running == [1]
 
 

@@ -17,8 +17,8 @@ from holdfast.engine import session
 from holdfast.engine.claim_scheduler import ClaimScheduler
 from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes
 from holdfast.stores.queries.query import next_due_in
-from tests.engine.conftest import MakeApp
-from tests.engine.running import drain, eventually, query, statuses, working
+from tests.support.apps import MakeApp
+from tests.support.worker import drain, eventually, query, statuses, working
 
 NEVER = timedelta(hours=1)
 NEVER_DUE = float("inf")

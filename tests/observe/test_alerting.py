@@ -12,8 +12,8 @@ from holdfast.engine.alert import Alerts
 from holdfast.engine.pruner import Pruner
 from holdfast.stores.admin.alert import AlertDecision, decide_alert
 from holdfast.stores.protocol import Store
-from tests.engine.conftest import MakeApp
-from tests.engine.running import eventually, pass_time, query
+from tests.support.apps import MakeApp
+from tests.support.worker import eventually, pass_time, query
 
 QUIET = 300.0
 

@@ -11,8 +11,8 @@ from starlette.routing import Route
 
 from holdfast import Context, Filter, Holdfast, RequestIdMiddleware, RetryPolicy, TerminalError, correlate
 from holdfast.core.delivery import Status
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, drain, said
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, drain, logged
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -53,7 +53,7 @@ async def test_one_user_action_is_followed_by_its_request_id_alone(make_app: Mak
     answer = await post(app, x_request_id="r-42", traceparent=TRACE)
     assert answer.headers["x-request-id"] == "r-42"
     await drain(hf)
-    (dead,) = said(log, "dead letter")
+    (dead,) = logged(log, "dead letter")
     with correlate(request_id="r-ops"):
         await hf.ops.replay([dead["dlq_id"]], actor="ada", reason="card renewed")
     await drain(hf)
@@ -126,7 +126,7 @@ async def test_what_a_service_answered_is_in_the_line(make_app: MakeApp, log: Lo
 
     await call.enqueue()
     await drain(hf)
-    (line,) = said(log, "dead letter")
+    (line,) = logged(log, "dead letter")
     assert line["http_status"] == 503
 
 

@@ -20,7 +20,7 @@ from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.ops.conftest import ops, place, store
+from tests.support.stores import ops, place, store
 
 __all__ = ["ops", "place", "store"]
 

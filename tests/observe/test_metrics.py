@@ -24,10 +24,10 @@ from holdfast.core.telemetry.metric import Distribution, Family, MetricKind, Sam
 from holdfast.engine.meter import OTHERS, Meter
 from holdfast.interfaces.metrics.server import serve_metrics
 from holdfast.metrics import metrics_app
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, drain, said
 from tests.engine.test_claim_scheduler import claimed
-from tests.stores.build import sql
+from tests.support.apps import MakeApp
+from tests.support.builders import sql
+from tests.support.worker import Log, drain, logged
 
 Read = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -255,7 +255,7 @@ def test_an_observer_that_fails_is_left_out_and_nothing_else_is(log: Log) -> Non
     for _ in range(2):
         meter.settled(claimed("mail"), "deliver", 0.1)
     assert len(runs) == 2
-    assert len(said(log, "metrics observer removed")) == 1
+    assert len(logged(log, "metrics observer removed")) == 1
 
 
 def test_slow_clients_hold_neither_descriptors_nor_threads_of_a_worker(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from holdfast.interfaces.presentation.views import dumps
 from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.queries.query import Filter
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, only, query
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, only, query
 
 CARD = "4111-1111-1111-1111"
 PASSWORD = "hünter'2\nsecond line"

@@ -12,9 +12,9 @@ import yaml
 from holdfast.core.telemetry.metric import Distribution, Family
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
-from tests.ops.build import dead_letters
-from tests.ops.conftest import ops, place, store
-from tests.stores.build import register_consumers
+from tests.support.builders import register_consumers
+from tests.support.failures import dead_letters
+from tests.support.stores import ops, place, store
 
 __all__ = ["ops", "place", "store"]
 

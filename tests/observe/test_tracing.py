@@ -28,10 +28,10 @@ from holdfast.core.telemetry.trace_context import read_traceparent
 from holdfast.engine.invocation import RunResult
 from holdfast.engine.tracing import Tracing, traced
 from holdfast.stores.admin.redaction import declare
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, happens, only, said, working
 from tests.engine.test_claim_scheduler import claimed
 from tests.servers.redis import RedisServer
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, logged, only, wait_for, working
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -182,7 +182,7 @@ async def test_a_trace_that_comes_with_a_request_travels_on_without_opentelemetr
     with correlate(traceparent=PARENT):
         await work.enqueue()
     await drain(hf)
-    (line,) = said(log, "dead letter")
+    (line,) = logged(log, "dead letter")
     assert line["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -217,7 +217,7 @@ async def test_a_tracer_that_raises_costs_no_publish_no_attempt_and_no_second_ru
     await drain(hf)
     assert ran == [1]
     assert (await only(hf)).status is Status.DELIVERED
-    assert said(log, "tracing failed")
+    assert logged(log, "tracing failed")
 
 
 async def test_a_tracer_that_cannot_be_had_is_done_without(make_app: MakeApp, log: Log) -> None:
@@ -228,7 +228,7 @@ async def test_a_tracer_that_cannot_be_had_is_done_without(make_app: MakeApp, lo
     hf = make_app(tracing=Tracing(provider=Provider()))
     await hf.publish("order.placed", {}, conn=None)
     await hf.publish("order.placed", {}, conn=None)
-    assert len(said(log, "tracing failed")) == 1
+    assert len(logged(log, "tracing failed")) == 1
 
 
 async def test_a_store_that_is_away_costs_a_link_and_not_the_attempt(spans: Spans, log: Log) -> None:
@@ -332,11 +332,11 @@ async def test_one_trace_crosses_the_broker_between_two_apps(tmp_path: Path, spa
             with spans.tracer.start_as_current_span("POST /orders") as request, correlate(request_id="r-1"):
                 await shop.publish("order.placed", {"n": 1}, conn=None)
             await drain(shop)
-            await happens(shipped)
+            await wait_for(shipped)
         await shop.close()
         await depot.close()
     (publish,), (process,) = spans.named("publish order.placed"), spans.named("process order.placed")
     assert parent(publish) == request.get_span_context().span_id
     assert parent(process) == own(publish)
-    (line,) = said(log, "shipping")
+    (line,) = logged(log, "shipping")
     assert (line["request_id"], line["trace_id"]) == ("r-1", f"{request.get_span_context().trace_id:032x}")

@@ -16,7 +16,7 @@ from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries.query import Filter
-from tests.engine.running import eventually, working
+from tests.support.worker import eventually, working
 
 LOOPBACK = WebhookOptions(allow_http=True, allow_networks=("127.0.0.0/8",))
 HOOK = "http://127.0.0.1:1/in"

@@ -13,8 +13,7 @@ from holdfast.stores.admin.actions import audit, block_consumer
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.ops.build import dead_letters, one_in_each_state
-from tests.stores.build import (
+from tests.support.builders import (
     age,
     all_deliveries,
     catch_up_fully,
@@ -27,6 +26,7 @@ from tests.stores.build import (
     sql,
     start,
 )
+from tests.support.failures import dead_letters, one_in_each_state
 
 HOUR = timedelta(hours=1)
 

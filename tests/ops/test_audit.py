@@ -9,8 +9,8 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.ops.build import dead_letters
-from tests.stores.build import register_consumers
+from tests.support.builders import register_consumers
+from tests.support.failures import dead_letters
 
 SECOND = timedelta(seconds=1)
 

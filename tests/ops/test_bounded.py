@@ -10,8 +10,8 @@ from holdfast.ops.queries.stats import Load, Stats, read_conditions
 from holdfast.ops.service import Operations
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
-from tests.ops.build import dead_letters
-from tests.stores.build import job, put, sql
+from tests.support.builders import job, put, sql
+from tests.support.failures import dead_letters
 
 
 @pytest.fixture

@@ -30,10 +30,9 @@ from holdfast.stores.queries.health import (
 )
 from holdfast.stores.queries.query import Count
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.ops.build import dead_letters, fail_pending
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
-from tests.stores.build import (
+from tests.support.builders import (
     age,
     claim_all,
     expire,
@@ -47,6 +46,7 @@ from tests.stores.build import (
     sql,
     start,
 )
+from tests.support.failures import dead_letters, fail_pending
 
 NOW = datetime(2026, 11, 15, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)

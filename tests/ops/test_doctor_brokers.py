@@ -9,7 +9,7 @@ from holdfast.ops.doctor.checks import Level
 from holdfast.ops.service import Operations
 from holdfast.stores.messages.intake import IntakeReport, intakes, report_intake
 from holdfast.stores.protocol import Store
-from tests.stores.build import register_consumers, sql
+from tests.support.builders import register_consumers, sql
 
 NOW = datetime(2026, 11, 15, 9, tzinfo=UTC)
 

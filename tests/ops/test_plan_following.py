@@ -10,8 +10,8 @@ from holdfast.stores.admin import plan_results
 from holdfast.stores.admin.plan import PlanState, ReplayResult, StoredPlan
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.ops.build import dead_letters
-from tests.stores.build import claim_all, failure, finish, sql
+from tests.support.builders import claim_all, failure, finish, sql
+from tests.support.failures import dead_letters
 
 
 async def replayed(store: Store, ops: Operations, count: int) -> StoredPlan:

@@ -21,10 +21,9 @@ from holdfast.stores.deliveries.settle import ClaimState, claim_states
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.ops.build import dead_letters, fail_pending, one_in_each_state
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty
-from tests.stores.build import (
+from tests.support.builders import (
     all_deliveries,
     claim_all,
     delivery,
@@ -38,6 +37,7 @@ from tests.stores.build import (
     start,
     until_one_waits,
 )
+from tests.support.failures import dead_letters, fail_pending, one_in_each_state
 
 
 async def replays(store: Store) -> dict[UUID, int]:

@@ -13,8 +13,7 @@ from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import block_consumer, pause_consumer, pause_queue
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.ops.build import dead_letters, one_in_each_state
-from tests.stores.build import (
+from tests.support.builders import (
     age,
     claim_all,
     failure,
@@ -26,6 +25,7 @@ from tests.stores.build import (
     register_consumers,
     start,
 )
+from tests.support.failures import dead_letters, one_in_each_state
 
 MINUTE = timedelta(minutes=1)
 

@@ -10,7 +10,7 @@ from holdfast.ops.service import Operations
 from holdfast.stores.admin.redaction import declare
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import search as scanning
-from tests.stores.build import claim_all, failure, finish, message, put, register_consumers
+from tests.support.builders import claim_all, failure, finish, message, put, register_consumers
 
 HEADERS = {"tenant": "acme-7", "request_id": "req-11"}
 

@@ -26,8 +26,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.ops.build import dead_letters, one_in_each_state
-from tests.stores.build import (
+from tests.support.builders import (
     all_deliveries,
     claim_all,
     failure,
@@ -39,6 +38,7 @@ from tests.stores.build import (
     sql,
     start,
 )
+from tests.support.failures import dead_letters, one_in_each_state
 
 RUNNER = "tests.ops.programs.runner"
 

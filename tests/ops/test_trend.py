@@ -14,7 +14,7 @@ from holdfast.ops.queries import throughput as trend
 from holdfast.ops.service import Operations
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
-from tests.stores.build import claim_all, failure, finish, message, put, register_consumers, sql
+from tests.support.builders import claim_all, failure, finish, message, put, register_consumers, sql
 
 pytestmark = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 

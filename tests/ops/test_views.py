@@ -11,8 +11,8 @@ from holdfast.ops.service import Operations
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.ops.build import dead_letters, one_in_each_state
-from tests.stores.build import message, put, register_consumers, start
+from tests.support.builders import message, put, register_consumers, start
+from tests.support.failures import dead_letters, one_in_each_state
 
 
 async def test_everything_an_operator_sees_is_json(store: Store, ops: Operations) -> None:

@@ -8,7 +8,7 @@ from structlog.testing import LogCapture
 
 from tests.outbound.loopback import Server, serving
 from tests.servers.redis import RedisServer
-from tests.stores.conftest import place, store  # noqa: F401 - fixtures
+from tests.support.stores import place, store  # noqa: F401 - fixtures
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast import Holdfast
-from tests.engine.conftest import dsn, log, postgres18_dsn, sqlite_dsn
 from tests.projections import ledger
+from tests.support.apps import dsn, log, postgres18_dsn, sqlite_dsn
 
 __all__ = ["dsn", "log", "postgres18_dsn", "sqlite_dsn"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, NotFound
-from tests.engine.running import drain, eventually, query, working
 from tests.projections.ledger import order
+from tests.support.worker import drain, eventually, query, working
 
 
 async def test_a_consumer_added_under_load_gets_everything_once_when_it_is_asked_for(dsn: str, hf: Holdfast) -> None:

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.interfaces.cli import main
-from tests.engine.running import drain
 from tests.projections import ledger
 from tests.projections.ledger import expected, order, result
+from tests.support.worker import drain
 
 APP = ("--app", "tests.projections.ledger:hf")
 

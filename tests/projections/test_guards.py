@@ -18,9 +18,9 @@ from holdfast.projections.rebuild import RebuildProgress
 from holdfast.stores.deliveries.claim import Claimed, Lane, Rescued, claim, rescue
 from holdfast.stores.deliveries.settle import Settlement, settle
 from holdfast.stores.deliveries.worker import start_worker
-from tests.engine.running import Log, drain, eventually, said
 from tests.projections import ledger
 from tests.projections.ledger import ask, expected, order, result
+from tests.support.worker import Log, drain, eventually, logged
 
 LEASE = timedelta(seconds=30)
 LANE = Lane(DEFAULT_QUEUE, "totals", 0, 1)
@@ -179,7 +179,7 @@ async def test_a_swap_that_meets_a_long_reader_lets_everybody_go_on_and_tries_ag
     with closing(connected(postgres18_dsn)) as reader:
         reader.execute("select * from totals")
         rebuilding = asyncio.create_task(hf.projectors.rebuild("totals", actor="ada"))
-        await eventually(lambda: said(log, "rebuild swap delayed"))
+        await eventually(lambda: logged(log, "rebuild swap delayed"))
         await drain(hf)
         assert result(hf.dsn, "totals") == expected([order(1)])["totals"], "the live projector goes on"
     (done,) = await asyncio.wait_for(rebuilding, 30)

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast import Refused
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place
-from tests.engine.running import drain
 from tests.projections import ledger
 from tests.projections.ledger import expected, order, result
+from tests.support.worker import drain
 
 pytestmark = pytest.mark.long
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from holdfast import Holdfast
 from holdfast.projections.rebuild import RebuildProgress
-from tests.engine.running import drain, working
 from tests.projections.ledger import expected, order, result
+from tests.support.worker import drain, working
 
 ONLINE = ("totals", "latest")
 

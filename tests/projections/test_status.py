@@ -10,8 +10,8 @@ from holdfast import Cancel, Context, Filter, Holdfast, NotFound, RebuildStopped
 from holdfast.core.delivery import Status
 from holdfast.interfaces.presentation.views import view
 from holdfast.ops.resources.projectors import ProjectorState
-from tests.engine.running import all_of, drain, run_records
 from tests.projections.ledger import ask, reset, swap_in
+from tests.support.worker import all_of, drain, run_records
 
 
 class Things:

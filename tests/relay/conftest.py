@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.conftest import dsn, hf, log, make_app, postgres18_dsn, sqlite_dsn  # noqa: F401 - fixtures
 from tests.relay.broker import Broker
 from tests.servers.redis import RedisServer
-from tests.stores.conftest import place, postgres_place, postgres_store, store  # noqa: F401 - fixtures
+from tests.support.apps import dsn, hf, log, make_app, postgres18_dsn, sqlite_dsn  # noqa: F401 - fixtures
+from tests.support.stores import place, postgres_place, postgres_store, store  # noqa: F401 - fixtures
 
 
 @pytest.fixture

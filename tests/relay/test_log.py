@@ -17,8 +17,8 @@ from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.build import job, message, put, sql
 from tests.stores.explain import session
+from tests.support.builders import job, message, put, sql
 
 EVERY = EventFilter()
 

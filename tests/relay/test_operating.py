@@ -12,8 +12,8 @@ from holdfast.brokers.relay import RelayRunner
 from holdfast.interfaces.presentation.views import view
 from holdfast.stores.event_log.log import Cursor
 from holdfast.stores.event_log.position import Reader, move_position, positions, take_position
-from tests.engine.running import drain, eventually, pass_time, query, working
 from tests.relay.broker import Broker
+from tests.support.worker import drain, eventually, pass_time, query, working
 
 MOMENT = timedelta(milliseconds=1)
 

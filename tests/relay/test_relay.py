@@ -22,9 +22,9 @@ from holdfast.stores.event_log.position import (
     release_position,
     take_position,
 )
-from tests.engine.conftest import MakeApp
-from tests.engine.running import PATIENCE, Log, drain, eventually, happens, only, query, run_records, said, working
 from tests.relay.broker import Broker
+from tests.support.apps import MakeApp
+from tests.support.worker import PATIENCE, Log, drain, eventually, logged, only, query, run_records, wait_for, working
 
 on_postgres = pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
 
@@ -141,7 +141,7 @@ async def test_a_rejected_event_is_a_dead_letter_and_the_others_are_sent(
     assert (dead.status, str(dead.message_id)) == (Status.FAILED, ids[1])
     assert "memory:orders rejects it: too large" in str(dead.last_error)
     assert [run.outcome for run in await run_records(hf, "orders-out")] == ["failed"]
-    assert [line["event_id"] for line in said(log, "dead letter")] == [ids[1]]
+    assert [line["event_id"] for line in logged(log, "dead letter")] == [ids[1]]
 
     broker.refuses.clear()
     plan = await hf.ops.plan_replay(Filter(consumers=("orders-out",)), limit=10)
@@ -164,8 +164,8 @@ async def test_an_event_that_has_no_key_for_the_broker_is_a_dead_letter_of_its_o
     good = await hf.publish("order.placed", {"n": 2, "customer": "ada"}, conn=None)
     async with working(hf):
         await eventually(lambda: broker.ids == [str(good.id)])
-        await eventually(lambda: len(said(log, "delivery retried")) >= 2)
-    assert {line["error_type"].rpartition(".")[2] for line in said(log, "delivery retried")} == {
+        await eventually(lambda: len(logged(log, "delivery retried")) >= 2)
+    assert {line["error_type"].rpartition(".")[2] for line in logged(log, "delivery retried")} == {
         "KeyError",
         "TypeError",
     }
@@ -181,13 +181,13 @@ async def test_a_relay_does_not_move_during_an_outage_and_continues_automaticall
         before = (await position(hf)).cursor
         broker.down = True
         ids += await publish(hf, 2, 3)
-        await eventually(lambda: said(log, "relay stalled"))
+        await eventually(lambda: logged(log, "relay stalled"))
         await asyncio.sleep(0.5)
         assert (await position(hf)).cursor == before
         broker.down = False
         await eventually(lambda: broker.ids == ids)
-        await eventually(lambda: said(log, "relay resumed"))
-    assert len(said(log, "relay stalled")) == 1, "once per outage"
+        await eventually(lambda: logged(log, "relay resumed"))
+    assert len(logged(log, "relay stalled")) == 1, "once per outage"
     assert not await query(hf, f"select 1 from {table(hf, 'delivery')}"), "an outage is not a failed delivery"
 
 
@@ -219,7 +219,7 @@ async def test_one_that_is_to_end_when_idle_runs_its_handlers_though_the_broker_
     broker.down = True
     await publish(hf, 1)
     draining = asyncio.create_task(drain(hf))
-    await happens(handled)
+    await wait_for(handled)
     broker.down = False
     await draining
     assert broker.numbers == [1]
@@ -288,7 +288,7 @@ async def test_a_relay_that_was_replaced_while_it_sent_marks_nothing(
     assert fresh is not None
     before = await position(hf)
     broker.let_go.set()
-    await eventually(lambda: said(log, "relay lease lost"))
+    await eventually(lambda: logged(log, "relay lease lost"))
     after = await position(hf)
     assert (after.cursor, after.passed, after.owner) == (before.cursor, 0, "fresh")
     stale.cancel()

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast import Context, Holdfast, correlate
 from holdfast.brokers import redis as streams
-from tests.engine.conftest import MakeApp
-from tests.engine.running import drain, eventually, query, working
 from tests.servers.redis import RedisServer
+from tests.support.apps import MakeApp
+from tests.support.worker import drain, eventually, query, working
 
 _names = count(1)
 

@@ -80,7 +80,7 @@ def pile(store: PostgresStore, *heaps: Heap, analyze: bool = True) -> None:
 
 def pile_sqlite(store: SqliteStore, *heaps: Heap) -> None:
     """`pile`, without statistics: nobody runs ANALYZE on an embedded database."""
-    from tests.stores.build import sql
+    from tests.support.builders import sql
 
     messages = max(heap.rows for heap in heaps)
     sql(store, _SQLITE_MESSAGES.replace("{numbers}", _SQLITE_NUMBERS.format(rows=messages)))

@@ -14,7 +14,7 @@ from holdfast.stores.dialect import Answer, Parameters
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.build import sql
+from tests.support.builders import sql
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Store)

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.stores.statement import Statement
-from tests.stores.build import sql
+from tests.support.builders import sql
 
 Scenario = Callable[[Any], Awaitable[None]]
 _FAILS = (AssertionError, pytest.fail.Exception)

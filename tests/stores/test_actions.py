@@ -22,7 +22,7 @@ from holdfast.stores.admin.actions import (
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
-from tests.stores.build import (
+from tests.support.builders import (
     SECOND,
     age,
     all_deliveries,

@@ -20,7 +20,7 @@ from holdfast.stores.deliveries.worker import renew_worker, start_worker, stop_w
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     SECOND,
     age,

@@ -22,7 +22,7 @@ from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.build import claim_of, claim_one, delivery, sql
+from tests.support.builders import claim_of, claim_one, delivery, sql
 
 IDLE = timedelta(seconds=30)
 HANDLED = ("billing", "kafka", "orders:0:17")

@@ -31,7 +31,8 @@ from holdfast.stores.messages.registry import Declaration, EventSubscription, ca
 from holdfast.stores.operation import Operation, Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.build import (
+from tests.stores.crowd import behind, callers, opened, together, until_waiting
+from tests.support.builders import (
     age,
     all_deliveries,
     catch_up_fully,
@@ -42,7 +43,6 @@ from tests.stores.build import (
     register_consumers,
     sql,
 )
-from tests.stores.crowd import behind, callers, opened, together, until_waiting
 
 pytestmark = pytest.mark.long
 

@@ -8,12 +8,12 @@ import pytest
 
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.build import sql
+from tests.support.builders import sql
 
 _PRELUDE = """
 import asyncio, faulthandler, os, signal, sys, threading
 from holdfast.stores.queries.delivery_counts import counts
-from tests.stores.build import job, put
+from tests.support.builders import job, put
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 {open_store}

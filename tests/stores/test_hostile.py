@@ -16,7 +16,7 @@ from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import messages, runs
-from tests.stores.build import (
+from tests.support.builders import (
     SECOND,
     claim_all,
     claim_one,

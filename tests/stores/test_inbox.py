@@ -6,7 +6,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.stores.deliveries.settle import complete
 from holdfast.stores.protocol import Store
-from tests.stores.build import LEASE, claim_all, claim_of, claim_one, delivery, job, put, sql
+from tests.support.builders import LEASE, claim_all, claim_of, claim_one, delivery, job, put, sql
 
 
 async def test_a_foreign_key_is_handled_once(store: Store) -> None:

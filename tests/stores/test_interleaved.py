@@ -18,7 +18,9 @@ from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
 from tests.stores import test_projection
-from tests.stores.build import (
+from tests.stores.query_hook import before_each_query
+from tests.stores.test_prune import prune
+from tests.support.builders import (
     LEASE,
     all_deliveries,
     catch_up_fully,
@@ -35,8 +37,6 @@ from tests.stores.build import (
     start,
     until_one_waits,
 )
-from tests.stores.query_hook import before_each_query
-from tests.stores.test_prune import prune
 
 LANE = [Lane("default", "mail", 0, 1)]
 

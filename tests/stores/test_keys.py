@@ -9,7 +9,7 @@ from holdfast.stores.messages.fanout import Fanout, Subscriptions
 from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import messages
-from tests.stores.build import (
+from tests.support.builders import (
     SECOND,
     all_deliveries,
     claim_all,

@@ -20,8 +20,8 @@ from holdfast.stores.queries.delivery_counts import counts
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
-from tests.stores.build import all_deliveries, job, put, sql
-from tests.stores.conftest import STORES
+from tests.support.builders import all_deliveries, job, put, sql
+from tests.support.stores import STORES
 
 Opened = PostgresStore | SqliteStore
 SOON = timedelta(milliseconds=200)

@@ -14,7 +14,7 @@ from holdfast.stores.deliveries.worker import renew_worker
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import next_due_in
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     SECOND,
     age,

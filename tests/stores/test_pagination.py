@@ -18,8 +18,8 @@ from holdfast.stores.queries.query import DeliverySummary, Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.build import claim_all, failure, finish, job, message, put, register_consumers, sql
 from tests.stores.explain import session, sqlite_plan
+from tests.support.builders import claim_all, failure, finish, job, message, put, register_consumers, sql
 
 T = TypeVar("T")
 

@@ -31,8 +31,8 @@ from holdfast.stores.queries.throughput import accepted_counts, accepted_samples
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.build import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql
 from tests.stores.explain import Plan, Session, session, sqlite_plan
+from tests.support.builders import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql
 
 CONSUMERS = ("billing", "shipping", "mail")
 MODES = ["auto", "force_generic_plan", "force_custom_plan"]

@@ -15,8 +15,8 @@ from holdfast.stores.integrations.idempotency import (
 )
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.build import sql
 from tests.stores.explain import session, sqlite_plan
+from tests.support.builders import sql
 
 MANY = 20_000
 LEASE, DAY = timedelta(seconds=10), timedelta(days=1)

@@ -13,8 +13,8 @@ from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.queries.search import deliveries_by_prefix, search_stretch
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile
-from tests.stores.build import sql
 from tests.stores.explain import session
+from tests.support.builders import sql
 
 _PLAN = uuid7(1_700_000_000_000, 1)
 

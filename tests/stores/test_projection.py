@@ -39,7 +39,7 @@ from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     SECOND,
     all_deliveries,

@@ -9,7 +9,7 @@ from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prunable, pr
 from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, messages, runs
-from tests.stores.build import (
+from tests.support.builders import (
     age,
     all_deliveries,
     catch_up_fully,

@@ -10,7 +10,7 @@ from holdfast.core.change import DeadLetter, Deliver
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries.query import deliveries_of
-from tests.stores.build import (
+from tests.support.builders import (
     all_deliveries,
     claim_all,
     claim_one,

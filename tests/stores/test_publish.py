@@ -14,7 +14,17 @@ from holdfast.stores.messages.publish import Published, publish, publish_single
 from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, clock, deliveries_of, messages
-from tests.stores.build import SECOND, all_deliveries, claim_all, fresh_id, job, message, put, register_consumers, sql
+from tests.support.builders import (
+    SECOND,
+    all_deliveries,
+    claim_all,
+    fresh_id,
+    job,
+    message,
+    put,
+    register_consumers,
+    sql,
+)
 
 
 async def consumers_of(store: Store, message_id: UUID) -> list[str]:

@@ -14,7 +14,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries.delivery_counts import counts, failure_groups
 from holdfast.stores.queries.pagination import delivery_page
 from holdfast.stores.queries.query import Filter, clock, deliveries, deliveries_of, messages, runs
-from tests.stores.build import (
+from tests.support.builders import (
     SECOND,
     age,
     all_deliveries,

@@ -11,7 +11,7 @@ from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.registry import Declaration, EventSubscription, catch_up, consumers, register, retire
 from holdfast.stores.operation import Operation, Steps
 from holdfast.stores.protocol import Store
-from tests.stores.build import SECOND, all_deliveries, catch_up_fully, job, message, put, register_consumers, sql
+from tests.support.builders import SECOND, all_deliveries, catch_up_fully, job, message, put, register_consumers, sql
 
 
 async def test_registering_twice_changes_nothing(store: Store) -> None:

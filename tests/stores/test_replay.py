@@ -11,7 +11,7 @@ from holdfast.stores.admin.actions import audit, cancel, discard, live_generatio
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, messages
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     age,
     all_deliveries,

@@ -18,7 +18,7 @@ from holdfast.stores.messages.schedule import (
 )
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
-from tests.stores.build import all_deliveries, job
+from tests.support.builders import all_deliveries, job
 
 DAILY = ("report", "0 7 * * *", "Europe/Berlin", "last")
 SEVEN = datetime(2030, 1, 2, 6, 0, tzinfo=UTC)

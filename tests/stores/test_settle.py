@@ -10,7 +10,7 @@ from holdfast.core.delivery import Delivery, Status
 from holdfast.stores.deliveries.settle import ClaimState, claim_states, settle
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, runs
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     SECOND,
     age,

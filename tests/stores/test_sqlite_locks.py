@@ -18,7 +18,7 @@ from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.sqlite.lock import writer
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.build import message, put
+from tests.support.builders import message, put
 
 SHORT = timedelta(milliseconds=50)
 

@@ -14,7 +14,7 @@ from holdfast.stores.deliveries.claim import Claimed, rescue
 from holdfast.stores.deliveries.settle import ClaimState, claim_states, complete, settle
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import runs
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     SECOND,
     claim_all,

@@ -9,7 +9,7 @@ from holdfast.core.message import Address
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 from holdfast.stores.protocol import Store
-from tests.stores.build import message, register_consumers, sql
+from tests.support.builders import message, register_consumers, sql
 
 MANY = 250
 ODD = ['"', "\\", "\\N", "\\.", "a\tb", "a\nb", "a\rb", "{}", "ü", "'", "%s", ""]

@@ -20,7 +20,7 @@ from holdfast.stores.queries.delivery_counts import counts
 from holdfast.stores.queries.query import clock
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.process import free_port, server_directory
-from tests.stores.build import all_deliveries, job, put, sql
+from tests.support.builders import all_deliveries, job, put, sql
 
 SECRET = "s3cret"
 SOON = timedelta(milliseconds=300)

@@ -11,7 +11,7 @@ from holdfast.stores.deliveries.claim import next_expiry, rescue
 from holdfast.stores.deliveries.worker import forget_workers, renew_worker, start_worker, stop_worker, workers
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
-from tests.stores.build import (
+from tests.support.builders import (
     LEASE,
     SECOND,
     age,

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast import Holdfast
-from tests.engine.conftest import MakeApp, dsn, log, make_app, postgres18_dsn, sqlite_dsn
+from tests.support.apps import MakeApp, dsn, log, make_app, postgres18_dsn, sqlite_dsn
 from tests.webhooks.receiver import LOOPBACK, Receiver, answer, receiving
 
 __all__ = ["dsn", "log", "make_app", "postgres18_dsn", "sqlite_dsn"]

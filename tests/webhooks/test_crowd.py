@@ -12,8 +12,8 @@ from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
 from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.webhooks import WebhookOptions
-from tests.engine.conftest import MakeApp
-from tests.engine.running import eventually, working
+from tests.support.apps import MakeApp
+from tests.support.worker import eventually, working
 from tests.webhooks.receiver import Act, Receiver, Request, silent
 
 pytestmark = pytest.mark.long

@@ -20,8 +20,8 @@ from holdfast.outbound.webhooks.dispatcher import WebhookDispatcher, WebhookEven
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.stores.queries.query import runs
 from holdfast.webhooks import WebhookOptions, verify
-from tests.engine.conftest import MakeApp
-from tests.engine.running import Log, all_of, drain, eventually, only, query, run_records, said, working
+from tests.support.apps import MakeApp
+from tests.support.worker import Log, all_of, drain, eventually, logged, only, query, run_records, working
 from tests.webhooks.receiver import (
     LOOPBACK,
     Receiver,
@@ -333,7 +333,7 @@ async def test_while_its_circuit_is_open_deliveries_park_and_none_is_dead(
     for number in numbers:
         await place(hf, number)
     async with working(hf):
-        await eventually(lambda: said(log, "delivery parked"))
+        await eventually(lambda: logged(log, "delivery parked"))
         await asyncio.sleep(1.0)  # several probes fail
         found = await all_of(hf)
         assert {one.status for one in found} <= {Status.PENDING, Status.IN_FLIGHT}
@@ -344,7 +344,7 @@ async def test_while_its_circuit_is_open_deliveries_park_and_none_is_dead(
         await eventually(lambda: len(receiver.requests) >= len(numbers))
         await eventually(lambda: delivered(hf))
     assert ids(receiver) == list(numbers)
-    assert any(line["circuit"] == f"webhook:{added.id}" for line in said(log, "delivery parked"))
+    assert any(line["circuit"] == f"webhook:{added.id}" for line in logged(log, "delivery parked"))
 
 
 async def delivered(hf: Holdfast) -> bool:
@@ -435,7 +435,7 @@ async def test_without_an_http_client_webhooks_wait_and_the_rest_is_done(
     await drain(hf)
     assert len(done) == 1
     assert (await only(hf, f"webhook:{added.id}")).attempts == 0
-    assert len(said(log, "webhook client missing")) == 1
+    assert len(logged(log, "webhook client missing")) == 1
     monkeypatch.undo()
     await drain(hf)
     assert len(receiver.requests) == 1

@@ -19,8 +19,8 @@ from holdfast.outbound.webhooks.circuits import EndpointCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.rate_limiter import RateLimiter
 from holdfast.stores.integrations.breaker import StoredBreaker
-from tests.engine.conftest import MakeApp
-from tests.engine.running import all_of, drain, only
+from tests.support.apps import MakeApp
+from tests.support.worker import all_of, drain, only
 from tests.webhooks.receiver import LOOPBACK, Receiver
 
 URL = "https://acme.test/in"

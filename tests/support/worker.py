@@ -1,4 +1,4 @@
-"""What the tests of the engine are built from: running a worker in the test's own loop, and looking at what it did."""
+"""Runs a worker in the event loop of the test, and reads its results."""
 
 import asyncio
 import inspect
@@ -12,7 +12,7 @@ from holdfast import Holdfast, WorkerOptions
 from holdfast._log import background
 from holdfast.core.delivery import Delivery, Status
 from holdfast.stores.queries.query import Filter, Run, deliveries, runs
-from tests.stores.build import age, sql
+from tests.support.builders import age, sql
 
 PATIENCE = 20.0
 LEASE = timedelta(seconds=2)
@@ -38,7 +38,7 @@ async def drain(hf: Holdfast, **given: Any) -> None:
 
 @asynccontextmanager
 async def working(hf: Holdfast, **given: Any) -> AsyncIterator["asyncio.Task[None]"]:
-    """A worker beside the test; stopped in good order at the end."""
+    """Runs a worker during the test and stops it at the end."""
     stop = asyncio.Event()
     task = asyncio.create_task(hf.work(options(**given), stop=stop))
     try:
@@ -49,7 +49,7 @@ async def working(hf: Holdfast, **given: Any) -> AsyncIterator["asyncio.Task[Non
 
 
 async def eventually(holds: Callable[[], Awaitable[Any] | Any], problem: str = "it did not come about") -> Any:
-    """Waits for something in the store that no event tells of; returns the first true answer."""
+    """Polls until the condition holds, and returns its first true value."""
     deadline = time.monotonic() + PATIENCE
     while True:
         answer = holds()
@@ -61,7 +61,7 @@ async def eventually(holds: Callable[[], Awaitable[Any] | Any], problem: str = "
         await asyncio.sleep(0.01)
 
 
-async def happens(event: asyncio.Event) -> None:
+async def wait_for(event: asyncio.Event) -> None:
     """Waits for an event that a handler sets."""
     await asyncio.wait_for(event.wait(), PATIENCE)
 
@@ -97,7 +97,7 @@ async def query(hf: Holdfast, text: str) -> list[tuple[Any, ...]]:
     return await asyncio.to_thread(sql, hf.store, text)
 
 
-def said(log: Log, event: str) -> Log:
+def logged(log: Log, event: str) -> Log:
     """The log lines with this text; those that the logging thread holds are written first."""
     background.flush()
     return [line for line in log if line["event"] == event]

@@ -6,7 +6,7 @@ from uuid import UUID
 from holdfast.core.change import DeadLetter, Deliver, Retry
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
-from tests.stores.build import all_deliveries, claim_all, failure, finish, job, put, register_consumers
+from tests.support.builders import all_deliveries, claim_all, failure, finish, job, put, register_consumers
 
 NOW = timedelta(0)
 
