@@ -1,4 +1,4 @@
-"""Holdfast makes work reliable: what was accepted is never lost, and its effect is not applied twice.
+"""Reliable events, jobs and messages: accepted work is never lost, and its effect is not applied twice.
 
 Names are loaded when they are first used: importing `holdfast` is quick and needs no extra.
 """

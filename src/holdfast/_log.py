@@ -60,7 +60,7 @@ class Background:
                 self._users -= 1
 
     def start(self) -> None:
-        """Starts the thread. It does not keep the process from ending."""
+        """Starts the thread, a daemon thread: the process can exit while it runs."""
         with self._lock:
             self._users += 1
             if self._thread is None or self._pid != os.getpid():

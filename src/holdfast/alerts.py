@@ -1,6 +1,6 @@
 """Hooks for dead letters: `Holdfast(alerts=[sentry_hook, webhook_hook("https://chat.example/hooks/ops")])`.
 
-A hook is any function of one `DeadLetterAlert`, plain or async.
+A hook is any function that takes one `DeadLetterAlert`, plain or async.
 """
 
 from holdfast.engine.alert import AlertHook, DeadLetterAlert, sentry_hook, webhook_hook

@@ -239,7 +239,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("version", [0, -1, 1.5, "2", True, None])
     def test_a_version_that_is_none_is_refused_when_it_is_declared(self, version: Any) -> None:
-        with pytest.raises(ConfigurationError, match="whole number from 1"):
+        with pytest.raises(ConfigurationError, match="whole number, at least 1"):
             event("order.placed", version=version)
 
     def test_only_classes_are_decorated(self) -> None:

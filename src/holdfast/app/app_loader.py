@@ -26,12 +26,12 @@ class AppNotFound(HoldfastError):
 
 
 def load_app(spec: str) -> "Holdfast":
-    """The app that `module:attribute` or `path/file.py:attribute` names. Imports user code, never from data."""
+    """The app that `module:attribute` or `path/file.py:attribute` names. It imports this code, so `spec` must never come from stored data."""
     from holdfast.app.holdfast import Holdfast
 
     module_name, colon, attribute = spec.rpartition(":")
     if not colon or not module_name or not attribute.isidentifier():
-        raise AppNotFound(spec, "it has no module and attribute")
+        raise AppNotFound(spec, "the module or the attribute is missing")
     try:
         module = _load_file(Path(module_name)) if module_name.endswith(".py") else _load_module(module_name)
     except AppNotFound:
@@ -40,10 +40,8 @@ def load_app(spec: str) -> "Holdfast":
         raise AppNotFound(spec, f"importing it raised {type(error).__name__}: {error}") from error
     found = getattr(module, attribute, None)
     if not isinstance(found, Holdfast):
-        what = (
-            "has no such attribute" if found is None else f"has {attribute} as a {type(found).__name__}, not Holdfast"
-        )
-        raise AppNotFound(spec, f"the module {what}")
+        what = "does not exist" if found is None else f"is a {type(found).__name__}, not Holdfast"
+        raise AppNotFound(spec, f"its attribute {attribute} {what}")
     return found
 
 

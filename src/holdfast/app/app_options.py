@@ -32,7 +32,7 @@ def check_app_options(
         if not callable(probe):
             raise ConfigurationError(f"the probe of {name} is {probe!r}; give a function without parameters")
     if isinstance(alerts, str) or not isinstance(alerts, Sequence) or not all(map(callable, alerts)):
-        raise ConfigurationError(f"alerts is {alerts!r}; give a list of functions of one DeadLetterAlert")
+        raise ConfigurationError(f"alerts is {alerts!r}; give a list of functions that take one DeadLetterAlert")
     if dedupe is not None and not (hasattr(dedupe, "seen") and hasattr(dedupe, "record")):
         raise ConfigurationError(
             f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler how "

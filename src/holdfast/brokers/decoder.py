@@ -160,7 +160,7 @@ class RecordDecoder:
 def record_of(kept: object) -> Record:
     """The record inside a raw message's payload."""
     if not isinstance(kept, dict) or not isinstance(kept.get("body"), str):
-        raise InvalidPayload("$.body", "this is not a raw record; discard it")
+        raise InvalidPayload("$.body", "the payload is not a stored raw record; discard the delivery")
     size, body = kept.get("size"), base64.b64decode(kept["body"])
     lost = kept.get("lost")
     if lost is None and size != len(body):

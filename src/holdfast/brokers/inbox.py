@@ -86,7 +86,7 @@ class MissingIdWarning:
                 "record id missing",
                 consumer=self._consumer,
                 source=message.source,
-                hint="a redelivered record without an id runs again; set an id where the records are sent",
+                hint="a redelivered record without an id runs again; set an id in the sender of the records",
             )
 
 

@@ -101,7 +101,7 @@ class RelayRunner:
         self._last_error: str | None = None
 
     def wake(self) -> None:
-        """Reads the log soon: there may be new events."""
+        """Makes the relay read the log now, because there may be new events."""
         self._woken.set()
 
     async def caught_up(self, *, patient: bool = True) -> None:

@@ -56,7 +56,7 @@ class Limits:
         for name, low in (("threshold", 1), ("min_calls", 1)):
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise ConfigurationError(f"{name} is {value!r}; give a whole number from {low}")
+                raise ConfigurationError(f"{name} is {value!r}; give a whole number, at least {low}")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"jitter is {self.jitter!r}; use a fraction of the cooldown from 0 to 1")
         if self.rate is not None and not 0 < self.rate <= 1:

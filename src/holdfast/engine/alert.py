@@ -84,7 +84,7 @@ class DeadLetterAlert:
 
 
 AlertHook = Callable[[DeadLetterAlert], object]
-"""A function of one alert, plain (it runs in a thread) or async."""
+"""A function that takes one alert, plain (it runs in a thread) or async."""
 
 
 Ask = Callable[[str, str, int, timedelta], Awaitable[AlertDecision]]

@@ -42,9 +42,11 @@ def urgency(claim: Claimed) -> tuple[int, datetime, int]:
 
 
 class NextScan(NamedTuple):
-    """The next query. A full scan finds lanes and claims from them in one statement; otherwise `refresh` lists them first.
+    """The next claim query.
 
-    `full_scan_in` is set if a full scan is needed but rate-limited: the seconds until it is due.
+    With `full`, one statement finds the lanes and claims from them. Otherwise the query claims from the known lanes, which
+    are listed again first if `refresh` is set. `full_scan_in` is the number of seconds until a full scan that is needed but
+    rate-limited is due.
     """
 
     size: int
@@ -55,7 +57,7 @@ class NextScan(NamedTuple):
 
 @dataclass(slots=True)
 class _Due:
-    """When a scan of one depth is worth its cost again."""
+    """The time of the next scan of one depth. The wait is proportional to the duration of the last scan."""
 
     factor: float = _COST_FACTOR
     at: float = 0.0

@@ -139,7 +139,7 @@ class Context:
     async def complete(self, *, conn: Any, key: str | None = None) -> None:
         """Marks this delivery delivered in the handler's transaction: effect and outcome commit together.
 
-        `key` is a foreign id to handle only once (with the message's source); without it the message itself is the key.
+        `key` is an external id to handle only once (with the message's source); without it the message itself is the key.
         Raises `LeaseLost` or `AlreadyHandled`; the database has then rolled back the transaction, and catching the error
         commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease after this call, so
         that a lost host does not keep the delivery locked.

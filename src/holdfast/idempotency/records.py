@@ -49,7 +49,10 @@ class StoreResponse:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseKey:
-    """Release the key for the same request, or for any; false if this request no longer owns it."""
+    """Release the key, so that the same request can use it, or any request with `any_request`.
+
+    Returns false if this request no longer owns the key.
+    """
 
     reservation: Reservation
     any_request: bool = False

@@ -1,7 +1,7 @@
 """Plans: bulk replays, discards and cancellations that act on the previewed deliveries and on no others.
 
 Every plan is stored when it is created. `Plan.execute`, the CLI, the API, the console and the workers execute the same
-one, batch by batch. No delivery is acted on twice, also if another process continues it.
+one, batch by batch. No delivery is acted on twice, even if another process continues the plan.
 """
 
 import os

@@ -63,7 +63,10 @@ Prepare = Callable[[Any], object]
 
 
 class RebuildProgress(NamedTuple):
-    """The progress of a rebuild. `total` is an estimate; `waiting` counts the deliveries that still run while it is held."""
+    """The progress of a rebuild. `total` is an estimate.
+
+    `waiting` counts the deliveries that still run while the projector is held.
+    """
 
     projector: str
     applied: int

@@ -52,7 +52,7 @@ class Reactions:
 
     @property
     def declared(self) -> bool:
-        """Whether the app has any."""
+        """Whether the app has reactions."""
         return bool(self._declared)
 
     def published(self, messages: Messages, published: Sequence[Published], bound: BoundConnection[Any] | None) -> None:

@@ -99,5 +99,5 @@ def generation_from_environment() -> int:
     """The generation in `HOLDFAST_GENERATION`; 0 by default."""
     given = os.environ.get("HOLDFAST_GENERATION", "0")
     if not given.isdecimal():
-        raise ConfigurationError(f"HOLDFAST_GENERATION is {given!r}; give a whole number from 0")
+        raise ConfigurationError(f"HOLDFAST_GENERATION is {given!r}; give a whole number, at least 0")
     return int(given)

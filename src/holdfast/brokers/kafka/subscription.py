@@ -2,7 +2,7 @@
 
 The client's calls block, so two threads make them. One polls, which also runs the callbacks for rebalances and commits;
 the other reads the lag. While the caller does not fetch, the first thread polls with the partitions paused. So the
-member stays in the group no matter how long a handler runs, and backpressure only means not to fetch.
+member stays in the group no matter how long a handler runs, and a caller applies backpressure by not fetching.
 """
 
 import asyncio

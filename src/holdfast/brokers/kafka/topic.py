@@ -83,7 +83,9 @@ def topic(
         raise ConfigurationError(f"kafka.topic({name!r}): options is a {type(options).__name__}; give a dict")
     check_start(f"kafka topic {name}", start)
     if reserved := sorted(_RESERVED_OPTIONS & (options or {}).keys()):
-        raise ConfigurationError(f"kafka.topic({name!r}) sets {', '.join(reserved)}; remove it, Holdfast sets it")
+        raise ConfigurationError(
+            f"kafka.topic({name!r}) sets {', '.join(reserved)}; remove this from options, Holdfast sets it"
+        )
     return KafkaTopic(
         topic=name, group=group, servers=servers, start=start, timeout=timeout, options=dict(options or {})
     )

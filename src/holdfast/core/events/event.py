@@ -137,7 +137,7 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
         raise ConfigurationError(f"@event on {given.__qualname__} lacks its name; write @event('order.placed')")
     check_type(name)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise ConfigurationError(f"event {name!r} has version {version!r}; give a whole number from 1")
+        raise ConfigurationError(f"event {name!r} has version {version!r}; give a whole number, at least 1")
     if isinstance(redact, str):
         raise ConfigurationError(f"event {name!r}: redact is a text; give a list of fields, such as [{redact!r}]")
     secret = tuple(check_redaction(name, path) for path in redact)

@@ -198,7 +198,7 @@ def _path(trail: list[object]) -> str:
 
 
 def step(key: object) -> str:
-    """Return one step of a path: `.name`, `[3]`, or `['odd name']`, bounded."""
+    """Return one step of a path: `.name`, `[3]`, or `['odd name']`, cut after 50 characters."""
     if isinstance(key, int):
         return f"[{key}]"
     text = safe_str(key)

@@ -53,7 +53,7 @@ class Rules:
                     first = kinds[cls]
                     raise ConfigurationError(f"{type_name(cls)} stands in {first}_on and in {kind}_on; choose one")
         if self.classify is not None and (not callable(self.classify) or inspect.iscoroutinefunction(self.classify)):
-            raise ConfigurationError(f"classify is {self.classify!r}; give a plain function of one exception")
+            raise ConfigurationError(f"classify is {self.classify!r}; give a plain function that takes one exception")
         object.__setattr__(self, "_kinds", kinds)
 
     def kind_of(self, exc: BaseException) -> VerdictKind | None:

@@ -27,7 +27,7 @@ class DrillResult:
 
 
 def check_equal(promise: str, found: object, expected: object) -> PromiseCheck:
-    """A promise that is kept if both values are equal."""
+    """The check of a promise, which is kept if both values are equal."""
     return PromiseCheck(promise, found == expected, "" if found == expected else f"found {found}, expected {expected}")
 
 

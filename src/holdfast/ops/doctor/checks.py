@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that the checks use."""
+    """The data that all checks read."""
 
     schema: SchemaStatus
     skew: timedelta

@@ -142,7 +142,7 @@ class Condition:
         return bool(_COMPARE[self.comparison](getattr(stats, self.figure), self.bound))
 
     def settled(self, stats: Stats) -> bool:
-        """Whether an exact count could not change the result of `holds`."""
+        """Whether the result of `holds` is final, because an exact count would not change it."""
         figure = getattr(stats, self.figure)
         if not is_or_more(figure) or figure > self.bound:
             return True

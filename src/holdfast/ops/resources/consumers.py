@@ -195,4 +195,4 @@ def _retire(name: str, pattern: str | None, actor: str, reason: str | None) -> S
 def _known(name: str) -> TaskSteps[None]:
     names = [row.name for row in (yield from transact(registry.consumers()))]
     if name not in names:
-        raise NotFound("consumer", name, f"registered are {', '.join(names[:20]) or 'none yet'}")
+        raise NotFound("consumer", name, f"registered: {', '.join(names[:20]) or 'none yet'}")

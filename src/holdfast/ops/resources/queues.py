@@ -83,4 +83,4 @@ def resume_queue(name: str, *, actor: str, reason: str | None = None) -> TaskSte
 def _known(name: str) -> TaskSteps[None]:
     names = [queue.name for queue in (yield from queues())]
     if name not in names:
-        raise NotFound("queue", name, f"known are {', '.join(names[:20]) or 'none yet'}")
+        raise NotFound("queue", name, f"known: {', '.join(names[:20]) or 'none yet'}")

@@ -84,7 +84,7 @@ def _known(name: str) -> TaskSteps[schedule.StoredSchedule]:
     for one in found:
         if one.name == name:
             return one
-    raise NotFound("schedule", name, f"known are {', '.join(one.name for one in found[:20]) or 'none yet'}")
+    raise NotFound("schedule", name, f"known: {', '.join(one.name for one in found[:20]) or 'none yet'}")
 
 
 def _next(expression: str, tz: str, now: datetime) -> datetime | None:

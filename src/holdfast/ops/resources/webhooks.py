@@ -128,12 +128,12 @@ def add_webhook(
 
 
 def disable_webhook(id: str, *, actor: str, reason: str) -> TaskSteps[bool]:
-    """Creates no more deliveries for an endpoint and holds the existing ones; false if it was disabled."""
+    """Stops new deliveries to an endpoint and holds the existing ones; false if it was already disabled."""
     return (yield from transact(webhook.disable_endpoint(id, actor, reason)))
 
 
 def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
-    """Continues the held deliveries and creates new ones; false if it was not disabled."""
+    """Resumes the held deliveries of an endpoint and allows new ones; false if it was not disabled."""
     enabled = yield from transact(webhook.enable_endpoint(id, actor, reason))
     if enabled:
         yield from call_store(lambda store: store.hint_sync())
@@ -143,11 +143,11 @@ def enable_webhook(id: str, *, actor: str, reason: str | None = None) -> TaskSte
 def rotate_webhook_secret(
     id: str, *, actor: str, overlap: Duration = "1d", reason: str | None = None
 ) -> TaskSteps[Added]:
-    """Sets a new secret and returns it, only here. During `overlap`, deliveries are also signed with the old one."""
+    """Sets a new secret and returns it; it cannot be read later. During `overlap`, deliveries are also signed with the old one."""
     duration = to_timedelta(overlap, name="overlap")
     if duration > _MAX_OVERLAP:
         raise ConfigurationError(
-            f"overlap is {duration}; the maximum is {_MAX_OVERLAP.days} days, because the old secret may be known"
+            f"overlap is {duration}; the maximum is {_MAX_OVERLAP.days} days, because the old secret may have leaked"
         )
     secret = new_secret()
     yield from transact(webhook.rotate_secret(id, secret, duration, actor, reason))

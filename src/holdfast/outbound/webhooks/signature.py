@@ -26,15 +26,15 @@ def new_secret() -> str:
 
 
 def check_secret(secret: str) -> str:
-    """Return `secret` if it is one: ``whsec_`` and 24 to 64 bytes in base64. The error never shows it."""
+    """Return `secret` if it is valid: ``whsec_`` and 24 to 64 bytes in base64. The error never contains it."""
     try:
         size = len(_key(secret))
     except (binascii.Error, ValueError, AttributeError):
         size = 0
     if not _LEAST_BYTES <= size <= _MOST_BYTES:
         raise ConfigurationError(
-            f"a webhook secret is {_PREFIX} followed by {_LEAST_BYTES} to {_MOST_BYTES} bytes in base64; leave it out to "
-            "have one made"
+            f"a webhook secret is {_PREFIX} followed by {_LEAST_BYTES} to {_MOST_BYTES} bytes in base64; omit it to "
+            "generate one"
         )
     return secret
 

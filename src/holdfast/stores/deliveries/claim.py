@@ -70,7 +70,7 @@ class Claimed(NamedTuple):
 
     @property
     def correlation(self) -> Mapping[str, str]:
-        """The message's headers."""
+        """The headers of the message, which contain its correlation ids."""
         return {} if self.headers == "{}" else orjson.loads(self.headers)
 
 

@@ -60,7 +60,7 @@ START = Cursor()
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The events of a reader: types, prefixes such as `order.*`, or `*`. Jobs and other addressed messages are not
+    """The events that a reader receives: types, prefixes such as `order.*`, or `*`. Jobs and other addressed messages are not
     events."""
 
     patterns: tuple[str, ...] = (ANY,)

@@ -99,9 +99,9 @@ def forget_handled(consumers: Sequence[str], older_than: timedelta) -> Steps[boo
 
 @operation(reads=True)
 def look_up(consumer: str, message: NewMessage) -> Steps[KnownRecord]:
-    """Whether the consumer has handled this key directly or has a delivery of it.
+    """Whether the consumer has handled this key, according to the inbox, or has a delivery of it.
 
-    `KeyConflict` when a message with different content is stored under the key.
+    Raises `KeyConflict` if a message with different content is stored under the key.
     """
     handled = yield Query("was_handled", {"consumer": consumer, "source": message.source, "key": message.key})
     stored = yield from find_first([message])

@@ -45,7 +45,7 @@ def accepted_samples(edges: Sequence[UUID], messages: int) -> Steps[list[Through
 
 @operation(reads=True)
 def position_gaps(edges: Sequence[UUID], messages: int) -> Steps[list[int]]:
-    """The span of positions of the first `messages` messages of each slot; slots with fewer messages are omitted.
+    """The span of positions of the first `messages` messages of each time slot; slots with fewer messages are omitted.
 
     A rolled-back transaction or a duplicate key leaves a gap in the positions.
     """

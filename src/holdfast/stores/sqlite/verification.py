@@ -46,5 +46,5 @@ def _check(found: str, own: Path, store: str) -> None:
         raise WrongDatabase(found, store)
     if given.st_nlink > 1 and os.path.realpath(found) != os.path.realpath(own):
         raise WrongDatabase(
-            f"{found}, a hard link to the store's file, which SQLite corrupts when both are used", store
+            f"{found}, a hard link to the store's file (SQLite corrupts a file that is used under two names)", store
         )

@@ -24,7 +24,7 @@ select :plan::uuid, row_number() over (order by c.skipped is not null, c.status 
 from candidate c join lane l on l.consumer = c.consumer and l.queue = c.queue
 
 -- name: add_missing_plan_items
--- Stores the requested ids that no delivery has, after the others.
+-- Stores the requested ids that match no delivery, after the others.
 insert into {hf}plan_item (plan_id, n, delivery_id, outcome)
 select :plan::uuid,
        (select coalesce(max(i.n), 0) from {hf}plan_item i where i.plan_id = :plan::uuid) + row_number() over (), r.id,
@@ -51,7 +51,7 @@ left join {hf}seen s
 where i.plan_id = :plan::uuid and i.outcome is null
 
 -- name: last_plan_delivery
--- The newest delivery of a plan; an id that no delivery has does not count.
+-- The newest delivery of a plan; ids that match no delivery do not count.
 select i.delivery_id from {hf}plan_item i
 where i.plan_id = :plan::uuid and i.status is not null
 order by i.delivery_id desc limit 1

@@ -12,7 +12,7 @@ on conflict (consumer, key) do update set expires_at = excluded.expires_at
 delete from {hf}seen where expires_at < now()
 
 -- name: record_reruns
--- Marks deliveries whose next runs ignore their consumer's window, for every kind of window.
+-- Marks deliveries whose next runs ignore the deduplication window of their consumer, in each kind of dedupe store.
 insert into {hf}seen (consumer, key, expires_at)
 select d.consumer, 'rerun ' || d.id::text, now() + :window::interval from {hf}delivery d where d.id = any (:ids::uuid[])
 on conflict (consumer, key) do update set expires_at = excluded.expires_at

@@ -27,9 +27,10 @@ select m.id, m.type, m.payload, m.occurred_at, m.sub_epoch
     from {hf}message m where m.tx = s.tx and m.position = s.position offset 0
 
 -- name: log_ahead
--- The next matching messages of a step by position, and the position reached. A step contains what one snapshot shows
--- and the previous one did not: the transactions that were open then and the later ones; each is a range of the index.
--- `offset 0` keeps the lookups: as joins they would read the whole table for one new message.
+-- The next matching messages of a step by position, and the position reached. A step contains the
+-- messages that are visible in this snapshot and not in the previous one: those of the transactions that were open then
+-- and of later ones. Each transaction is a range of the index. `offset 0` keeps the index lookups; the planner would turn
+-- them into joins that read the whole table for one new message.
 with step as materialized (
   select s.tx, s.position from ({log_step}) s order by s.position limit {limit})
 select s.position, case when {log_matches} then m.id end, pg_column_size(m.payload), (select count(*) from step)

@@ -1,5 +1,5 @@
 -- name: settle_new
--- Writes the outcome of a run whose delivery was stored after it, in the same transaction.
+-- Writes the outcome of a direct run in the transaction that stores its delivery, after the run.
 with u as (
   update {hf}delivery d
   set status = :status::text, attempts = 1 - :returned::integer, holds = :held::integer,
@@ -21,7 +21,7 @@ r as (
 select u.id from u
 
 -- name: was_handled
--- Whether a consumer has handled a key directly.
+-- Whether the inbox records that a consumer has handled a key.
 select 1 from {hf}handled h where h.source = :source::text and h.key = :key::text and h.consumer = :consumer::text
 
 -- name: forget_handled

@@ -1,6 +1,6 @@
 -- name: accepted_samples
--- For each time slot the position of its first message, and the number of deliveries of its first messages and how
--- many of those are not done; `whole` when the slot has no more messages. Ids are in the order of time: a slot is a range.
+-- For each time slot: the position of its first message, the number of deliveries of its first messages, the number of
+-- those that are not done, and whether the slot has no more messages. Ids are ordered by time, so a slot is a range.
 select l.n, f.position, s.figures, c.id is null, (select m.position from {hf}message m order by m.id desc limit 1)
 from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
 left join lateral (

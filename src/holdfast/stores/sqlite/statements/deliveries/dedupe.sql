@@ -12,7 +12,7 @@ on conflict (consumer, key) do update set expires_at = excluded.expires_at
 delete from {hf}seen where expires_at < {now}
 
 -- name: record_reruns
--- Marks deliveries whose next runs ignore their consumer's window, for every kind of window.
+-- Marks deliveries whose next runs ignore the deduplication window of their consumer, in each kind of dedupe store.
 insert into {hf}seen (consumer, key, expires_at)
 select d.consumer, 'rerun ' || d.id, {now} + :window from {hf}delivery d
 where d.id in (select value from json_each(:ids))

@@ -3,7 +3,7 @@ b.fence, b.failures, b.open_until, b.probe_until, b.changed_at, b.why,
        b.window_at, b.calls, b.failed, b.past_calls, b.past_failed
 
 -- name: breaker
--- A circuit, which may not be stored, and the current time.
+-- The current time and a circuit; the circuit is null if it is not stored.
 select {now}, b.name, {circuit}
 from (select 1) as one left join {hf}breaker b on b.name = :name
 

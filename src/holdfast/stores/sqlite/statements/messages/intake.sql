@@ -1,5 +1,5 @@
 -- name: settle_new
--- Writes the outcome of a run whose delivery was stored after it, in the same transaction.
+-- Writes the outcome of a direct run in the transaction that stores its delivery, after the run.
 -- once
 update {hf}delivery
 set status = :status, attempts = 1 - :returned, holds = :held,
@@ -18,7 +18,7 @@ select :id, 0, 1, :outcome, :error_type, :error, :trace, :worker, {now} - coales
 where :keep_run
 
 -- name: was_handled
--- Whether a consumer has handled a key directly.
+-- Whether the inbox records that a consumer has handled a key.
 select 1 from {hf}handled h where h.source = :source and h.key = :key and h.consumer = :consumer
 
 -- name: forget_handled

@@ -9,7 +9,7 @@ on conflict (name) do update set expression = excluded.expression, tz = excluded
 select s.name, s.expression, s.tz, s.missed, s.last_at, s.paused_at, {now} as now from {hf}schedule s order by s.name
 
 -- name: advance_schedule
--- Advances a schedule, unless another scheduler did.
+-- Advances a schedule, unless another scheduler already did.
 update {hf}schedule set last_at = :occurrence
 where name = :name and last_at = :last_at
 returning name

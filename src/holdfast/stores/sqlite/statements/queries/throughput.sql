@@ -1,6 +1,6 @@
 -- name: accepted_samples
--- For each time slot the position of its first message, and the number of deliveries of its first messages and how
--- many of those are not done; `whole` when the slot has no more messages. Ids are in the order of time: a slot is a range.
+-- For each time slot: the position of its first message, the number of deliveries of its first messages, the number of
+-- those that are not done, and whether the slot has no more messages. Ids are ordered by time, so a slot is a range.
 with slot as (
   select l.key as n, l.value as low, h.value as high,
     (select m.id from {hf}message m where m.id >= l.value and m.id < h.value order by m.id limit 1 offset :limit) as cut
