@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -269,3 +270,23 @@ async def test_what_is_half_built_in_place_stays_held_until_a_rebuild_is_done(hf
     problem.clear()
     await hf.projectors.rebuild("fragile", actor="ada")
     assert not await held()
+
+
+async def test_a_handler_that_completes_after_its_time_out_is_applied_once(hf: Holdfast) -> None:
+    runs: list[bool] = []
+
+    @hf.projector(
+        "order.*", name="late", reset=lambda conn: None, timeout="0.3s", retry=RetryPolicy.fixed(0.01, attempts=2)
+    )
+    def late(ctx: Context, order: dict[str, Any]) -> None:
+        if ctx.rebuilding:
+            runs.append(ctx.rebuilding)
+            with closing(connected(hf.dsn)) as db, db:
+                time.sleep(0.8)
+                db.execute("create table if not exists late_effect (n integer)")
+                ctx.sync.complete(conn=db)
+
+    await hf._runtime.registration.prepare()
+    await hf.publish(*order(1), conn=None)
+    await hf.projectors.rebuild("late", actor="ada")
+    assert runs == [True]

@@ -139,6 +139,8 @@ class ProjectorRunner:
             if run.thread is not None:
                 # Nothing can stop it, and the next run must not overlap with it.
                 await asyncio.wait({run.thread})
+                if context.completing and await self._claim_state(context) is ClaimState.SETTLED:
+                    return True
             if run.claim_state is ClaimState.SETTLED:
                 return True
             change = decide(invocation, run.outcome, policy, random.random())  # noqa: S311
