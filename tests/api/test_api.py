@@ -151,6 +151,15 @@ async def test_an_invalid_body_is_rejected_with_its_fields(
     assert form.status_code == 415
 
 
+async def test_only_an_admin_starts_a_plan_that_reruns(client: Client, store: Store) -> None:
+    (id,) = await dead_letters(store, 1)
+    body = {"action": "replay", "filter": {"ids": [str(id)]}, "limit": 1, "rerun": True, **WHY}
+    plan = (await client("admin").post("/plans", json=body)).json()["id"]
+    refused = await client("operate").post(f"/plans/{plan}/start", json=WHY)
+    assert (refused.status_code, "reruns deliveries" in refused.json()["detail"]) == (403, True)
+    assert (await client("admin").post(f"/plans/{plan}/start", json=WHY)).status_code == 200
+
+
 @ANY_STORE
 async def test_a_token_allows_what_its_scope_covers_and_refusals_are_audited(
     store: Store, client: Client, ops: Operations

@@ -139,6 +139,9 @@ async def test_only_an_admin_reruns_a_delivered_delivery(client_as: ClientAs, sh
         assert 'name="rerun"' in (await client.get(f"/ops/deliveries/{done}")).text
         id = await preview(client, action="replay", ids=str(done), rerun="yes")
         assert "Their effects may be applied twice" in (await client.get(f"/ops/plans/{id}")).text
+    async with client_as("operator") as client:
+        assert (await post(client, "/plans/start", id=id, reason="again")).status_code == 403
+        assert (await ops.plan(UUID(id))).state.value == "ready"
 
 
 @ONE

@@ -16,7 +16,7 @@ from holdfast.core.message import Address
 from holdfast.ops.plans import Plan, Report
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.admin.plan import SkipReason, StoredPlan
+from holdfast.stores.admin.plan import PlanState, SkipReason, StoredPlan
 from holdfast.stores.deliveries.settle import ClaimState, claim_states
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -34,6 +34,7 @@ from tests.support.builders import (
     message,
     put,
     register_consumers,
+    sql,
     start,
     until_one_waits,
 )
@@ -179,6 +180,54 @@ async def test_an_interrupted_plan_continues_where_it_stopped(store: Store, ops:
     ]
     batches = [entry.detail["deliveries"] for entry in entries if entry.action == "replay"]  # type: ignore[index]
     assert sorted(id for batch in batches for id in batch) == sorted(map(str, ids))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+async def test_an_error_after_the_last_batch_is_raised_unchanged(
+    store: Store, ops: Operations, error: type[BaseException]
+) -> None:
+    await dead_letters(store, 3)
+    plan = await ops.plan_replay(Filter())
+
+    def fail(_: object) -> None:
+        raise error
+
+    with pytest.raises(error):
+        await plan.execute(actor="ada", progress=fail)
+    assert (await ops.plan(plan.id)).state is PlanState.DONE
+
+
+async def test_a_cancelled_execution_leaves_no_running_plan(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 20)
+    for n in range(20):
+        plan = await ops.plan_replay(Filter(), limit=1)
+        task = asyncio.create_task(plan.execute(actor="ada"))
+        await asyncio.sleep(n / 2000)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled() or not task.exception(), n
+        assert (await ops.plan(plan.id)).state is not PlanState.RUNNING, n
+
+
+async def test_an_execution_that_another_user_pauses_reports_the_rest(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 250)
+    plan = await ops.plan_replay(Filter(), limit=1000)
+
+    def pause(seen: StoredPlan) -> None:
+        if seen.state is PlanState.RUNNING:
+            ops.sync.pause_plan(plan.id, actor="bob")
+
+    report = await plan.execute(actor="ada", progress=pause)
+    assert (len(report.done), report.left) == (100, 150)
+
+
+async def test_a_plan_of_another_version_is_read(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 1)
+    plan = await ops.plan_replay(Filter())
+    text = orjson.dumps({"consumers": {"c": 1}, "more": 0, "limit": 10}).decode()
+    sql(store, f"update {{hf}}plan set preview = '{text}'")
+    assert [one.id for one in await ops.plans()] == [plan.id]
+    assert (await plan.execute(actor="ada")).left == 0
 
 
 async def test_a_delivery_that_failed_again_since_the_preview_is_left_alone(store: Store, ops: Operations) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.errors import ConfigurationError, Refused
+from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
 from holdfast.core.message import check_generation
 from holdfast.ops.queries.redaction import shown_plan
 from holdfast.ops.steps import TaskSteps, call_store, run_steps, run_steps_sync, transact
@@ -39,13 +39,17 @@ Progress = Callable[[StoredPlan], None] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one execution of a plan did. Earlier executions acted on `earlier` deliveries."""
+    """What one execution of a plan did. Earlier executions acted on `earlier` deliveries.
+
+    `left` counts the deliveries that were not reached because another user paused or abandoned the plan.
+    """
 
     plan: UUID
     action: Action
     done: tuple[UUID, ...]
     earlier: int
     skipped: tuple[PlanItem, ...]
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +66,16 @@ class Plan(StoredPlan):
         Starts or resumes the plan. `generation` overrides the generations of the preview. If this call is interrupted,
         it pauses the plan; execute it again to continue. If the process is killed, a worker continues the plan.
         """
-        before = await run_steps(self.store, _begin(self.id, actor, reason, generation))
+        before = await run_steps(self.store, _begin(self.id, generation))
         try:
+            await run_steps(self.store, _start_or_resume(before, actor, reason, generation))
             await run_steps(self.store, run_plan(self.id, progress=progress))
+        except Refused:
+            raise
         except BaseException:
-            await run_steps(self.store, _interrupt(self.id, actor))
+            # The plan may have ended or may be paused, and the store may be unavailable: the first error counts.
+            with suppress(HoldfastError):
+                await run_steps(self.store, pause_plan(self.id, actor=actor, reason="interrupted"))
             raise
         return await run_steps(self.store, _report(before))
 
@@ -86,11 +95,15 @@ class SyncPlan:
     ) -> Report:
         """`Plan.execute`, blocking."""
         store, id = self._plan.store, self._plan.id
-        before = run_steps_sync(store, _begin(id, actor, reason, generation))
+        before = run_steps_sync(store, _begin(id, generation))
         try:
+            run_steps_sync(store, _start_or_resume(before, actor, reason, generation))
             run_steps_sync(store, run_plan(id, progress=progress))
+        except Refused:
+            raise
         except BaseException:
-            run_steps_sync(store, _interrupt(id, actor))
+            with suppress(HoldfastError):
+                run_steps_sync(store, pause_plan(id, actor=actor, reason="interrupted"))
             raise
         return run_steps_sync(store, _report(before))
 
@@ -297,32 +310,33 @@ def _execute_now(
     yield from _wake_workers(plan)
     if plan.state is PlanState.RUNNING:
         yield from run_plan(plan.id)
+        plan = yield from transact(stored.plan(plan.id))
     items = yield from _items(plan)
     return _report_of(plan, 0, items)
 
 
-def _begin(id: UUID, actor: str, reason: str | None, generation: int | None) -> TaskSteps[StoredPlan]:
-    """Starts or resumes a plan; returns it as it was before."""
+def _begin(id: UUID, generation: int | None) -> TaskSteps[StoredPlan]:
+    """The plan as it is before its execution. Refuses another generation than that of an execution that has begun."""
     before = yield from transact(stored.plan(id))
-    if before.state in (PlanState.READY, PlanState.ABANDONED):
-        yield from start_plan(id, actor=actor, reason=reason, generation=generation)
-    elif generation not in (None, before.generation):
+    begun = before.state not in (PlanState.READY, PlanState.ABANDONED)
+    if begun and generation not in (None, before.generation):
         raise Refused(
             "execute", f"plan {id}", "already started", "without a generation it continues with the one it has"
         )
-    elif before.state is PlanState.PAUSED:
-        yield from resume_plan(id, actor=actor, reason=reason)
     return before
 
 
-def _interrupt(id: UUID, actor: str) -> TaskSteps[None]:
-    with suppress(Refused):  # it ended, or is paused
-        yield from pause_plan(id, actor=actor, reason="interrupted")
+def _start_or_resume(before: StoredPlan, actor: str, reason: str | None, generation: int | None) -> TaskSteps[None]:
+    if before.state in (PlanState.READY, PlanState.ABANDONED):
+        yield from start_plan(before.id, actor=actor, reason=reason, generation=generation)
+    elif before.state is PlanState.PAUSED:
+        yield from resume_plan(before.id, actor=actor, reason=reason)
 
 
 def _report(before: StoredPlan) -> TaskSteps[Report]:
+    after = yield from transact(stored.plan(before.id))
     items = yield from _items(before, before.position)
-    return _report_of(before, before.done, items)
+    return _report_of(after, before.done, items)
 
 
 def _report_of(plan: StoredPlan, earlier: int, items: Sequence[PlanItem]) -> Report:
@@ -332,6 +346,7 @@ def _report_of(plan: StoredPlan, earlier: int, items: Sequence[PlanItem]) -> Rep
         done=tuple(one.id for one in items if one.done),
         earlier=earlier,
         skipped=tuple(one for one in items if one.why is not None),
+        left=max(plan.left, 0),
     )
 
 

@@ -17,6 +17,7 @@ from holdfast.interfaces.api.fields import (
     Timestamp,
     WithReason,
 )
+from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.stores.admin.plan import Action, PlanItem, PlanState, StoredPlan
 from holdfast.stores.admin.plan_creation import MAX_PLAN
@@ -105,8 +106,16 @@ async def _items(call: ApiCall) -> Page[PlanItem]:
     return page("items", found, query.limit, lambda one: one.n)
 
 
+async def _check_rerun(call: ApiCall) -> None:
+    """A rerun can repeat the effect of a completed delivery, so it requires the scope that creates such a plan."""
+    if not call.caller.scope.covers(Scope.ADMIN) and (await call.ops.plan(call.id("plan"))).rerun:
+        why = f"the plan reruns deliveries, which requires the scope {Scope.ADMIN}, but {call.caller.name} has"
+        raise Problem(403, "forbidden", f"{why} {call.caller.scope}")
+
+
 async def _start(call: ApiCall) -> StoredPlan:
     body: StartPlanRequest = call.body
+    await _check_rerun(call)
     return await call.ops.start_plan(
         call.id("plan"), actor=call.caller.name, reason=body.reason, generation=body.generation
     )
@@ -117,6 +126,7 @@ async def _pause(call: ApiCall) -> StoredPlan:
 
 
 async def _resume(call: ApiCall) -> StoredPlan:
+    await _check_rerun(call)
     return await call.ops.resume_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
 
 

@@ -126,8 +126,8 @@ def preview(plan: Plan, generation: int | None) -> list[str]:
     for consumer, count in counts.consumers.items():
         line = f"  {consumer}: {count:,}"
         if plan.action is Action.REPLAY:
-            changes = dict.fromkeys(_change(old, generation, new) for old, new in counts.changes[consumer])
-            line += f", generation {', '.join(changes)}"
+            changes = dict.fromkeys(_change(old, generation, new) for old, new in counts.changes.get(consumer, ()))
+            line += f", generation {', '.join(changes)}" if changes else ""
             if consumer in counts.unserved:
                 line += "; no live worker serves it, so they would wait"
         lines.append(line)
@@ -167,6 +167,8 @@ def show_report(settings: Settings, report: Report, plan: Plan | None = None) ->
             note(f"  and {len(report.skipped) - _SHOWN:,} more; --format json lists all")
     earlier = f" ({report.earlier:,} more in earlier executions)" if report.earlier else ""
     note(f"{_DONE[report.action]} {many_deliveries(len(report.done))}{earlier}")
+    if report.left:
+        note(f"stopped: {many_deliveries(report.left)} left; next: holdfast plans show {report.plan}")
     if plan is not None and plan.preview.remaining:
         note(
             f"{_remaining(plan)} more match and are unchanged; run the same command for the next {plan.preview.limit:,}, "
@@ -177,10 +179,10 @@ def show_report(settings: Settings, report: Report, plan: Plan | None = None) ->
 
 
 def exit_code(report: Report) -> ExitCode:
-    """Done if nothing was skipped, otherwise partial or refused."""
-    if not report.skipped:
+    """Done if every delivery was acted on, otherwise partial or refused."""
+    if not report.skipped and not report.left:
         return ExitCode.DONE
-    return ExitCode.PARTIAL if report.done or report.earlier else ExitCode.REFUSED
+    return ExitCode.PARTIAL if report.done or report.earlier or report.left else ExitCode.REFUSED
 
 
 def write_plan(settings: Settings, plan: Plan, file: Path) -> None:

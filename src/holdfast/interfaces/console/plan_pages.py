@@ -63,12 +63,16 @@ async def preview(request: ConsoleRequest) -> Redirect:
     if limit is None or not 1 <= limit <= MAX_PLAN:
         raise ConfigurationError(f"{given[:20]!r} is not a valid limit; a plan contains 1 to {MAX_PLAN:,} deliveries")
     rerun = form.get("rerun") == "yes"
-    if rerun and not request.can(Role.ADMIN):
-        raise Forbidden("A rerun requires the admin role, because effects may be applied twice.")
+    _check_rerun(request, rerun)
     created = await request.ops.create_plan(
         Action(action), await _selection(request), limit=limit, rerun=rerun, actor=request.user.name
     )
     return Redirect("", request.url(f"/plans/{created.id}"))
+
+
+def _check_rerun(request: ConsoleRequest, rerun: bool) -> None:
+    if rerun and not request.can(Role.ADMIN):
+        raise Forbidden("A rerun requires the admin role, because effects may be applied twice.")
 
 
 async def _selection(request: ConsoleRequest) -> Filter:
@@ -87,6 +91,7 @@ async def start(request: ConsoleRequest) -> Redirect:
         raise ConfigurationError(
             f"{given[:20]!r} is not a valid generation; enter a whole number or leave the field empty"
         )
+    _check_rerun(request, (await request.ops.plan(id)).rerun)
     await request.ops.start_plan(id, actor=request.user.name, reason=_reason(request), generation=generation)
     return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
 
@@ -99,6 +104,7 @@ async def pause(request: ConsoleRequest) -> Redirect:
 
 async def resume(request: ConsoleRequest) -> Redirect:
     id = parse_id(request.form.get("id", ""))
+    _check_rerun(request, (await request.ops.plan(id)).rerun)
     await request.ops.resume_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
     return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
 

@@ -9,10 +9,10 @@ ready, running, paused -- abandon --> abandoned
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
@@ -344,4 +344,8 @@ def _preview(stored: dict[str, object]) -> PlanPreview:
         )
         for one in circuits
     ]
-    return PlanPreview(**stored, circuits=found)  # type: ignore[arg-type]
+    # Another version of Holdfast may have stored it, with other fields.
+    known = {one.name for one in fields(PlanPreview)}
+    counts: dict[str, Any] = {"filter": {}, "limit": 0}
+    counts |= {name: value for name, value in stored.items() if name in known}
+    return PlanPreview(**counts, circuits=found)
