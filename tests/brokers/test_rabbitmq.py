@@ -22,6 +22,8 @@ from tests.engine.programs.place import Place
 from tests.servers.rabbitmq import RabbitMQ
 from tests.support.worker import eventually
 
+pytestmark = pytest.mark.long
+
 _numbers = count()
 
 
@@ -304,7 +306,6 @@ async def test_the_how_to_runs_as_printed(
     assert (event.type, event.data, event.id) == ("order.placed", {"order_id": 8}, sent.id)
 
 
-@pytest.mark.long
 def test_nothing_is_lost_or_doubled_while_workers_and_rabbitmq_are_killed(
     server: RabbitMQ, postgres_place: Place
 ) -> None:

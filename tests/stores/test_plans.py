@@ -34,6 +34,8 @@ from tests.stores.backlog import Heap, pile, pile_sqlite
 from tests.stores.explain import Plan, Session, session, sqlite_plan
 from tests.support.builders import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql
 
+pytestmark = pytest.mark.long
+
 CONSUMERS = ("billing", "shipping", "mail")
 MODES = ["auto", "force_generic_plan", "force_custom_plan"]
 TIMES = 100
