@@ -19,6 +19,7 @@ from tests.console.shop import BROKEN, furnish
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was not tested in a browser"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
