@@ -104,7 +104,7 @@ async def test_a_rebuild_in_place_that_was_killed_keeps_its_projector_until_it_i
     assert result(hf.dsn, "counts") == half["counts"], "nobody may add to what is half built"
     (finding,) = [one for one in await hf.ops.doctor() if one.check == "projectors"]
     assert finding.level == "fail"
-    assert "counts was cut off after 14 events; its result is half built" in finding.message
+    assert "counts was interrupted after 14 events; its result is incomplete" in finding.message
 
     await hf.projectors.rebuild("counts", actor="ada", resume=True)
     await drain(hf, concurrency=3)
