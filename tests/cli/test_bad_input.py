@@ -333,7 +333,7 @@ def test_an_empty_postgres_database_is_told_from_one_that_is_away(shop: Shop, po
     [
         ("raise RuntimeError('no settings')", "RuntimeError: no settings"),
         ("import sys; sys.exit(3)", "sys.exit(3)"),
-        ("hf = 7", "hf as a int"),
+        ("hf = 7", "its attribute hf is a int"),
         ("def broken(:", "SyntaxError"),
     ],
 )

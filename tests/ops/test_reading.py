@@ -177,7 +177,7 @@ async def test_a_failure_group_names_the_deploy_that_ran_it_and_the_line_that_br
     (group,) = await ops.failure_groups()
     assert (group.first_generation, group.last_generation, group.count) == (42, 43, 2)
     assert group.frame is not None
-    assert "build.py:" in group.frame
+    assert "builders.py:" in group.frame
     assert group.frame.endswith(" in failure")
     assert (await ops.delivery(group.example)).frame == group.frame
 

@@ -72,7 +72,7 @@ async def test_a_part_of_an_id_is_enough(store: Store, ops: Operations) -> None:
 
 async def test_a_failure_group_is_found_by_its_error_and_its_line(store: Store, ops: Operations) -> None:
     await shop(store)
-    for text in ("gateway", "connectionerror", "billing", "build.py"):
+    for text in ("gateway", "connectionerror", "billing", "builders.py"):
         (group,) = (await ops.search(text)).groups
         assert group.consumer == "billing"
     assert (await ops.search("mailer")).groups == ()
