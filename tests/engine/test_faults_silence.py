@@ -93,7 +93,8 @@ def endure(place: Place, proxy: Proxy, kind: str, fault: Fault, seconds: float, 
 def ends_by_its_grace(worker: Process) -> None:
     began = time.monotonic()
     worker.signal(SIGTERM)
-    assert worker.ended(GRACE + 1) == 0
+    # It takes 0.3 s more than the grace on an idle machine; next to other tests the end of the process takes longer.
+    assert worker.ended(GRACE + 2) == 0
     print(f"ended {time.monotonic() - began:.2f} s after SIGTERM")
 
 
