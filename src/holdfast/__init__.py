@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from holdfast.core.events.event import event, upcast
     from holdfast.core.failures.classify import Rules, Verdict
+    from holdfast.core.flow import Limit, Queue, Rate
     from holdfast.core.key import job_key, key
     from holdfast.core.message import Message
     from holdfast.core.redaction.redact import redact_logs
@@ -136,6 +137,9 @@ _HOMES = {
     "WrongDatabase": "core.errors",
     "event": "core.events.event",
     "upcast": "core.events.event",
+    "Limit": "core.flow",
+    "Queue": "core.flow",
+    "Rate": "core.flow",
     "job_key": "core.key",
     "key": "core.key",
     "Message": "core.message",
@@ -192,6 +196,7 @@ __all__ = [
     "KeyConflict",
     "KeyRequired",
     "LeaseLost",
+    "Limit",
     "LockTimeout",
     "LogRewound",
     "MemoryCircuits",
@@ -202,7 +207,9 @@ __all__ = [
     "PayloadTooLarge",
     "PermissionDenied",
     "Published",
+    "Queue",
     "RaisesEvents",
+    "Rate",
     "RebuildLost",
     "RebuildStopped",
     "RedisCircuits",

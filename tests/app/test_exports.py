@@ -21,8 +21,8 @@ SOURCE = Path(inspect.getfile(holdfast))
 PUBLIC: list[str] = """
     AddressRefused AlreadyHandled Attempt BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
-    InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost LockTimeout LogRewound MemoryCircuits Message NoTransaction
-    NotFound Outage PayloadTooLarge PermissionDenied Published RaisesEvents RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter
+    InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost Limit LockTimeout LogRewound MemoryCircuits Message NoTransaction
+    NotFound Outage PayloadTooLarge PermissionDenied Published Queue RaisesEvents Rate RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter
     RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze StoreBusy
     StoreCircuits StoreError StoreLocked StoreReplaced StoreTimeout StoreUnavailable SyncServiceClient TerminalError Tracing UnreadableRecord UnsupportedConnection
     Verdict

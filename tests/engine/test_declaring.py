@@ -110,7 +110,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("no option 'strat'; did you mean start=", _consume(strat="now")),
     ("no option 'timezone'; give tz=", lambda hf: hf.cron("* * * * *", timezone="UTC")),  # type: ignore[call-arg]
     ("no option 'swop'; did you mean swap=", lambda hf: hf.projector("a", swop=print)),  # type: ignore[call-arg]
-    ("no option 'colour'; leave it out. It takes block_on, classify", lambda hf: hf.job(colour="red")),  # type: ignore[call-arg]
+    ("no option 'colour'; leave it out. It takes batch, block_on, by, classify", lambda hf: hf.job(colour="red")),  # type: ignore[call-arg]
     ("no option 'delay'; say it for each call", lambda hf: hf.job(delay=5)),  # type: ignore[call-arg]
     # Decorators without parentheses.
     (r"@hf.consumer on handle lacks its parentheses", lambda hf: hf.consumer(handle)),  # type: ignore[arg-type]

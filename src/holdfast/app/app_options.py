@@ -1,8 +1,10 @@
 """Checks the options of an app when it is created."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.flow import Queue
 from holdfast.core.names import check_name, check_schema
 from holdfast.core.retry import check_policy
 from holdfast.runtime.store_factory import check_dsn
@@ -13,7 +15,6 @@ def check_app_options(
     dsn: object,
     schema: str,
     max_payload: object,
-    queues: object,
     alerts: object,
     probes: object,
     dedupe: object,
@@ -24,8 +25,6 @@ def check_app_options(
     check_schema(schema)
     if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
         raise ConfigurationError(f"max_payload is {max_payload!r}; give a number of bytes")
-    for name, policy in _mapping("queues", queues, "a queue's name to its RetryPolicy").items():
-        check_policy(f"the policy of queue {check_name('queue', name)}", policy)
     for name, probe in _mapping(
         "probes", probes, "a resource's name to a function that returns whether it is available"
     ).items():
@@ -38,6 +37,25 @@ def check_app_options(
             f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler how "
             "long: @hf.consumer(..., dedupe='5m')"
         )
+
+
+def declared_queues(queues: object) -> tuple[Queue, ...]:
+    """The queues of `Holdfast(queues=...)`: a list of `Queue`, or a dict from a queue's name to its retry policy."""
+    if isinstance(queues, Sequence) and not isinstance(queues, str):
+        for queue in queues:
+            check_instance("each of queues", queue, Queue)
+        names = [queue.name for queue in queues]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigurationError(f"queues declares {', '.join(twice)} twice; declare each queue once")
+        return tuple(queues)
+    found = []
+    for name, policy in _mapping(
+        "queues", queues, "a queue's name to its RetryPolicy, or a list of Queue(...)"
+    ).items():
+        retry: Any = policy
+        check_policy(f"the policy of queue {check_name('queue', name)}", retry)
+        found.append(Queue(name, retry=retry))
+    return tuple(found)
 
 
 def check_instance(name: str, value: object, cls: type) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
+from holdfast.app.flow_options import flow_settings
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Classifier, Rules
+from holdfast.core.flow import By, Limit, Rate
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
@@ -34,7 +36,10 @@ _ELSEWHERE = {
     "unique": "say it for each call: job.using(unique='...').enqueue(...)",
     "key": "say it for each call: job.using(key='...').enqueue(...), or make it a command: @hf.command(key='...')",
     "conn": "say it for each call: job.using(conn=...).enqueue(...)",
-    "concurrency": "give a queue its slots when the worker starts: WorkerOptions(queues={'mail': 2})",
+    "concurrency": "give limit=Limit(10) for all workers, or a queue its slots in each: WorkerOptions(queues={'mail': 2})",
+    "rate_limit": "give rate=Rate('90/10s')",
+    "ordering_key": "give order_by='customer_id'",
+    "batch_size": "give batch=100",
     "group": "give it to the source: source=kafka.topic('payments', group='shop')",
 }
 
@@ -54,6 +59,16 @@ class HandlerOptions(TypedDict, total=False):
     classify: Classifier
     keep_runs: bool
     dedupe: Duration | bool
+    limit: Limit
+    rate: Rate
+    order_by: By
+    on_dead: str
+    fair_by: By
+    by: By
+    debounce: Duration
+    max_wait: Duration
+    batch: int
+    within: Duration
 
 
 def check_options(decorator: Callable[..., Any], options: Mapping[str, object]) -> None:
@@ -118,6 +133,7 @@ def make_handler(
             keep_runs=check_flag("keep_runs", options.get("keep_runs", False)),
             dedupe=_window(options.get("dedupe", False)),
             takes_context=takes_context(function),
+            flow=flow_settings(options),
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"{kind} {name}: {error}") from None

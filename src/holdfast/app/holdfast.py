@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from holdfast.app.app_options import check_app_options, check_instance
+from holdfast.app.app_options import check_app_options, check_instance, declared_queues
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.handler_options import check_flag
@@ -21,6 +21,7 @@ from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES
 from holdfast.core.failures.classify import Classifier, Rules
+from holdfast.core.flow import Queue
 from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy
@@ -73,7 +74,7 @@ class Holdfast(Router):
         block_on: Classes = (),
         park_on: Classes = (),
         classify: Classifier | None = None,
-        queues: Mapping[str, RetryPolicy] | None = None,
+        queues: Mapping[str, RetryPolicy] | Sequence[Queue] | None = None,
         alerts: Sequence[AlertHook] = (),
         probes: Mapping[str, Probe] | None = None,
         dedupe: Dedupe | None = None,
@@ -87,7 +88,6 @@ class Holdfast(Router):
             dsn=dsn,
             schema=schema,
             max_payload=max_payload,
-            queues=queues,
             alerts=alerts,
             probes=probes,
             dedupe=dedupe,
@@ -104,7 +104,8 @@ class Holdfast(Router):
         self.projectors = Projectors(lambda: self._runtime)
         self._max_payload = max_payload
         self.validate = check_flag("validate", validate)
-        self._queue_policies = dict(queues or {})
+        self._queues = declared_queues(queues)
+        self._queue_policies = {queue.name: queue.retry for queue in self._queues}
         self._probes = dict(probes or {})
         self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
@@ -133,7 +134,7 @@ class Holdfast(Router):
     def _runtime(self) -> Runtime:
         if self._bound is None:
             store = open_store(self.dsn, self.schema)
-            registration = Registration(store, self.handlers, self._redactions, self.generation)
+            registration = Registration(store, self.handlers, self._redactions, self.generation, self._queues)
             notifier = CommitNotifier(store)
             producer = Producer(
                 store,

@@ -12,6 +12,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.events import payload
 from holdfast.core.events.event import EventType, has_fields, is_typed_dict, version_of
 from holdfast.core.failures.classify import Rules
+from holdfast.core.flow import FlowSettings
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.invocation import Invocation
@@ -57,6 +58,7 @@ class Handler:
     """Whether `ctx.complete` records the message's key: the handler may also run without a delivery."""
     reset: Callable[[Any], object] | None = None
     swap: Callable[[Any], object] | None = None
+    flow: FlowSettings | None = None
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +69,9 @@ class Handler:
 
     @property
     def declaration(self) -> Declaration:
-        return Declaration(self.name, self.queue, self.priority, self.retry)
+        return Declaration(
+            self.name, self.queue, self.priority, self.retry, None if self.flow is None else self.flow.text
+        )
 
     @property
     def subscriptions(self) -> list[EventSubscription]:

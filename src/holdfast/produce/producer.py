@@ -13,6 +13,7 @@ from holdfast.core.drive import drive, drive_async
 from holdfast.core.errors import ConfigurationError, StoreError
 from holdfast.core.events.event import VERSION_HEADER, EventType, EventTypes, event_type, is_typed_dict, redactions_of
 from holdfast.core.events.payload import MAX_BYTES, check_headers, encode
+from holdfast.core.flow import FlowSettings
 from holdfast.core.identity import uuid7
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.redaction.redact import Redaction
@@ -47,6 +48,9 @@ class Registers(Protocol):
     @property
     def is_complete(self) -> bool: ...
 
+    @property
+    def flows(self) -> Mapping[str, FlowSettings]: ...
+
     async def prepare(self, conn: AsyncConnection | None = None) -> None: ...
 
     def prepare_sync(self, conn: Connection | None = None) -> None: ...
@@ -73,7 +77,7 @@ class Producer:
         self._registration, self._notify, self._redact = registration, notify, redact
         self.validate = validate
         self._declared = EventTypes() if declared is None else declared
-        self._fanout = Fanout()
+        self._fanout = Fanout(flows=registration.flows)
         self._random = random.SystemRandom()
         self._durability_warned = False
         self._confirmed_at = float("-inf")
@@ -213,7 +217,7 @@ class Producer:
         if trusted and self._must_confirm():
             with contextlib.suppress(StoreError):
                 self._confirm(await self.store.run(subscriptions()))
-        fanout = self._fanout if trusted else Fanout()
+        fanout = self._fanout if trusted else Fanout(flows=self._registration.flows)
         if bound is None:
             stored = await drive_async(_write_alone(messages, fanout), self.store.run)
             self._notify()
@@ -230,7 +234,7 @@ class Producer:
         if trusted and self._must_confirm():
             with contextlib.suppress(StoreError):
                 self._confirm(self.store.run_sync(subscriptions()))
-        fanout = self._fanout if trusted else Fanout()
+        fanout = self._fanout if trusted else Fanout(flows=self._registration.flows)
         if bound is None:
             stored = drive(_write_alone(messages, fanout), self.store.run_sync)
             self._notify()

@@ -1,8 +1,9 @@
 """Registers what an app declares, before its first publish or claim."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from holdfast.core.flow import FlowSettings, Queue
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.threads import Threads
 from holdfast.runtime.redactions import DeclaredRedactions
@@ -21,10 +22,18 @@ class Registration:
     """
 
     def __init__(
-        self, store: Store, handlers: Mapping[str, Handler], redactions: DeclaredRedactions, generation: int
+        self,
+        store: Store,
+        handlers: Mapping[str, Handler],
+        redactions: DeclaredRedactions,
+        generation: int,
+        queues: Sequence[Queue] = (),
     ) -> None:
         self._store, self._handlers, self._redactions, self._generation = store, handlers, redactions, generation
+        self._queues = {queue.name: None if queue.flow is None else queue.flow.text for queue in queues}
         self._registered: tuple[str, ...] | None = None
+        self.flows: dict[str, FlowSettings] = {}
+        """The flow settings of the app's handlers; complete before the first publish."""
         self._lock = threading.Lock()
 
     @property
@@ -72,11 +81,13 @@ class Registration:
 
     def _register(self) -> Operation[bool]:
         handlers = self._handlers.values()
+        self.flows.update((handler.name, handler.flow) for handler in handlers if handler.flow is not None)
         self._redactions.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
         registration = register(
             [handler.declaration for handler in handlers],
             [subscription for handler in handlers for subscription in handler.subscriptions],
             self._generation,
             self._redactions.own,
+            self._queues,
         )
         return with_projectors(registration, [handler.name for handler in handlers if handler.kind is Kind.PROJECTOR])

@@ -22,7 +22,7 @@ from holdfast.ops.queries.stats import Stats
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.consumers import ConsumerState
 from holdfast.ops.resources.projectors import ProjectorState
-from holdfast.ops.resources.queues import Queue
+from holdfast.ops.resources.queues import QueueState
 from holdfast.ops.resources.relays import RelayState
 from holdfast.ops.resources.schedules import ScheduleState
 from holdfast.ops.resources.webhooks import Webhook
@@ -251,7 +251,7 @@ ENDPOINTS = (
         _stats,
         query=StatsQuery,
     ),
-    _list("/queues", "List queues", Page[Queue], lambda ops: ops.queues()),
+    _list("/queues", "List queues", Page[QueueState], lambda ops: ops.queues()),
     _list("/consumers", "List registered consumers", Page[ConsumerState], lambda ops: ops.consumers()),
     _get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
     _get(

@@ -6,7 +6,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.actions import QUEUES
 from holdfast.interfaces.presentation.formatting import ago, rough
-from holdfast.ops.resources.queues import Queue
+from holdfast.ops.resources.queues import QueueState
 
 
 @group("queues")
@@ -19,7 +19,7 @@ def list_() -> None:
     """List queues."""
     ops = settings().operations()
     found, now = ops.queues(), ops.now()
-    columns: list[Column[Queue]] = [
+    columns: list[Column[QueueState]] = [
         Column("QUEUE", lambda one: one.name),
         Column(
             "STATE",

@@ -10,7 +10,7 @@ from holdfast.interfaces.console import chart
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.consumers import ConsumerState
-from holdfast.ops.resources.queues import Queue
+from holdfast.ops.resources.queues import QueueState
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.queries.delivery_counts import DeadLetterCounts
 from holdfast.stores.queries.query import FailureGroup
@@ -125,7 +125,7 @@ def _before(worker: WorkerRecord, at: datetime | None) -> bool:
 
 
 def alerts(
-    queues: Sequence[Queue],
+    queues: Sequence[QueueState],
     consumers: Sequence[ConsumerState],
     breakers: Sequence[BreakerState],
     workers: Sequence[WorkerRecord],

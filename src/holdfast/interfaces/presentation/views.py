@@ -24,7 +24,7 @@ from holdfast.ops.queries.request_trace import TracedDelivery
 from holdfast.ops.queries.stats import Load, Stats
 from holdfast.ops.resources.consumers import ConsumerState
 from holdfast.ops.resources.projectors import ProjectorState
-from holdfast.ops.resources.queues import Queue
+from holdfast.ops.resources.queues import QueueState
 from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup
@@ -72,7 +72,7 @@ VIEWS: Mapping[type, View] = {
     StoredPlan: View(computed={name: (int, attrgetter(name)) for name in ("left", "unsettled")}),
     PlanItem: View(computed={"reason": (str | None, attrgetter("reason"))}),
     Stats: View(computed={name: (float, attrgetter(name)) for name in _TOTALS}, counts=_TOTALS),
-    **{kind: _counted(kind) for kind in (Load, Queue, ConsumerState, ProjectorState, Webhook, FailureGroup)},
+    **{kind: _counted(kind) for kind in (Load, QueueState, ConsumerState, ProjectorState, Webhook, FailureGroup)},
 }
 
 

@@ -17,7 +17,7 @@ from holdfast.stores.queries.query import paused_queues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
+class QueueState:
     """A queue of a consumer, a delivery or a pause. `workers` counts the live workers that serve it."""
 
     name: str
@@ -31,7 +31,7 @@ class Queue:
     lag: timedelta
 
 
-def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue]]:
+def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[QueueState]]:
     """All queues, by name. Pass `stats().loads` as `known_loads` to avoid counting again."""
     known = yield from transact(consumers())
     if known_loads is None:
@@ -44,7 +44,7 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
         own = [load for load in known_loads if load.queue == name]
         served = {one.name for one in known if one.queue == name} | {load.consumer for load in own}
         found.append(
-            Queue(
+            QueueState(
                 name=name,
                 consumers=tuple(sorted(served)),
                 workers=sum((not w.queues or name in w.queues) and not served.isdisjoint(w.consumers) for w in alive),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.core.events.pattern import candidates
+from holdfast.core.flow import FlowSettings, stored_flow
 from holdfast.stores.operation import Rows
 
 _TYPES = 10_000
@@ -21,6 +22,7 @@ class SubscriptionRow(NamedTuple):
     epoch: int
     active: bool
     tenant: str | None
+    flow: str | None
 
 
 class Subscriber(NamedTuple):
@@ -31,6 +33,7 @@ class Subscriber(NamedTuple):
     priority: int
     generation: int
     tenant: str | None = None
+    flow: FlowSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Subscriptions:
 
     epoch: int
     targets: Mapping[str, tuple[Subscriber, ...]]
+    has_flow: bool = False
     _known: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def targets_of(self, type: str) -> tuple[Subscriber, ...]:
@@ -64,11 +68,13 @@ class Fanout:
     """A producer's copy of the subscriptions; replaced when a publish finds that it is outdated.
 
     `uncommitted` are consumers that this process subscribed in a caller's transaction, which may still roll back.
-    Subscriptions that include one of them are used once and not cached.
+    Subscriptions that include one of them are used once and not cached. `flows` are the flow settings that this app
+    declares: they include functions, which the store cannot hold.
     """
 
     current: Subscriptions | None = field(default=None)
     uncommitted: set[str] = field(default_factory=set)
+    flows: Mapping[str, FlowSettings] = field(default_factory=dict)
 
     def remember(self, found: Subscriptions) -> Subscriptions:
         """Caches subscriptions for later publishes, unless they may still roll back."""
@@ -80,10 +86,12 @@ class Fanout:
 def read_subscriptions(rows: Rows) -> Subscriptions:
     """Converts the rows of `subscriptions`."""
     targets: dict[str, list[Subscriber]] = {}
-    epoch = 0
+    epoch, has_flow = 0, False
     for row in map(SubscriptionRow._make, rows):
         epoch = max(epoch, row.epoch)
         if row.active:
-            subscriber = Subscriber(row.consumer, row.queue, row.priority, row.generation, row.tenant)
+            flow = None if row.flow is None else stored_flow(row.flow)
+            has_flow = has_flow or flow is not None
+            subscriber = Subscriber(row.consumer, row.queue, row.priority, row.generation, row.tenant, flow)
             targets.setdefault(row.pattern, []).append(subscriber)
-    return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()})
+    return Subscriptions(epoch, {pattern: tuple(found) for pattern, found in targets.items()}, has_flow)

@@ -15,6 +15,7 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import WRITE_LOCKED
 from holdfast.stores.messages.fanout import Fanout, Subscriptions, read_subscriptions
+from holdfast.stores.messages.flow import DeliveryKey, FlowKeys, adopt, flow_keys
 from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 
 # PostgreSQL plans large batches with conflict handling badly.
@@ -39,7 +40,9 @@ _DELIVERY = (
     "run_at",
     "retry",
 )
+_FLOW_DELIVERY = (*_DELIVERY, "flow_key", "ordered")
 _FANNED_OUT = _DELIVERY[:6]
+_NO_KEY: tuple[str | None, bool] = None, False
 _ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
 
 LOCK_REGISTRY = Query("lock_registry", raises=(WRITE_LOCKED, lambda: StoreBusy(cause=WRITE_LOCKED.code)))
@@ -74,16 +77,27 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
     subscriptions = fanout.current
     if subscriptions is None:
         subscriptions = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
+    keys = flow_keys(fanout, subscriptions)
+    if isinstance(messages, LazyMessages) and keys is not None:
+        # The key of a delivery is written with it, so these are not streamed.
+        messages = list(messages.make())
     if isinstance(messages, LazyMessages):
         made: list[NewMessage] = []
         newest = yield from _stream(_noted(messages.make(), made), made, subscriptions)
         yield from _reconcile_fanout(made, subscriptions, newest, fanout)
         return [Published(m.id, True) for m in made]
     newest = subscriptions.epoch
-    if (alone := _single(messages, subscriptions)) and (published := (yield from _publish_single(alone))):
+    if (alone := _single(messages, subscriptions, keys)) and (published := (yield from _publish_single(alone))):
         return published
     plain = [m for m in messages if m.key is None and not _unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.key_scope or m.source, m.key))
+    if keys is not None:
+        keyed_flow = [m for m in plain if keys.applies(m)]
+        plain = [m for m in plain if not keys.applies(m)]
+        for chunk in _chunks(keyed_flow, _CHUNK):
+            rows = yield _insert_flow(chunk, subscriptions, keys)
+            newest = max(newest, rows[0][0])
+            stored.update((m.id, Published(m.id, True)) for m in chunk)
     if own and len(plain) >= STREAMED:
         streamed = [m for m in plain if _now(m)]
         plain = [m for m in plain if not _now(m)]
@@ -104,6 +118,8 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
                 stored.update((yield from find_first(late)))
     for message in sorted(filter(_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
+    if keys is not None and (unadopted := _late_keys(messages, stored, keys)):
+        yield adopt(unadopted)
     yield from _reconcile_fanout([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
     return [stored[m.id] for m in messages]
 
@@ -116,7 +132,7 @@ def publish_single(messages: Messages, fanout: Fanout) -> Operation[list[Publish
     """
     if isinstance(messages, LazyMessages) or fanout.current is None:
         return None
-    alone = _single(messages, fanout.current)
+    alone = _single(messages, fanout.current, flow_keys(fanout, fanout.current))
     return None if alone is None else Operation(lambda: _publish_single(alone), single=True)
 
 
@@ -153,9 +169,11 @@ def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object,
     return Query("insert_deliveries", batches={"deliveries": columns(_ABSENT, batch)})
 
 
-def _single(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query | None:
+def _single(messages: Sequence[NewMessage], subscriptions: Subscriptions, keys: FlowKeys | None) -> Query | None:
     """The query that stores one message without a key and its only delivery; None for any other case."""
     if len(messages) != 1 or messages[0].key is not None or _unique(messages[0]):
+        return None
+    if keys is not None and keys.applies(messages[0]):
         return None
     deliveries = _delivery_rows(messages, subscriptions)
     if len(deliveries) != 1:
@@ -175,6 +193,23 @@ def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], sub
     deliveries = _delivery_rows(messages, subscriptions)
     batches = {"messages": columns(names, rows), "deliveries": columns(_DELIVERY, deliveries)}
     return Query(name, batches=batches)
+
+
+def _insert_flow(messages: Sequence[NewMessage], subscriptions: Subscriptions, keys: FlowKeys) -> Query:
+    """`_insert` for messages whose deliveries have flow keys."""
+    rows = [_row(m, subscriptions.epoch)[: len(_MESSAGE)] for m in messages]
+    found: dict[object, tuple[str, bool]] = {
+        key.delivery_id: (key.flow_key, key.ordered) for m in messages for key in keys.of(m)
+    }
+    deliveries = [(*row, *found.get(row[0], _NO_KEY)) for row in _delivery_rows(messages, subscriptions)]
+    batches = {"messages": columns(_MESSAGE, rows), "deliveries": columns(_FLOW_DELIVERY, deliveries)}
+    return Query("publish_flow", batches=batches)
+
+
+def _late_keys(messages: Sequence[NewMessage], stored: Mapping[UUID, Published], keys: FlowKeys) -> list[DeliveryKey]:
+    """The keys of messages with a key or a unique key: their deliveries are written without one."""
+    late = [m for m in messages if (m.key is not None or _unique(m)) and stored[m.id].created]
+    return [key for m in late for key in keys.of(m)]
 
 
 def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:

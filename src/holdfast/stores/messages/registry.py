@@ -1,8 +1,9 @@
 """The registry of consumers and subscriptions, and the catch-up that gives new subscriptions missed messages."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 import orjson
@@ -20,9 +21,10 @@ from holdfast.stores.messages.publish import LOCK_REGISTRY, insert_absent
 from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 
 _BATCH = 1000
-_DECLARED = ("name", "queue", "priority", "max_attempts", "retry")
+_DECLARED = ("name", "queue", "priority", "max_attempts", "retry", "flow")
 _SUBSCRIBED = ("pattern", "consumer", "from_start")
 _DEFAULT = RetryPolicy.exponential()
+_NO_QUEUES: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Declaration:
     queue: str = DEFAULT_QUEUE
     priority: int = DEFAULT_PRIORITY
     retry: RetryPolicy = _DEFAULT
+    flow: str | None = None
+    """Its flow settings as JSON text; any worker claims by them, any publisher finds keys by them."""
 
     def __post_init__(self) -> None:
         check_name("consumer", self.name)
@@ -78,10 +82,12 @@ class Consumer:
     paused_at: datetime | None
     blocked_until: datetime | None
     blocked_resource: str | None
+    flow: str | None = None
+    flow_override: str | None = None
 
     @property
     def declaration(self) -> Declaration:
-        return Declaration(self.name, self.queue, self.priority, self.retry)
+        return Declaration(self.name, self.queue, self.priority, self.retry, self.flow)
 
 
 @operation
@@ -90,14 +96,17 @@ def register(
     subscriptions: Sequence[EventSubscription],
     generation: int,
     secret: Collection[Redaction] = (),
+    queues: Mapping[str, str | None] = _NO_QUEUES,
 ) -> Steps[bool]:
     """Declares consumers, their subscriptions and secret fields; True if a consumer or subscription changed.
 
-    Idempotent. Publishers with an open transaction do not know a new subscription; `catch_up` adds deliveries of the
+    `queues` are the flow settings of queues as JSON text, None for a queue without. Idempotent. Publishers with an open transaction do not know a new subscription; `catch_up` adds deliveries of the
     messages that they wrote.
     """
     if secret:
         yield from declare(secret).start()
+    if queues:
+        yield from _declare_queues(queues)
     names = sorted({one.name for one in declarations} | {one.consumer for one in subscriptions})
     if not _differences(declarations, subscriptions, *(yield from _registered(names))):
         return False
@@ -113,6 +122,14 @@ def register(
     if added:
         yield save_subscriptions(added, epoch + 1)
     return bool(changed or added)
+
+
+def _declare_queues(queues: Mapping[str, str | None]) -> Steps[None]:
+    rows = yield Query("queue_flows", {"names": sorted(queues)})
+    stored = {str(row[0]): row[1] for row in rows}
+    for name, flow in sorted(queues.items()):
+        if stored.get(name) != flow:
+            yield Query("save_queue_flow", {"name": name, "flow": flow})
 
 
 def save_subscriptions(subscriptions: Sequence[EventSubscription], epoch: int) -> Query:
@@ -195,11 +212,18 @@ def _differences(
 
 def _row(declaration: Declaration) -> tuple[object, ...]:
     retry = orjson.dumps(declaration.retry.to_json()).decode()
-    return declaration.name, declaration.queue, declaration.priority, declaration.retry.attempts, retry
+    return (
+        declaration.name,
+        declaration.queue,
+        declaration.priority,
+        declaration.retry.attempts,
+        retry,
+        declaration.flow,
+    )
 
 
 def _consumer(row: Row) -> Consumer:
-    name, queue, priority, _, retry, generation, registered, paused, blocked, resource = row
+    name, queue, priority, _, retry, generation, registered, paused, blocked, resource, flow, override = row
     return Consumer(
         str(name),
         str(queue),
@@ -210,4 +234,6 @@ def _consumer(row: Row) -> Consumer:
         optional_time(paused),
         optional_time(blocked),
         None if resource is None else str(resource),
+        flow,
+        override,
     )

@@ -1,7 +1,8 @@
 -- name: subscriptions
 -- All subscriptions with the queue, priority and tenant of their consumer; retired ones still have an
 -- epoch.
-select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null as active, e.tenant
+select s.pattern, s.consumer, c.queue, c.priority, c.generation, s.epoch, s.retired_at is null as active, e.tenant,
+       c.flow
 from {hf}subscription s join {hf}consumer c on c.name = s.consumer
 left join {hf}endpoint e on e.consumer = s.consumer
 

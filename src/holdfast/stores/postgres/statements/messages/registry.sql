@@ -5,13 +5,13 @@ lock table {hf}subscription in share row exclusive mode
 -- name: consumers
 -- All consumers with their queue, priority and retry policy, and whether they are paused or blocked.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry::text, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
 from {hf}consumer c order by c.name
 
 -- name: named_consumers
 -- The rows of `consumers` for these names.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry::text, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
 from {hf}consumer c where c.name = any (:names::text[])
 
 -- name: active_subscriptions
@@ -20,12 +20,14 @@ select s.pattern, s.consumer from {hf}subscription s where s.retired_at is null 
 
 -- name: save_consumers
 -- Adds or updates consumers; pauses and blocks stay.
-insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
-select c.name, c.queue, c.priority, c.max_attempts, c.retry::jsonb, :generation::bigint
-from unnest(:name::text[], :queue::text[], :priority::smallint[], :max_attempts::integer[], :retry::text[])
-       c (name, queue, priority, max_attempts, retry)
+insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation, flow)
+select c.name, c.queue, c.priority, c.max_attempts, c.retry::jsonb, :generation::bigint, c.flow
+from unnest(:name::text[], :queue::text[], :priority::smallint[], :max_attempts::integer[], :retry::text[],
+            :flow::text[])
+       c (name, queue, priority, max_attempts, retry, flow)
 on conflict (name) do update
-set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
+set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    retry = excluded.retry, flow = excluded.flow
 
 -- name: save_subscriptions
 -- Activates subscriptions in this snapshot; a reactivated one continues from its mark.
@@ -86,3 +88,12 @@ where mark_tx = :mark_tx::text::xid8 and mark_position = :mark_position::bigint 
 -- name: database_identity
 -- The database of this connection. The start time of the server differs between any two servers, also between copies.
 select current_database()::text, extract(epoch from pg_postmaster_start_time())::text
+
+-- name: queue_flows
+-- The declared flow settings of these queues.
+select q.name, q.flow from {hf}queue q where q.name = any (:names::text[])
+
+-- name: save_queue_flow
+-- Declares the flow settings of a queue; its pause and the values of operators stay.
+insert into {hf}queue (name, flow) values (:name::text, :flow::text)
+on conflict (name) do update set flow = excluded.flow

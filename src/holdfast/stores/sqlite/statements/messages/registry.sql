@@ -5,13 +5,13 @@ update {hf}subscription set epoch = epoch where 0
 -- name: consumers
 -- All consumers with their queue, priority and retry policy, and whether they are paused or blocked.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
 from {hf}consumer c order by c.name
 
 -- name: named_consumers
 -- The rows of `consumers` for these names.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
 from {hf}consumer c where c.name in (select value from json_each(:names))
 
 -- name: active_subscriptions
@@ -21,10 +21,11 @@ select s.pattern, s.consumer from {hf}subscription s where s.retired_at is null 
 -- name: save_consumers
 -- Adds or updates consumers; pauses and blocks stay.
 -- each: consumers
-insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation)
-values (:name, :queue, :priority, :max_attempts, :retry, :generation)
+insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation, flow)
+values (:name, :queue, :priority, :max_attempts, :retry, :generation, :flow)
 on conflict (name) do update
-set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts, retry = excluded.retry
+set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    retry = excluded.retry, flow = excluded.flow
 
 -- name: save_subscriptions
 -- Activates subscriptions; a reactivated one continues from its mark.
@@ -83,3 +84,12 @@ where mark_position = :mark_position and epoch <= :epoch and retired_at is null
 -- The open files of this connection in the third column, the main file first. The table-valued form of this pragma
 -- would begin a read transaction.
 pragma database_list
+
+-- name: queue_flows
+-- The declared flow settings of these queues.
+select q.name, q.flow from {hf}queue q where q.name in (select value from json_each(:names))
+
+-- name: save_queue_flow
+-- Declares the flow settings of a queue; its pause and the values of operators stay.
+insert into {hf}queue (name, flow) values (:name, :flow)
+on conflict (name) do update set flow = excluded.flow

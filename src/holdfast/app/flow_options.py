@@ -1,0 +1,121 @@
+"""The flow options of a handler (`limit`, `rate`, `order_by`, ...), checked when the handler is declared."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.flow import FlowSettings, KeyRule, check_count, check_limit, check_rate, key_rule, positive
+
+ON_DEAD = ("block", "skip")
+FLOW_OPTIONS = (
+    "limit",
+    "rate",
+    "order_by",
+    "on_dead",
+    "fair_by",
+    "by",
+    "debounce",
+    "max_wait",
+    "batch",
+    "within",
+)
+
+
+def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
+    """The settings that these options declare; None without any. Raises `ConfigurationError` for those that cannot work."""
+    given = {name: options[name] for name in FLOW_OPTIONS if options.get(name) is not None}
+    if not given:
+        return None
+    limit, rate = check_limit("this handler", given.get("limit")), check_rate("this handler", given.get("rate"))
+    order = _order(given)
+    settings = FlowSettings(
+        key=_one_key(given),
+        limit=None if limit is None else limit.max,
+        limit_by_key=limit is not None and limit.by is not None,
+        rate_count=None if rate is None else rate.count,
+        rate_window=None if rate is None else rate.window,
+        rate_by_key=rate is not None and rate.by is not None,
+        order=order,
+        fair="fair_by" in given,
+        debounce=positive("debounce", given.get("debounce")),
+        max_wait=positive("max_wait", given.get("max_wait")),
+        batch=None if "batch" not in given else check_count("batch", given["batch"], "batch=100"),
+        within=positive("within", given.get("within")),
+    )
+    _check_combination(settings, given)
+    return settings
+
+
+def _one_key(given: Mapping[str, Any]) -> KeyRule | None:
+    """The key that all options share; a consumer has one."""
+    named = {
+        "limit": getattr(given.get("limit"), "by", None),
+        "rate": getattr(given.get("rate"), "by", None),
+        "order_by": given.get("order_by"),
+        "fair_by": given.get("fair_by"),
+        "by": given.get("by"),
+    }
+    rules = {option: key_rule(option, by) for option, by in named.items() if by is not None}
+    if not rules:
+        return None
+    (first, rule), *others = rules.items()
+    for option, other in others:
+        if not rule.same(other):
+            raise ConfigurationError(
+                f"{first} is by {rule.name!r} and {option} by {other.name!r}; a consumer has one key. Give both the same, "
+                "or split the work into two consumers"
+            )
+    return rule
+
+
+def _order(given: Mapping[str, Any]) -> str | None:
+    on_dead = given.get("on_dead")
+    if on_dead is not None and on_dead not in ON_DEAD:
+        near = difflib.get_close_matches(str(on_dead), ON_DEAD, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigurationError(
+            f"on_dead is {on_dead!r}; {hint}use 'block' (a dead letter stops its key) or 'skip' (the key continues)"
+        )
+    if "order_by" not in given:
+        if on_dead is not None:
+            raise ConfigurationError("on_dead= says what a dead letter does to its key; give order_by= as well")
+        return None
+    return on_dead or "block"
+
+
+def _check_combination(settings: FlowSettings, given: Mapping[str, Any]) -> None:
+    if settings.order is not None and settings.limit_by_key:
+        raise ConfigurationError(
+            "order_by= already runs one delivery of a key at a time; leave by= out of the limit, or leave order_by= out"
+        )
+    if settings.order is not None and settings.fair:
+        raise ConfigurationError("order_by= and fair_by= exclude each other: order already gives each key its turn")
+    if "by" in given and settings.debounce is None and settings.batch is None:
+        raise ConfigurationError(
+            "by= is the key of debounce= or batch=; give a limit its key as Limit(2, by='tenant_id')"
+        )
+    if settings.max_wait is not None and settings.debounce is None:
+        raise ConfigurationError("max_wait= bounds debounce=; give debounce= as well")
+    if settings.within is not None and settings.batch is None:
+        raise ConfigurationError("within= bounds how long a batch waits; give batch= as well")
+    if settings.debounce is not None:
+        if settings.max_wait is not None and settings.max_wait < settings.debounce:
+            raise ConfigurationError("max_wait= is shorter than debounce=; give a longer one")
+        _alone("debounce", {"batch": settings.batch, "order_by": settings.order, "fair_by": settings.fair})
+    if settings.batch is not None:
+        _alone(
+            "batch",
+            {
+                "order_by": settings.order,
+                "fair_by": settings.fair,
+                "limit": settings.limit,
+                "rate": settings.rate_count,
+            },
+        )
+
+
+def _alone(option: str, others: Mapping[str, object]) -> None:
+    for other, value in others.items():
+        if value:
+            raise ConfigurationError(f"{option}= and {other}= cannot be combined on one handler; leave one of them out")

@@ -1,0 +1,312 @@
+"""Flow control: limits, rates, order, fairness, debounce and batches of a consumer, and the key that they apply to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from holdfast.core.duration import Duration, format_duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.events.payload import decode
+from holdfast.core.names import check_name
+from holdfast.core.retry import RetryPolicy, check_policy
+
+MAX_KEY_BYTES = 200
+"""A longer key is replaced by its hash, so that an index entry stays small."""
+BUCKETS = 50
+"""A rate counts claims in this many buckets for each window."""
+MAX_COUNT = 1_000_000
+
+_RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(.+)")
+_PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
+_HEADER = "header:"
+
+By = str | Callable[[Any], object]
+"""A key: a payload path (`customer.id`), a header (`header:tenant`) or a function of the decoded payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `max` deliveries hold a lease at the same time over all workers; with `by`, of each key.
+
+    >>> Limit(2, by="tenant_id")
+    Limit(max=2, by='tenant_id')
+    """
+
+    max: int
+    by: By | None = None
+
+    def __post_init__(self) -> None:
+        check_count("limit", self.max, "Limit(10)")
+        if self.by is not None:
+            key_rule("limit", self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most so many deliveries are claimed in any window, retries included; with `by`, of each key.
+
+    >>> Rate("90/10s").count, Rate("90/10s").window
+    (90, datetime.timedelta(seconds=10))
+    """
+
+    rate: str
+    by: By | None = None
+
+    def __post_init__(self) -> None:
+        parse_rate(self.rate)
+        if self.by is not None:
+            key_rule("rate", self.by)
+
+    @property
+    def count(self) -> int:
+        return parse_rate(self.rate)[0]
+
+    @property
+    def window(self) -> timedelta:
+        return parse_rate(self.rate)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue with a limit or rate for all its consumers together, or with a default retry policy."""
+
+    name: str
+    limit: Limit | None = None
+    rate: Rate | None = None
+    retry: RetryPolicy | None = None
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.name)
+        owner = f"queue {self.name}"
+        for option, value in (
+            ("limit", check_limit(owner, self.limit)),
+            ("rate", check_rate(owner, self.rate)),
+        ):
+            if value is not None and value.by is not None:
+                raise ConfigurationError(
+                    f"{owner}: {option} has by={value.by!r}; a queue has no keys. Give it to the consumers instead"
+                )
+        if self.retry is not None:
+            check_policy(f"the policy of {owner}", self.retry)
+
+    @property
+    def flow(self) -> FlowSettings | None:
+        """The settings that its lanes have in common."""
+        if self.limit is None and self.rate is None:
+            return None
+        return FlowSettings(
+            limit=None if self.limit is None else self.limit.max,
+            rate_count=None if self.rate is None else self.rate.count,
+            rate_window=None if self.rate is None else self.rate.window,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """How the key of a delivery is found when its message is published."""
+
+    kind: str
+    name: str
+    function: Callable[[Any], object] | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this process can evaluate the rule: a function exists only where its app is loaded."""
+        return self.kind != "function" or self.function is not None
+
+    def same(self, other: KeyRule | None) -> bool:
+        """Whether both give the same keys; functions are compared by identity."""
+        return other is not None and (self.kind, self.name, self.function) == (other.kind, other.name, other.function)
+
+    def key(self, payload: str, headers: Mapping[str, str]) -> str:
+        """The key of a message. A missing path or header, or None, is the key ''."""
+        if self.kind == "header":
+            return bounded_key(headers.get(self.name))
+        value: Any = decode(payload)
+        if self.function is not None:
+            return bounded_key(self.function(value))
+        for part in self.name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return bounded_key(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowSettings:
+    """The flow control of one consumer or queue. Without `key`, limit and rate apply to all its deliveries together."""
+
+    key: KeyRule | None = None
+    limit: int | None = None
+    limit_by_key: bool = False
+    rate_count: int | None = None
+    rate_window: timedelta | None = None
+    rate_by_key: bool = False
+    order: str | None = None
+    """What a dead letter does to its key: `block` or `skip`; None without order."""
+    fair: bool = False
+    debounce: timedelta | None = None
+    max_wait: timedelta | None = None
+    batch: int | None = None
+    within: timedelta | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The stored form; durations in seconds. A function is stored by its name only."""
+        values: dict[str, Any] = {
+            "key": None if self.key is None else [self.key.kind, self.key.name],
+            "limit": self.limit,
+            "limit_by_key": self.limit_by_key or None,
+            "rate": None if self.rate_count is None else [self.rate_count, _seconds(self.rate_window)],
+            "rate_by_key": self.rate_by_key or None,
+            "order": self.order,
+            "fair": self.fair or None,
+            "debounce": _seconds(self.debounce),
+            "max_wait": _seconds(self.max_wait),
+            "batch": self.batch,
+            "within": _seconds(self.within),
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def text(self) -> str:
+        """The stored form as JSON text, the same for equal settings."""
+        return orjson.dumps(self.to_json(), option=orjson.OPT_SORT_KEYS).decode()
+
+    def overridden(self, override: str | None) -> FlowSettings:
+        """These settings with an operator's values: `limit` and `rate` only."""
+        if override is None:
+            return self
+        given = orjson.loads(override)
+        changed = self
+        if self.limit is not None and "limit" in given:
+            changed = replace(changed, limit=int(given["limit"]))
+        if self.rate_count is not None and "rate" in given:
+            count, seconds = given["rate"]
+            changed = replace(changed, rate_count=int(count), rate_window=timedelta(seconds=seconds))
+        return changed
+
+
+def stored_flow(text: str) -> FlowSettings:
+    """Settings from their stored form."""
+    stored = orjson.loads(text)
+    rate = stored.get("rate")
+    return FlowSettings(
+        key=KeyRule(*stored["key"]) if "key" in stored else None,
+        limit=stored.get("limit"),
+        limit_by_key=bool(stored.get("limit_by_key")),
+        rate_count=None if rate is None else int(rate[0]),
+        rate_window=None if rate is None else timedelta(seconds=rate[1]),
+        rate_by_key=bool(stored.get("rate_by_key")),
+        order=stored.get("order"),
+        fair=bool(stored.get("fair")),
+        debounce=_duration(stored.get("debounce")),
+        max_wait=_duration(stored.get("max_wait")),
+        batch=stored.get("batch"),
+        within=_duration(stored.get("within")),
+    )
+
+
+def key_rule(option: str, by: By) -> KeyRule:
+    """The rule for a `by`; raises `ConfigurationError` for a value that cannot name a key."""
+    if callable(by):
+        return KeyRule("function", getattr(by, "__qualname__", type(by).__name__), by)
+    if not isinstance(by, str):
+        raise ConfigurationError(
+            f"{option} by {by!r}: give a payload path ('customer.id'), a header ('header:tenant') or a function of the payload"
+        )
+    if by.startswith(_HEADER):
+        name = by.removeprefix(_HEADER)
+        if not name or name != name.strip():
+            raise ConfigurationError(f"{option} by {by!r} names no header; write 'header:tenant'")
+        return KeyRule("header", name)
+    if not _PATH.fullmatch(by):
+        raise ConfigurationError(
+            f"{option} by {by!r} is no payload path; write field names joined by dots, such as 'customer.id'"
+        )
+    return KeyRule("path", by)
+
+
+def bounded_key(value: object) -> str:
+    """A key as it is stored: text, '' for None, hashed if it has more than `MAX_KEY_BYTES` bytes."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        text = "true" if value else "false"
+    elif isinstance(value, dict | list):
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    else:
+        text = str(value)
+    # PostgreSQL stores no NUL; a lone surrogate is no UTF-8.
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) <= MAX_KEY_BYTES and "\x00" not in text and text.isprintable():
+        return text
+    return "hash:" + blake2b(raw, digest_size=20).hexdigest()
+
+
+def parse_rate(rate: str) -> tuple[int, timedelta]:
+    """The count and the window of a rate such as `90/10s`; raises `ConfigurationError` for other text."""
+    found = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if found is None:
+        raise ConfigurationError(
+            f"rate is {rate!r}; write a count and a window, such as Rate('90/10s') or Rate('5/1m')"
+        )
+    window_text = found[2].strip()
+    if window_text in ("s", "m", "h", "d", "w"):
+        window_text = f"1{window_text}"
+    window = to_timedelta(window_text, name=f"the window of rate {rate!r}")
+    if window < timedelta(milliseconds=100):
+        raise ConfigurationError(f"rate is {rate!r}; give a window of at least 100ms")
+    return check_count("the count of the rate", int(found[1]), "Rate('90/10s')"), window
+
+
+def format_rate(count: int, window: timedelta) -> str:
+    """A rate as text that `parse_rate` reads.
+
+    >>> format_rate(90, timedelta(seconds=10))
+    '90/10s'
+    """
+    return f"{count}/{format_duration(window)}"
+
+
+def check_count(name: str, value: int, example: str) -> int:
+    """Return `value` if it is a whole number from 1, else raise `ConfigurationError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_COUNT:
+        raise ConfigurationError(f"{name} is {value!r}; give a whole number from 1 to {MAX_COUNT:,}, such as {example}")
+    return value
+
+
+def check_limit(owner: str, value: Limit | None) -> Limit | None:
+    """Return `value` if it is a Limit or None, else raise `ConfigurationError`."""
+    if value is not None and not isinstance(value, Limit):
+        raise ConfigurationError(f"{owner}: limit is {value!r}; give Limit(10) or Limit(2, by='tenant_id')")
+    return value
+
+
+def check_rate(owner: str, value: Rate | None) -> Rate | None:
+    """Return `value` if it is a Rate or None, else raise `ConfigurationError`."""
+    if value is not None and not isinstance(value, Rate):
+        raise ConfigurationError(f"{owner}: rate is {value!r}; give Rate('90/10s') or Rate('90/10s', by='tenant_id')")
+    return value
+
+
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
+
+
+def _duration(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def positive(option: str, value: Duration | None) -> timedelta | None:
+    """A duration above zero, or None; raises `ConfigurationError` for zero."""
+    if value is None:
+        return None
+    given = to_timedelta(value, name=option)
+    if not given:
+        raise ConfigurationError(f"{option} is {value!r}; give a duration above zero, or leave it out")
+    return given
