@@ -14,7 +14,8 @@ from holdfast.core.telemetry.correlation import correlation
 from holdfast.core.text import sanitise
 from holdfast.stores.deliveries.dedupe import record_reruns
 from holdfast.stores.dialect import as_uuid, aware_time
-from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import json_or, row_reader
 
 LAST_ENTRY = 2**63 - 1
 
@@ -69,6 +70,9 @@ class AuditEntry:
     request_id: str | None = None
     plan_id: UUID | None = None
     plan: AuditedPlan | None = None
+
+
+read_entry = row_reader(AuditEntry, detail=json_or(None))
 
 
 @operation
@@ -228,19 +232,3 @@ def _actor(actor: str) -> str:
 
 def _reason(reason: str | None) -> str | None:
     return None if reason is None else sanitise(reason, 2000)
-
-
-def read_entry(row: Row) -> AuditEntry:
-    id, at, actor, action, kind, target, reason, detail, request_id, plan_id = row
-    return AuditEntry(
-        id,
-        aware_time(at),
-        str(actor),
-        str(action),
-        str(kind),
-        str(target),
-        None if reason is None else str(reason),
-        None if detail is None else orjson.loads(str(detail)),
-        None if request_id is None else str(request_id),
-        None if plan_id is None else as_uuid(plan_id),
-    )

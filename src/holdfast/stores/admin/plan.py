@@ -20,9 +20,10 @@ import orjson
 from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound, Refused
 from holdfast.stores.admin.actions import audited, who
-from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Row, Steps, operation
 from holdfast.stores.queries.query import page_size
+from holdfast.stores.row import row_reader
 
 DONE = "done"
 """The outcome of a delivery that a plan acted on."""
@@ -289,51 +290,6 @@ def _find(id: UUID) -> Steps[StoredPlan]:
     return read_plan(rows[0])
 
 
-def _item(row: Row) -> PlanItem:
-    n, delivery, consumer, type, status, generation, to_generation, outcome, by, result = row
-    return PlanItem(
-        n,
-        as_uuid(delivery),
-        consumer,
-        type,
-        None if status is None else Status(status),
-        generation,
-        to_generation,
-        outcome == DONE,
-        None if outcome in (None, DONE) else SkipReason(outcome),
-        by,
-        None if result is None else ReplayResult(result),
-    )
-
-
-_COLUMNS = (
-    "id", "action", "state", "preview", "rerun", "generation", "items", "total", "position", "done", "skipped", "made_at",
-    "saved_at", "saved_by", "save_reason", "started_at", "started_by", "start_reason", "ended_at", "runner", "results",
-    "settled_at",
-)  # fmt: skip
-
-
-def read_plan(row: Row) -> StoredPlan:
-    """The plan in a row of the columns that the fragment `plan` lists."""
-    read = dict(zip(_COLUMNS, row, strict=True))
-    skipped: Mapping[str, int] = orjson.loads(read["skipped"])
-    results: Mapping[str, int] = orjson.loads(read["results"] or "{}")
-    return StoredPlan(
-        **{
-            **read,
-            "id": as_uuid(read["id"]),
-            "action": Action(read["action"]),
-            "state": PlanState(read["state"]),
-            "preview": _preview(orjson.loads(read["preview"])),
-            "rerun": bool(read["rerun"]),
-            "skipped": {SkipReason(why): count for why, count in skipped.items()},
-            "results": {ReplayResult(name): count for name, count in results.items()},
-            **{name: aware_time(read[name]) for name in ("made_at", "saved_at")},
-            **{name: optional_time(read[name]) for name in ("started_at", "ended_at", "settled_at")},
-        }
-    )
-
-
 def _preview(stored: dict[str, object]) -> PlanPreview:
     circuits: list[dict[str, str | None]] = stored.pop("circuits", [])  # type: ignore[assignment]
     found = [
@@ -349,3 +305,14 @@ def _preview(stored: dict[str, object]) -> PlanPreview:
     counts: dict[str, Any] = {"filter": {}, "limit": 0}
     counts |= {name: value for name, value in stored.items() if name in known}
     return PlanPreview(**counts, circuits=found)
+
+
+read_plan = row_reader(
+    StoredPlan,
+    preview=lambda text: _preview(orjson.loads(text)),
+    skipped=lambda text: {SkipReason(why): count for why, count in orjson.loads(text).items()},
+    results=lambda text: {ReplayResult(name): count for name, count in orjson.loads(text or "{}").items()},
+)
+"""Reads a row of the columns that the fragment `plan` lists."""
+
+_item = row_reader(PlanItem)

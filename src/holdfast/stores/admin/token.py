@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from holdfast.core.errors import NotFound, Refused
 from holdfast.stores.admin.actions import audited, who
-from holdfast.stores.dialect import aware_time, optional_time
-from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import row_reader
 
 
 class Scope(StrEnum):
@@ -37,6 +37,9 @@ class Token:
     revoked_at: datetime | None
     revoked_by: str | None
     valid: bool
+
+
+_token = row_reader(Token)
 
 
 @operation
@@ -78,20 +81,3 @@ def revoke_token(token: str, actor: str, reason: str | None) -> Steps[None]:
         raise NotFound("valid token", token, "`holdfast tokens list` shows the existing tokens")
     for id, name in rows:
         yield audited(actor, "revoke", "token", id, reason, {"name": name})
-
-
-def _token(row: Row) -> Token:
-    id, name, scope, prefix, created, creator, expires, used, revoked, revoker, valid = row
-    return Token(
-        id=id,
-        name=name,
-        scope=Scope(scope),
-        prefix=prefix,
-        created_at=aware_time(created),
-        created_by=creator,
-        expires_at=optional_time(expires),
-        last_used_at=optional_time(used),
-        revoked_at=optional_time(revoked),
-        revoked_by=revoker,
-        valid=bool(valid),
-    )

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import orjson
 
-from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.event_log.log import START, Cursor, end_of_log
-from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import json_or, row_reader
 
 
 class Reader(StrEnum):
@@ -50,6 +50,9 @@ class Position:
     def held(self) -> bool:
         """Whether the lease of an owner has not expired."""
         return self.owner is not None and self.lease_until is not None and self.lease_until > self.now
+
+
+_position = row_reader(Position, cursor=Cursor.parse, detail=json_or({}))
 
 
 @operation
@@ -110,20 +113,3 @@ def is_paused(consumer: str) -> Steps[bool]:
 
 def _owned(held: PositionLease) -> dict[str, object]:
     return {"kind": held.kind.value, "name": held.name, "owner": held.owner, "fence": held.fence}
-
-
-def _position(row: Row) -> Position:
-    kind, name, cursor, owner, fence, lease_until, passed, detail, created, updated, now = row
-    return Position(
-        kind=str(kind),
-        name=str(name),
-        cursor=Cursor.parse(str(cursor)),
-        owner=owner,
-        fence=int(fence),
-        lease_until=optional_time(lease_until),
-        passed=int(passed),
-        detail={} if detail is None else orjson.loads(str(detail)),
-        created_at=aware_time(created),
-        updated_at=aware_time(updated),
-        now=aware_time(now),
-    )

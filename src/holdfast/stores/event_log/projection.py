@@ -14,13 +14,14 @@ from uuid import UUID
 from holdfast.core.errors import RebuildLost, Refused
 from holdfast.core.identity import delivery_id
 from holdfast.stores.admin.actions import audited, replay
-from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import LEASE_LOST
 from holdfast.stores.event_log.log import START, Cursor
 from holdfast.stores.event_log.position import PositionLease, Reader, take_position
 from holdfast.stores.messages.backfill import absent
 from holdfast.stores.messages.publish import insert_absent
 from holdfast.stores.operation import Operation, Query, Row, Steps, operation
+from holdfast.stores.row import row_reader
 
 UNTIL_ENDED = timedelta(days=36_500)
 """The hold of a rebuild in place: workers must not use a partial result, even if the rebuild process dies."""
@@ -68,6 +69,10 @@ class LastRun:
     error: str | None
     started_at: datetime | None
     completed_at: datetime
+
+
+_rebuilding = row_reader(Rebuilding)
+_last_run = row_reader(LastRun)
 
 
 class RebuildStep(NamedTuple):
@@ -122,17 +127,8 @@ def newest_position() -> Steps[int]:
 @operation(reads=True)
 def last_run(consumer: str) -> Steps[LastRun | None]:
     """The newest recorded run of a consumer."""
-    for id, attempt, outcome, error_type, error, started, completed in (yield Query("last_run", {"name": consumer})):
-        return LastRun(
-            delivery_id=as_uuid(id),
-            attempt=int(attempt),
-            outcome=str(outcome),
-            error_type=error_type,
-            error=error,
-            started_at=optional_time(started),
-            completed_at=aware_time(completed),
-        )
-    return None
+    rows = yield Query("last_run", {"name": consumer})
+    return _last_run(rows[0]) if rows else None
 
 
 @operation
@@ -283,20 +279,5 @@ def _cursor(held: PositionLease) -> Steps[tuple[Cursor, int]]:
 
 
 def _projector(row: Row) -> Projector:
-    name, held, state, online, by, reason, total, applied, error, started_at, ended_at, updated_at, alive = row
-    rebuild = None
-    if state is not None:
-        rebuild = Rebuilding(
-            state=str(state),
-            alive=bool(alive),
-            online=bool(online),
-            applied=int(applied or 0),
-            total=None if total is None else int(total),
-            by=str(by),
-            reason=reason,
-            error=error,
-            started_at=aware_time(started_at),
-            updated_at=optional_time(updated_at),
-            ended_at=optional_time(ended_at),
-        )
-    return Projector(str(name), bool(held), rebuild)
+    name, held, *rebuild = row
+    return Projector(name, bool(held), None if rebuild[0] is None else _rebuilding(rebuild))

@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.core.circuit import Change, Circuit, reset, trip
 from holdfast.core.errors import NotFound
 from holdfast.stores.admin.actions import audited
-from holdfast.stores.dialect import aware_time, optional_time
-from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.dialect import aware_time
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import row_reader
 
 T = TypeVar("T")
 
 _COLUMNS = tuple(field.name for field in fields(Circuit))
-_TIMES = ("open_until", "probe_until", "changed_at", "window_at")
+_circuit = row_reader(Circuit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,3 @@ def _changed(name: str, change: Change[T]) -> Steps[tuple[Circuit, T, datetime]]
     if after is not before:
         yield Query("save_breaker", {"name": name} | {column: getattr(after, column) for column in _COLUMNS})
     return after, outcome, now
-
-
-def _circuit(stored: Row) -> Circuit:
-    named: dict[str, Any] = dict(zip(_COLUMNS, stored, strict=True))
-    return Circuit(**named | {name: optional_time(named[name]) for name in _TIMES})

@@ -14,9 +14,9 @@ import orjson
 
 from holdfast.core.errors import NotFound, Refused, ReservationLost
 from holdfast.stores.admin.actions import audited
-from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.errors import RESERVATION_LOST
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
+from holdfast.stores.row import row_reader
 
 _BATCH = 1000
 _FAILED_FROM = 400
@@ -86,6 +86,9 @@ class KeyRecord:
     response_status: int | None
     response_bytes: int | None
     lapsed: bool
+
+
+_record = row_reader(KeyRecord)
 
 
 class RecordCursor(NamedTuple):
@@ -233,23 +236,3 @@ def _found(row: Row) -> StoredRecord:
         pairs = tuple((name, value) for name, value in orjson.loads(headers or "[]"))
         response = StoredResponse(status, pairs, None if body is None else bytes(body))
     return StoredRecord(owner, request_hash, progress, progress is KeyStatus.STARTED and bool(lapsed), response)
-
-
-def _record(row: Row) -> KeyRecord:
-    scope, key, request_hash, owner, status, method, path, reserved, lease, completed, expires, code, size, now = row
-    return KeyRecord(
-        scope=scope,
-        key=key,
-        status=KeyStatus(status),
-        method=method,
-        path=path,
-        request_hash=request_hash,
-        owner=owner,
-        reserved_at=aware_time(reserved),
-        lease_until=aware_time(lease),
-        completed_at=optional_time(completed),
-        expires_at=aware_time(expires),
-        response_status=code,
-        response_bytes=size,
-        lapsed=status == KeyStatus.STARTED and aware_time(lease) < aware_time(now),
-    )

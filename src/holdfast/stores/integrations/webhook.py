@@ -20,6 +20,7 @@ from holdfast.stores.messages.registry import (
     save_subscriptions,
 )
 from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.row import texts
 
 _REASON = 2_000
 
@@ -115,7 +116,7 @@ def disable_endpoint(id: str, actor: str, reason: str) -> Steps[bool]:
         return False
     ((consumer, events),) = rows
     epoch = yield from registry_epoch()
-    for pattern in _texts(events):
+    for pattern in texts(events):
         yield Query("retire_subscription", {"pattern": pattern, "consumer": consumer, "epoch": epoch + 1})
     yield Query("pause_consumer", {"name": consumer})
     yield audited(actor, "disable", "webhook", id, reason)
@@ -133,7 +134,7 @@ def enable_endpoint(id: str, actor: str, reason: str | None) -> Steps[bool]:
     epoch = yield from registry_epoch()
     # New subscriptions: reactivated ones would catch up on all events published while the endpoint was disabled.
     yield Query("forget_subscriptions", {"consumer": consumer})
-    again = [EventSubscription(pattern, consumer, from_start=False) for pattern in _texts(events)]
+    again = [EventSubscription(pattern, consumer, from_start=False) for pattern in texts(events)]
     yield save_subscriptions(again, epoch + 1)
     yield Query("resume_consumer", {"name": consumer})
     yield audited(actor, "enable", "webhook", id, reason)
@@ -176,7 +177,7 @@ def _endpoint(row: Row) -> Endpoint:
     return Endpoint(
         id=str(id),
         url=str(url),
-        events=_texts(events),
+        events=texts(events),
         tenant=tenant,
         headers=orjson.loads(headers),
         secrets=tuple(one for one in (secret, previous) if one is not None),
@@ -190,7 +191,3 @@ def _endpoint(row: Row) -> Endpoint:
         disabled_at=optional_time(disabled),
         disabled_reason=reason,
     )
-
-
-def _texts(value: str | list[str]) -> tuple[str, ...]:
-    return tuple(orjson.loads(value) if isinstance(value, str) else value)

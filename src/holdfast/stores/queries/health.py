@@ -5,8 +5,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.delivery import FAILURE_HISTORY_LIMIT
-from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import row_reader
 
 
 class LaneCount(NamedTuple):
@@ -53,13 +54,14 @@ class TableHealth(NamedTuple):
     vacuumed_at: datetime | None
 
 
+_lane_count = row_reader(LaneCount)
+_table_health = row_reader(TableHealth)
+
+
 @operation(reads=True)
 def lane_counts() -> Steps[list[LaneCount]]:
     """The pending deliveries by queue, consumer and generation."""
-    return [
-        LaneCount(queue, consumer, generation, int(size), aware_time(oldest))
-        for queue, consumer, generation, size, oldest in (yield Query("lane_counts"))
-    ]
+    return [_lane_count(row) for row in (yield Query("lane_counts"))]
 
 
 @operation(reads=True)
@@ -97,7 +99,4 @@ def old_transactions(older_than: timedelta) -> Steps[list[OldTransaction]]:
 @operation(reads=True)
 def table_health() -> Steps[list[TableHealth]]:
     """Live and dead rows per table, if the database counts them."""
-    return [
-        TableHealth(table, live, dead, optional_time(vacuumed))
-        for table, live, dead, vacuumed in (yield Query("table_health"))
-    ]
+    return [_table_health(row) for row in (yield Query("table_health"))]

@@ -12,39 +12,12 @@ from holdfast.core.delivery import Delivery, Status, read_history
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_range
 from holdfast.core.message import Message
-from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.messages.fanout import SubscriptionRow
-from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import json_or, row_reader
 
 MAX_PAGE = 1000
-_DELIVERY = (
-    "id",
-    "message_id",
-    "consumer",
-    "queue",
-    "priority",
-    "generation",
-    "status",
-    "run_at",
-    "attempts",
-    "max_attempts",
-    "fence",
-    "lease_until",
-    "locked_by",
-    "suspect",
-    "holds",
-    "expiries",
-    "last_error",
-    "error_type",
-    "fingerprint",
-    "first_failed_at",
-    "failure_history",
-    "created_at",
-    "claimed_at",
-    "completed_at",
-    "discarded_at",
-)
-_TIMES = tuple(name for name in _DELIVERY if name.endswith("_at") or name == "lease_until")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +71,11 @@ class Run:
     detail: Mapping[str, object] | None = None
     generation: int | None = None
     """The generation of the worker; None for an expired lease and for old records."""
+
+
+read_run = row_reader(Run, detail=json_or(None))
+read_message = row_reader(Message, headers=orjson.loads)
+_delivery = row_reader(Delivery, failure_history=lambda text: () if text is None else read_history(orjson.loads(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,23 +173,6 @@ def clock() -> Steps[datetime]:
     return aware_time(rows[0][0])
 
 
-def read_run(row: Row) -> Run:
-    attempt, fence, outcome, error_type, error, trace, worker, started, completed, detail, generation = row
-    return Run(
-        attempt,
-        fence,
-        outcome,
-        error_type,
-        error,
-        trace,
-        worker,
-        optional_time(started),
-        aware_time(completed),
-        None if detail is None else orjson.loads(detail),
-        generation,
-    )
-
-
 def page_size(limit: int) -> int:
     """The limit, if a page may be that long."""
     if not 1 <= limit <= MAX_PAGE:
@@ -266,34 +227,6 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
 def read_summary(row: Sequence[object]) -> DeliverySummary:
     *columns, type, source, key = row
     return DeliverySummary(_delivery(columns), str(type), str(source), None if key is None else str(key))
-
-
-def _delivery(row: Row) -> Delivery:
-    read = dict(zip(_DELIVERY, row, strict=True))
-    for name in ("id", "message_id"):
-        read[name] = as_uuid(read[name])
-    for name in _TIMES:
-        read[name] = optional_time(read[name])
-    history = read["failure_history"]
-    read["failure_history"] = () if history is None else read_history(orjson.loads(str(history)))
-    read["status"] = Status(str(read["status"]))
-    read["suspect"] = bool(read["suspect"])
-    return Delivery(**read)
-
-
-def read_message(row: Row) -> Message:
-    id, type, source, key, payload, headers, generation, occurred, position = row
-    return Message(
-        id=as_uuid(id),
-        type=str(type),
-        source=str(source),
-        key=None if key is None else str(key),
-        payload=str(payload),
-        headers=orjson.loads(str(headers)),
-        generation=generation,
-        occurred_at=aware_time(occurred),
-        position=position,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 -- fragment: token
 t.id, t.name, t.scope, t.prefix, t.created_at, t.created_by, t.expires_at, t.last_used_at, t.revoked_at, t.revoked_by,
-t.revoked_at is null and (t.expires_at is null or t.expires_at > now())
+t.revoked_at is null and (t.expires_at is null or t.expires_at > now()) as valid
 
 -- name: add_token
 -- Stores the hash of a token, unless a valid token has its name.
@@ -17,7 +17,7 @@ select {token} from {hf}token t order by t.created_at, t.id
 -- The token with this hash, and whether to record its use: not with a read-only role or server.
 select {token}, (t.last_used_at is null or t.last_used_at < now() - interval '1 minute')
        and has_column_privilege(t.tableoid, 'last_used_at', 'UPDATE') and not pg_is_in_recovery()
-       and current_setting('default_transaction_read_only') = 'off'
+       and current_setting('default_transaction_read_only') = 'off' as needs_record
 from {hf}token t where t.hash = :hash::text
 
 -- name: use_token

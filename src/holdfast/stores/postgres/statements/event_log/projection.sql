@@ -3,8 +3,9 @@ l.consumer <> all (array(select p.name from {hf}projector p where p.held_until >
 
 -- name: projectors
 -- All projectors with their last rebuild and the current hold and lease.
-select p.name, p.held_until > now(), p.state, p.online, p.asked_by, p.reason, p.total, coalesce(p.applied, r.passed),
-       p.error, p.started_at, p.ended_at, r.updated_at, r.lease_until > now()
+select p.name, p.held_until > now() as held, p.state, r.lease_until > now() as alive, p.online,
+       coalesce(p.applied, r.passed, 0) as applied, p.total, p.asked_by as by, p.reason, p.error, p.started_at, r.updated_at,
+       p.ended_at
 from {hf}projector p left join {hf}position r on r.kind = 'rebuild' and r.name = p.name
 order by p.name
 

@@ -1,8 +1,9 @@
 -- fragment: lease_end
 greatest(i.lease_until, (select l.lease_until from {hf}idempotency_lease l where l.owner = i.owner))
 -- fragment: request
-i.scope, i.key, i.request_hash, i.owner, i.status, i.method, i.path, i.reserved_at, {lease_end}, i.completed_at,
-i.expires_at, i.response_status, octet_length(i.response_body), now()
+i.scope, i.key, i.status, i.method, i.path, i.request_hash, i.owner, i.reserved_at, {lease_end} as lease_until,
+i.completed_at, i.expires_at, i.response_status, octet_length(i.response_body) as response_bytes,
+i.status = 'started' and {lease_end} < now() as lapsed
 -- fragment: answer
 i.owner, i.request_hash, i.status, {lease_end} < now(), i.response_status, i.response_headers::text, i.response_body
 -- fragment: free

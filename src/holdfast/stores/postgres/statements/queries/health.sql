@@ -1,6 +1,6 @@
 -- name: lane_counts
 -- The waiting deliveries by queue, consumer and generation; each half reads a partial index.
-select w.queue, w.consumer, w.generation, sum(w.size)::bigint, min(w.oldest_at) from (
+select w.queue, w.consumer, w.generation, sum(w.size)::bigint as size, min(w.oldest_at) as oldest_at from (
   select d.queue, d.consumer, d.generation, count(*) as size, min(d.run_at) as oldest_at
   from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer, d.generation
   union all
@@ -30,7 +30,7 @@ select s.pattern, s.consumer,
         from (select m.sub_epoch from {hf}message m
               where (m.tx, m.position) > (s.mark_tx, s.mark_position)
                 and m.tx < pg_snapshot_xmin(pg_current_snapshot())
-              order by m.tx, m.position limit {limit}) l)
+              order by m.tx, m.position limit {limit}) l) as behind
 from {hf}subscription s where s.retired_at is null
 order by s.pattern, s.consumer
 
@@ -44,7 +44,8 @@ order by s.name
 
 -- name: old_transactions
 -- What prevents the removal of dead rows: old transactions, prepared transactions and replication slots.
-select 'session', a.pid::text, coalesce(a.application_name, ''), coalesce(a.state, ''), now() - a.xact_start
+select 'session' as kind, a.pid::text as name, coalesce(a.application_name, '') as application,
+       coalesce(a.state, '') as state, now() - a.xact_start as age
 from pg_stat_activity a
 where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
   and a.xact_start < now() - :older_than::interval
@@ -58,5 +59,6 @@ order by 5 desc nulls last
 
 -- name: table_health
 -- Live and dead rows of the table with the most writes, and its last vacuum.
-select s.relname::text, s.n_live_tup, s.n_dead_tup, greatest(s.last_autovacuum, s.last_vacuum)
+select s.relname::text as table, s.n_live_tup as live, s.n_dead_tup as dead,
+       greatest(s.last_autovacuum, s.last_vacuum) as vacuumed_at
 from pg_stat_all_tables s where s.relid = '{hf}delivery'::regclass

@@ -1,6 +1,6 @@
 -- fragment: delivery
 d.id, d.message_id, d.consumer, d.queue, d.priority, d.generation, d.status, d.run_at, d.attempts,
-coalesce(d.max_attempts, c.max_attempts),
+coalesce(d.max_attempts, c.max_attempts) as max_attempts,
 d.fence, d.lease_until, d.locked_by, d.suspect, d.holds, d.expiries, d.last_error, d.error_type,
 d.fingerprint, d.first_failed_at, d.failure_history::text, d.created_at, d.claimed_at, d.completed_at, d.discarded_at
 

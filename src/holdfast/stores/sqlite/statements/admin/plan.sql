@@ -83,8 +83,8 @@ order by p.id
 
 -- name: list_plan_items
 -- A page of the deliveries of a plan, in its order.
-select i.n, i.delivery_id, i.consumer, i.type, i.status, i.generation, i.to_generation, i.outcome, i.replayed_by,
-       i.result
+select i.n, i.delivery_id as id, i.consumer, i.type, i.status, i.generation, i.to_generation,
+       coalesce(i.outcome = 'done', false) as done, nullif(i.outcome, 'done') as why, i.replayed_by as by, i.result
 from {hf}plan_item i
 where i.plan_id = :plan and i.n > :after {where}
 order by i.n limit :limit

@@ -1,6 +1,6 @@
 -- fragment: token
 t.id, t.name, t.scope, t.prefix, t.created_at, t.created_by, t.expires_at, t.last_used_at, t.revoked_at, t.revoked_by,
-t.revoked_at is null and (t.expires_at is null or t.expires_at > {now})
+t.revoked_at is null and (t.expires_at is null or t.expires_at > {now}) as valid
 
 -- name: add_token
 -- Stores the hash of a token, unless a valid token has its name.
@@ -15,7 +15,7 @@ select {token} from {hf}token t order by t.created_at, t.id
 
 -- name: find_token
 -- The token with this hash, and whether to record its use.
-select {token}, t.last_used_at is null or t.last_used_at < {now} - 60000
+select {token}, t.last_used_at is null or t.last_used_at < {now} - 60000 as needs_record
 from {hf}token t where t.hash = :hash
 
 -- name: use_token

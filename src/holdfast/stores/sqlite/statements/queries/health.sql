@@ -1,6 +1,6 @@
 -- name: lane_counts
 -- The waiting deliveries by queue, consumer and generation; each half reads a partial index.
-select w.queue, w.consumer, w.generation, sum(w.size), min(w.oldest_at) from (
+select w.queue, w.consumer, w.generation, sum(w.size) as size, min(w.oldest_at) as oldest_at from (
   select d.queue, d.consumer, d.generation, count(*) as size, min(d.run_at) as oldest_at
   from {hf}delivery d where d.status = 'pending' and not d.suspect group by d.queue, d.consumer, d.generation
   union all
@@ -27,7 +27,7 @@ order by d.id desc limit :limit
 select s.pattern, s.consumer,
        (select count(*) filter (where l.sub_epoch < s.epoch)
         from (select m.sub_epoch from {hf}message m where m.position > s.mark_position
-              order by m.position limit :limit) l)
+              order by m.position limit :limit) l) as behind
 from {hf}subscription s where s.retired_at is null
 order by s.pattern, s.consumer
 
@@ -41,8 +41,8 @@ select 'server_version', sqlite_version()
 
 -- name: old_transactions
 -- Returns nothing: SQLite does not list readers, and a write transaction excludes all others.
-select 'session', '', '', '', 0 where :older_than is null
+select 'session' as kind, '' as name, '' as application, '' as state, 0 as age where :older_than is null
 
 -- name: table_health
 -- Returns nothing: SQLite reuses the space of removed rows immediately.
-select 'delivery', 0, 0, null where 0
+select 'delivery' as "table", 0 as live, 0 as dead, null as vacuumed_at where 0
