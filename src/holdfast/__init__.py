@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from holdfast.stores.messages.publish import Published
     from holdfast.stores.queries.query import Filter
 
+# Every other public name is an error.
 _HOMES = {
     "Holdfast": "app.holdfast",
     "Job": "app.job",
@@ -92,49 +93,6 @@ _HOMES = {
     "Rules": "core.failures.classify",
     "Verdict": "core.failures.classify",
     "correlate": "core.telemetry.correlation",
-    "AddressRefused": "core.errors",
-    "AlreadyHandled": "core.errors",
-    "BrokerUnavailable": "core.errors",
-    "Cancel": "core.errors",
-    "CircuitOpen": "core.errors",
-    "ConfigurationError": "core.errors",
-    "EngineRunning": "core.errors",
-    "HoldfastError": "core.errors",
-    "InvalidDuration": "core.errors",
-    "InvalidKey": "core.errors",
-    "InvalidName": "core.errors",
-    "InvalidPayload": "core.errors",
-    "InvalidSignature": "core.errors",
-    "KeyConflict": "core.errors",
-    "KeyRequired": "core.errors",
-    "LeaseLost": "core.errors",
-    "LockTimeout": "core.errors",
-    "LogRewound": "core.errors",
-    "NoTransaction": "core.errors",
-    "NotFound": "core.errors",
-    "Outage": "core.errors",
-    "PayloadTooLarge": "core.errors",
-    "PermissionDenied": "core.errors",
-    "RebuildLost": "core.errors",
-    "RebuildStopped": "core.errors",
-    "Refused": "core.errors",
-    "ReservationLost": "core.errors",
-    "RetryAfter": "core.errors",
-    "SchemaMismatch": "core.errors",
-    "ServiceRefused": "core.errors",
-    "Signal": "core.errors",
-    "Snooze": "core.errors",
-    "StoreBusy": "core.errors",
-    "StoreError": "core.errors",
-    "StoreLocked": "core.errors",
-    "StoreReplaced": "core.errors",
-    "StoreTimeout": "core.errors",
-    "StoreUnavailable": "core.errors",
-    "TerminalError": "core.errors",
-    "UnreadableRecord": "core.errors",
-    "UnsupportedConnection": "core.errors",
-    "WebhookRefused": "core.errors",
-    "WrongDatabase": "core.errors",
     "event": "core.events.event",
     "upcast": "core.events.event",
     "Limit": "core.flow",
@@ -260,10 +218,9 @@ __all__ = [
 if not TYPE_CHECKING:  # a type checker that saw it would let every name pass
 
     def __getattr__(name: str) -> object:
-        home = _HOMES.get(name)
-        if home is None:
+        if name not in __all__:
             raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-        value = getattr(import_module(f"holdfast.{home}"), name)
+        value = getattr(import_module(f"holdfast.{_HOMES.get(name, 'core.errors')}"), name)
         globals()[name] = value
         return value
 

@@ -1,14 +1,14 @@
 """`holdfast audit`: lists the audit log."""
 
-from datetime import datetime
+from typing import Any
 
 import click
 
 from holdfast.interfaces.cli.filters import PAGE, TARGET, TIME
 from holdfast.interfaces.cli.output import show_list
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.presentation.formatting import ago, moment, one_line
+from holdfast.interfaces.cli.table import Column, time_column
+from holdfast.interfaces.presentation.formatting import one_line
 from holdfast.stores.admin.actions import AuditEntry
 
 _ENDED = (("delivered", "delivered"), ("dead", "dead again"), ("discarded", "discarded"))
@@ -23,28 +23,19 @@ def cli() -> None:
 @click.option(
     "--target", type=TARGET, metavar="KIND:NAME", help="Only this item: a delivery id, queue:mail, plan:01a1…"
 )
-@click.option("--by", metavar="NAME", help="Only actions of this actor (user or token).")
+@click.option("--by", "actor", metavar="NAME", help="Only actions of this actor (user or token).")
 @click.option("--action", metavar="NAME", help="Only this action: replay, discard, pause, start, …")
 @click.option("--since", type=TIME, metavar="TIME", help="Only since: 2h, 3d, 2026-11-15T09:00Z.")
 @click.option("--until", type=TIME, metavar="TIME", help="Only before this time.")
 @click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of entries.")
 @click.option("--before", type=click.IntRange(1), metavar="N", help="Only entries older than this number.")
-def list_(
-    target: tuple[str, str] | None,
-    by: str | None,
-    action: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    limit: int,
-    before: int | None,
-) -> None:
+def list_(**chosen: Any) -> None:
     """List audit entries, newest first. A plan is one entry; --target plan:ID lists each of its steps."""
     ops = settings().operations()
-    found = ops.audit(limit=limit, before=before, target=target, actor=by, action=action, since=since, until=until)
-    now = ops.now()
+    found, now = ops.audit(**chosen), ops.now()
     columns: list[Column[AuditEntry]] = [
         Column("#", lambda one: one.id, right=True),
-        Column("WHEN", lambda one: ago(one.at, now), longer=lambda one: moment(one.at, now)),
+        time_column("WHEN", lambda one: one.at, now),
         Column("ACTOR", lambda one: one.actor),
         Column("ACTION", lambda one: one.action),
         Column("ITEM", _item),

@@ -29,6 +29,7 @@ LIMIT = click.option(
     metavar="N",
     help="Maximum number of deliveries, oldest first.  [default: all, up to 100,000]",
 )
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
 PLAN_FILE = click.option(
     "--plan",
     "file",

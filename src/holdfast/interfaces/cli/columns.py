@@ -5,9 +5,9 @@ from datetime import datetime
 
 from holdfast.core.message import Message
 from holdfast.interfaces.cli.output import status_style
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.deliveries import attempts, state
-from holdfast.interfaces.presentation.formatting import ago, clock, moment, one_line, rough
+from holdfast.interfaces.presentation.formatting import ago, clock, one_line, rough
 from holdfast.stores.queries.query import DeliverySummary
 
 
@@ -52,6 +52,6 @@ def message_columns(now: datetime) -> list[Column[Message]]:
         Column("TYPE", lambda one: one.type),
         Column("SOURCE", lambda one: one.source),
         Column("KEY", lambda one: one.key or ""),
-        Column("PUBLISHED", lambda one: ago(one.occurred_at, now), longer=lambda one: moment(one.occurred_at, now)),
+        time_column("PUBLISHED", lambda one: one.occurred_at, now),
         Column("PAYLOAD", lambda one: one_line(one.payload[:200]), loose=True),
     ]

@@ -6,9 +6,10 @@ import click
 
 from holdfast.interfaces.cli.actions import REASON, add_actions
 from holdfast.interfaces.cli.filters import TIME
-from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
+from holdfast.interfaces.cli.output import ProgressLine, note, show_json
+from holdfast.interfaces.cli.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.actions import CONSUMERS
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries, rough
 from holdfast.ops.resources.consumers import ConsumerState
@@ -19,11 +20,9 @@ def cli() -> None:
     """List, pause, resume, retire and catch up consumers."""
 
 
-@command(cli, name="list")
-def list_() -> None:
+@add_list(cli, lambda ops: ops.consumers(), "no consumers; they register when a worker starts or the app publishes")
+def _columns(now: datetime) -> list[Column[ConsumerState]]:
     """List consumers and jobs."""
-    ops = settings().operations()
-    found, now = ops.consumers(), ops.now()
 
     def state(one: ConsumerState) -> str:
         if one.paused_at is not None:
@@ -32,19 +31,18 @@ def list_() -> None:
             return f"blocked: {one.blocked_resource} ({ago(one.blocked_until, now)})"
         return "" if one.workers else "unserved"
 
-    columns: list[Column[ConsumerState]] = [
+    return [
         Column("CONSUMER", lambda one: one.name),
         Column("RECEIVES", _gets, loose=True),
         Column("QUEUE", lambda one: one.queue),
         Column("STATE", state, style=lambda one: "yellow"),
-        Column("PENDING", lambda one: f"{one.pending:,}", right=True),
+        count_column("PENDING", lambda one: one.pending),
         Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
-        Column("IN FLIGHT", lambda one: f"{one.in_flight:,}", right=True),
-        Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
+        count_column("IN FLIGHT", lambda one: one.in_flight),
+        count_column("FAILED", lambda one: one.failed, "red"),
         Column("WORKERS", lambda one: one.workers, right=True),
         Column("GENERATION", lambda one: "" if one.live_generation is None else one.live_generation, right=True),
     ]
-    show_list(settings(), found, columns, "no consumers; they register when a worker starts or the app publishes")
 
 
 def _gets(one: ConsumerState) -> str:

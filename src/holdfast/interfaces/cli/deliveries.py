@@ -6,12 +6,13 @@ from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.bulk import LIMIT, PLAN_FILE, act, read_plan, saver, write_plan
+from holdfast.interfaces.cli.actions import REASON
+from holdfast.interfaces.cli.bulk import DRY_RUN, LIMIT, PLAN_FILE, act, read_plan, saver, write_plan
 from holdfast.interfaces.cli.columns import delivery_columns
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, STATUS, filter_options, page_options
-from holdfast.interfaces.cli.output import show_json, show_list
+from holdfast.interfaces.cli.output import show_list, show_value
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.stores.admin.plan import Action
@@ -38,50 +39,42 @@ def list_(limit: int, before: UUID | None, event_id: UUID | None, **chosen: Any)
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
     """Show one delivery with its runs, errors and audit entries."""
-    detail = settings().operations().delivery(id)
-    if settings().tabular:
-        print_report(detail)
-    else:
-        show_json(settings(), detail)
+    show_value(settings(), settings().operations().delivery(id), print_report)
 
 
-@command(cli, name="cancel", acts=True)
-@click.argument("ids", type=ID, nargs=-1)
-@filter_options
-@LIMIT
-@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
-@PLAN_FILE
-def cancel(
-    ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
-) -> ExitCode:
-    """Cancel pending or in-flight deliveries. A running handler can no longer complete its delivery."""
-    return act_on(Action.CANCEL, ids, limit, reason, dry_run, file, chosen)
+def add_bulk_action(parent: click.Group, action: Action, help: str) -> None:
+    """Adds the command that cancels or discards deliveries by ids, by filter, or by a saved plan, after confirmation."""
+
+    @command(parent, name=action.value, acts=True, help=help)
+    @click.argument("ids", type=ID, nargs=-1)
+    @filter_options
+    @LIMIT
+    @REASON
+    @DRY_RUN
+    @PLAN_FILE
+    def run(
+        ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
+    ) -> ExitCode:
+        filters = any(value not in (None, ()) for value in chosen.values())
+        if ids and filters:
+            raise click.UsageError("ids cannot be combined with filters")
+        if not ids and not filters and file is None:
+            raise click.UsageError(f"nothing to {action} is selected; pass ids, or a filter such as --consumer NAME")
+        ops = settings().operations()
+        if not ids and not filters and file is not None:
+            plan = read_plan(settings(), file, action)
+        else:
+            selected = delivery_filter(**chosen, ids=ids or None)
+            plan = ops.create_plan(
+                action, selected, limit=max(limit, len(ids)), actor=saver(settings(), dry_run), reason=reason
+            )
+            if file is not None:
+                write_plan(settings(), plan, file)
+        return act(settings(), plan, reason=reason, dry_run=dry_run)
 
 
-def act_on(
-    action: Action,
-    ids: tuple[UUID, ...],
-    limit: int,
-    reason: str | None,
-    dry_run: bool,
-    file: Path | None,
-    chosen: dict[str, Any],
-) -> ExitCode:
-    """Cancels or discards deliveries by ids, by filter, or by a saved plan. Asks for confirmation."""
-    filters = any(value not in (None, ()) for value in chosen.values())
-    if ids and filters:
-        raise click.UsageError("ids cannot be combined with filters")
-    if not ids and not filters and file is None:
-        raise click.UsageError(f"nothing to {action} is selected; pass ids, or a filter such as --consumer NAME")
-    ops = settings().operations()
-    if not ids and not filters and file is not None:
-        plan = read_plan(settings(), file, action)
-    else:
-        selected = delivery_filter(**chosen, ids=ids or None)
-        plan = ops.create_plan(
-            action, selected, limit=max(limit, len(ids)), actor=saver(settings(), dry_run), reason=reason
-        )
-        if file is not None:
-            write_plan(settings(), plan, file)
-    return act(settings(), plan, reason=reason, dry_run=dry_run)
+add_bulk_action(
+    cli,
+    Action.CANCEL,
+    "Cancel pending or in-flight deliveries. A running handler can no longer complete its delivery.",
+)

@@ -9,13 +9,11 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.interfaces.cli.bulk import LIMIT, PLAN_FILE
 from holdfast.interfaces.cli.columns import dead_letter_columns
-from holdfast.interfaces.cli.deliveries import act_on
+from holdfast.interfaces.cli.deliveries import add_bulk_action
 from holdfast.interfaces.cli.delivery_report import print_report
-from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, filter_options, page_options
-from holdfast.interfaces.cli.output import ProgressLine, note, show_json, show_list
+from holdfast.interfaces.cli.output import ProgressLine, note, show_list, show_value
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column
 from holdfast.interfaces.presentation.deliveries import state
@@ -61,10 +59,7 @@ def show(id: UUID) -> None:
     detail = settings().operations().delivery(id)
     if not detail.listed.delivery.dead:
         note(f"this delivery is not a dead letter; its state is {state(detail.listed).replace('_', ' ')}")
-    if settings().tabular:
-        print_report(detail)
-    else:
-        show_json(settings(), detail)
+    show_value(settings(), detail, print_report)
 
 
 @command(cli, name="groups")
@@ -91,18 +86,9 @@ def groups(consumer: tuple[str, ...], limit: int) -> None:
         note(f"replay: holdfast replay --group {found[0].fingerprint} --dry-run")
 
 
-@command(cli, name="discard", acts=True)
-@click.argument("ids", type=ID, nargs=-1)
-@filter_options
-@LIMIT
-@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
-@PLAN_FILE
-def discard(
-    ids: tuple[UUID, ...], limit: int, reason: str | None, dry_run: bool, file: Path | None, **chosen: Any
-) -> ExitCode:
-    """Discard dead letters permanently. They can still be listed, but no longer be replayed."""
-    return act_on(Action.DISCARD, ids, limit, reason, dry_run, file, chosen)
+add_bulk_action(
+    cli, Action.DISCARD, "Discard dead letters permanently. They can still be listed, but no longer be replayed."
+)
 
 
 @command(cli, name="export")

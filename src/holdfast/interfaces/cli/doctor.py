@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
-from holdfast.interfaces.cli.output import console, show_json, status_style
+from holdfast.interfaces.cli.output import console, show_value, status_style
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.presentation.formatting import many, printable
 from holdfast.ops.doctor.checks import Finding, Level
@@ -25,10 +25,7 @@ def cli(strict: bool) -> ExitCode:
     With --app it also checks the app's brokers: whether they are reachable, and which of their settings can lose records.
     """
     found = settings().operations(check=False).doctor(places=_broker_endpoints())
-    if settings().tabular:
-        _show(found)
-    else:
-        show_json(settings(), found)
+    show_value(settings(), found, _print)
     bad = {Level.FAIL, Level.WARN} if strict else {Level.FAIL}
     return ExitCode.PARTIAL if any(finding.level in bad for finding in found) else ExitCode.DONE
 
@@ -45,7 +42,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _show(found: list[Finding]) -> None:
+def _print(found: list[Finding]) -> None:
     from rich.text import Text
 
     out = console()

@@ -6,9 +6,9 @@ from holdfast.interfaces.cli.actions import add_actions
 from holdfast.interfaces.cli.filters import PAGE
 from holdfast.interfaces.cli.output import console, show_json, show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.actions import KEYS
-from holdfast.interfaces.presentation.formatting import ago, moment, printable
+from holdfast.interfaces.presentation.formatting import moment, printable
 from holdfast.ops.resources.idempotency import KeyDetail
 from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus
 
@@ -35,8 +35,8 @@ def list_(scope: str | None, status: str | None, limit: int) -> None:
         Column("STATUS", _state, style=lambda one: status_style(_state(one))),
         Column("REQUEST", lambda one: f"{one.method} {one.path}", loose=True),
         Column("RESPONSE", lambda one: one.response_status or "", right=True),
-        Column("RESERVED", lambda one: ago(one.reserved_at, now), longer=lambda one: moment(one.reserved_at, now)),
-        Column("EXPIRES", lambda one: ago(one.expires_at, now), longer=lambda one: moment(one.expires_at, now)),
+        time_column("RESERVED", lambda one: one.reserved_at, now),
+        time_column("EXPIRES", lambda one: one.expires_at, now),
     ]
     show_list(settings(), found, columns, "no matching idempotency keys")
 

@@ -5,12 +5,13 @@ from uuid import UUID
 
 import click
 
-from holdfast.interfaces.cli.bulk import act, saver
+from holdfast.interfaces.cli.actions import REASON
+from holdfast.interfaces.cli.bulk import DRY_RUN, act, saver
 from holdfast.interfaces.cli.columns import delivery_columns
 from holdfast.interfaces.cli.delivery_report import print_report
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import ID, STATUS, page_options
-from holdfast.interfaces.cli.output import show_json, show_list
+from holdfast.interfaces.cli.output import show_list, show_value
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.queries.deliveries import JOBS
@@ -39,17 +40,13 @@ def list_(limit: int, before: UUID | None, name: str | None, **chosen: Any) -> N
 @click.argument("id", type=ID)
 def show(id: UUID) -> None:
     """Show one job with its runs, errors and audit entries."""
-    detail = settings().operations().job(id)
-    if settings().tabular:
-        print_report(detail)
-    else:
-        show_json(settings(), detail)
+    show_value(settings(), settings().operations().job(id), print_report)
 
 
 @command(cli, name="cancel", acts=True)
 @click.argument("ids", type=ID, nargs=-1, required=True)
-@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
+@REASON
+@DRY_RUN
 def cancel(ids: tuple[UUID, ...], reason: str | None, dry_run: bool) -> ExitCode:
     """Cancel pending or in-flight jobs. A running handler can no longer complete its job."""
     ops = settings().operations()

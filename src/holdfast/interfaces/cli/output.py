@@ -1,7 +1,7 @@
 """Output: data to stdout as tables or JSON, notes and progress to stderr."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -47,6 +47,14 @@ def show_list(settings: Settings, items: Sequence[T], columns: Sequence[Column[T
         note(empty)
         return
     print_table(items, columns)
+
+
+def show_value(settings: Settings, value: T, print_text: Callable[[T], object]) -> None:
+    """Prints a value in the requested format: as JSON, or with `print_text`."""
+    if settings.tabular:
+        print_text(value)
+    else:
+        show_json(settings, value)
 
 
 def show_json(settings: Settings, value: object) -> None:

@@ -9,8 +9,8 @@ from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
-from holdfast.interfaces.presentation.formatting import ago, many_deliveries, moment
+from holdfast.interfaces.cli.table import Column, count_column, time_column
+from holdfast.interfaces.presentation.formatting import many_deliveries
 from holdfast.ops.service import SyncOperations
 from holdfast.stores.admin.plan import Action, PlanItem, PlanState, ReplayResult, StoredPlan
 
@@ -36,13 +36,13 @@ def list_(state: str | None, limit: int) -> None:
         Column("ID", lambda one: one.id),
         Column("ACTION", lambda one: one.action.value),
         Column("STATE", lambda one: one.state.value),
-        Column("DONE", lambda one: f"{one.done:,}", right=True),
-        Column("SKIPPED", lambda one: f"{sum(one.skipped.values()):,}", right=True),
-        Column("TOTAL", lambda one: f"{one.total:,}", right=True),
+        count_column("DONE", lambda one: one.done),
+        count_column("SKIPPED", lambda one: sum(one.skipped.values())),
+        count_column("TOTAL", lambda one: one.total),
         Column("DELIVERED", lambda one: _result(one, ReplayResult.DELIVERED), right=True),
         Column("DEAD AGAIN", lambda one: _result(one, ReplayResult.DEAD), right=True),
         Column("BY", lambda one: one.started_by or one.saved_by),
-        Column("SAVED", lambda one: ago(one.saved_at, now), longer=lambda one: moment(one.saved_at, now)),
+        time_column("SAVED", lambda one: one.saved_at, now),
     ]
     show_list(settings(), found, columns, "no stored plans; `holdfast replay --group GROUP --dry-run` stores one")
 

@@ -11,9 +11,10 @@ import click
 
 from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.filters import ID
-from holdfast.interfaces.cli.output import note, show_json, show_list
+from holdfast.interfaces.cli.output import note, show_json
+from holdfast.interfaces.cli.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.formatting import ago, many, many_deliveries, moment, one_line, rough
 from holdfast.ops.resources.projectors import ProjectorState
 
@@ -26,23 +27,20 @@ def cli() -> None:
     """List projectors and rebuild them from the event store."""
 
 
-@command(cli, name="list")
-def list_() -> None:
+@add_list(cli, lambda ops: ops.projectors(), "no projectors; they register when an app with @hf.projector starts")
+def _columns(now: datetime) -> list[Column[ProjectorState]]:
     """List projectors."""
-    ops = settings().operations()
-    found, now = ops.projectors(), ops.now()
-    columns: list[Column[ProjectorState]] = [
+    return [
         Column("PROJECTOR", lambda one: one.name),
         Column("RECEIVES", lambda one: ", ".join(one.patterns), loose=True),
         Column("POSITION", lambda one: f"{one.position:,} of {one.newest:,}", right=True),
-        Column("WAITING", lambda one: f"{one.pending + one.in_flight:,}", right=True),
+        count_column("WAITING", lambda one: one.pending + one.in_flight),
         Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
-        Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
+        count_column("FAILED", lambda one: one.failed, "red"),
         Column("LAST RUN", lambda one: _last_run(one, now, ago), longer=lambda one: _last_run(one, now, moment)),
         Column("STATE", lambda one: _state(one, now), style=lambda one: "yellow"),
         Column("REBUILD", lambda one: _rebuild(one, now), loose=True),
     ]
-    show_list(settings(), found, columns, "no projectors; they register when an app with @hf.projector starts")
 
 
 @command(cli, name="rebuild", acts=True)

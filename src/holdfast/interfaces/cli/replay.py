@@ -7,7 +7,9 @@ from uuid import UUID
 import click
 
 from holdfast.core.errors import Refused
+from holdfast.interfaces.cli.actions import REASON
 from holdfast.interfaces.cli.bulk import (
+    DRY_RUN,
     LIMIT,
     PLAN_FILE,
     act,
@@ -39,8 +41,8 @@ from holdfast.stores.admin.plan import Action
     help="Generation to assign.  [default: highest live generation]",
 )
 @click.option("--rerun", is_flag=True, help="Also run deliveries that are already delivered.")
-@click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
-@click.option("--dry-run", is_flag=True, help="Store the plan and show it. No delivery changes.")
+@REASON
+@DRY_RUN
 @PLAN_FILE
 def cli(
     ids: tuple[UUID, ...],

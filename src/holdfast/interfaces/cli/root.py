@@ -5,7 +5,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NoReturn
 
 import click
@@ -16,38 +15,13 @@ from holdfast.interfaces.cli.exit_codes import ExitCode, code_of, describe
 from holdfast.interfaces.cli.settings import Settings, shared_options
 from holdfast.interfaces.presentation.formatting import printable
 
-# Command name to module. Each module defines the command as `cli` and is imported on first use.
-_COMMANDS = {
-    "demo": "demo",
-    "worker": "worker",
-    "console": "console",
-    "publish": "publish",
-    "enqueue": "enqueue",
-    "replay": "replay",
-    "search": "search",
-    "dlq": "dlq",
-    "deliveries": "deliveries",
-    "messages": "messages",
-    "jobs": "jobs",
-    "queues": "queues",
-    "consumers": "consumers",
-    "projectors": "projectors",
-    "cron": "cron",
-    "breakers": "breakers",
-    "webhooks": "webhooks",
-    "idempotency": "idempotency",
-    "workers": "workers",
-    "stats": "stats",
-    "doctor": "doctor",
-    "schema": "schema",
-    "audit": "audit",
-    "plans": "plans",
-    "tokens": "tokens",
-    "drill": "drill",
-    "mcp": "mcp",
-    "prune": "prune",
-    "version": "version",
-}
+_COMMANDS = (
+    *("demo", "worker", "console", "publish", "enqueue", "replay", "search", "dlq", "deliveries", "messages", "jobs"),
+    *("queues", "consumers", "projectors", "cron", "breakers", "webhooks", "idempotency", "workers", "stats", "doctor"),
+    *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "version"),
+)
+# A command is `cli` in the module of its name, which is imported on first use, or has its name in one of these modules.
+_MODULES = {**dict.fromkeys(("queues", "cron", "breakers", "workers"), "resources"), "enqueue": "publish"}
 _PACKAGE = "holdfast.interfaces.cli"
 
 # Raised since click 8.2; earlier versions print the help themselves.
@@ -58,12 +32,13 @@ class Root(click.Group):
     """`holdfast`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, module in _COMMANDS.items() if find_spec(f"{_PACKAGE}.{module}") is not None]
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in _COMMANDS:
             return None
-        command: click.Command = import_module(f"{_PACKAGE}.{_COMMANDS[cmd_name]}").cli
+        module = import_module(f"{_PACKAGE}.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "cli")
         return command
 
     def main(

@@ -9,7 +9,7 @@ import click
 
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.filters import DURATION
-from holdfast.interfaces.cli.output import console, note, show_json
+from holdfast.interfaces.cli.output import console, note, show_value
 from holdfast.interfaces.cli.settings import command, settings
 from holdfast.interfaces.cli.table import Column, lines_of
 from holdfast.interfaces.presentation.formatting import ago, clock, many, one_line, rough
@@ -82,10 +82,7 @@ def _check(stats: Stats, conditions: list[Condition]) -> ExitCode:
 
 
 def _show(stats: Stats) -> None:
-    if settings().tabular:
-        console().print(_render(stats))
-    else:
-        show_json(settings(), stats)
+    show_value(settings(), stats, lambda stats: console().print(_render(stats)))
 
 
 def _render(stats: Stats) -> "Group":

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast.interfaces.presentation.formatting import printable
+from holdfast.interfaces.presentation.formatting import ago, moment, printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -30,6 +31,16 @@ class Column(Generic[T]):
     longer: Callable[[T], object] | None = None
     style: Callable[[T], str] | None = None
     titled: bool = False
+
+
+def time_column(title: str, at: Callable[[T], datetime | None], now: datetime, never: str = "") -> Column[T]:
+    """A column with a relative time, followed by the absolute time if it fits."""
+    return Column(title, lambda one: ago(at(one), now) or never, longer=lambda one: moment(at(one), now) or never)
+
+
+def count_column(title: str, count: Callable[[T], int], style: str = "") -> Column[T]:
+    """A column with a number. `style` applies to every number but zero."""
+    return Column(title, lambda one: f"{count(one):,}", right=True, style=lambda one: style if count(one) else "")
 
 
 def lines_of(items: Iterable[T], columns: Sequence[Column[T]], width: int) -> "list[Text]":

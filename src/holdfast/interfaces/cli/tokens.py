@@ -1,13 +1,16 @@
 """`holdfast tokens`: access tokens of the HTTP API and the console."""
 
+from datetime import datetime
+
 import click
 
 from holdfast.interfaces.cli.actions import add_actions
-from holdfast.interfaces.cli.output import note, show_json, show_list
+from holdfast.interfaces.cli.output import note, show_value
+from holdfast.interfaces.cli.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.actions import TOKENS
-from holdfast.interfaces.presentation.formatting import ago, moment
+from holdfast.ops.resources.tokens import CreatedToken
 from holdfast.stores.admin.token import Scope, Token
 
 
@@ -29,37 +32,28 @@ def cli() -> None:
 def create(name: str, scope: str, expires: str | None) -> None:
     """Create a token and print its secret. The secret is shown only once."""
     made = settings().operations().create_token(name, scope=scope, expires=expires, actor=settings().who())
-    if settings().tabular:
-        click.echo(made.secret)
-        note(f"created token {made.token.id} for {name}, scope {scope}; save the secret above, it is not shown again")
-    else:
-        show_json(settings(), made)
+    show_value(settings(), made, _print_secret)
 
 
-@command(cli, name="list")
-def list_() -> None:
+def _print_secret(made: CreatedToken) -> None:
+    created = f"created token {made.token.id} for {made.token.name}, scope {made.token.scope}"
+    click.echo(made.secret)
+    note(f"{created}; save the secret above, it is not shown again")
+
+
+@add_list(cli, lambda ops: ops.tokens(), "no tokens; create one with `holdfast tokens create --name ci --scope read`")
+def _columns(now: datetime) -> list[Column[Token]]:
     """List tokens, including revoked ones. Secrets are not stored and cannot be shown."""
-    ops = settings().operations()
-    found, now = ops.tokens(), ops.now()
-    columns: list[Column[Token]] = [
+    return [
         Column("ID", lambda one: one.id),
         Column("NAME", lambda one: one.name),
         Column("SCOPE", lambda one: one.scope.value),
         Column("PREFIX", lambda one: f"{one.prefix}…"),
         Column("STATE", _state, style=lambda one: "green" if one.valid else "red"),
-        Column(
-            "LAST USED",
-            lambda one: "never" if one.last_used_at is None else ago(one.last_used_at, now),
-            longer=lambda one: moment(one.last_used_at, now) or "never",
-        ),
-        Column(
-            "EXPIRES",
-            lambda one: "" if one.expires_at is None else ago(one.expires_at, now),
-            longer=lambda one: moment(one.expires_at, now),
-        ),
+        time_column("LAST USED", lambda one: one.last_used_at, now, never="never"),
+        time_column("EXPIRES", lambda one: one.expires_at, now),
         Column("CREATED BY", lambda one: one.created_by),
     ]
-    show_list(settings(), found, columns, "no tokens; create one with `holdfast tokens create --name ci --scope read`")
 
 
 def _state(one: Token) -> str:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.interfaces.cli.actions import REASON, add_actions
-from holdfast.interfaces.cli.arguments import read_headers
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import console, note, show_json, show_list
+from holdfast.interfaces.cli.publish import read_headers
 from holdfast.interfaces.cli.settings import command, group, settings
-from holdfast.interfaces.cli.table import Column
+from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.actions import WEBHOOKS
 from holdfast.interfaces.presentation.formatting import ago, one_line, printable
 from holdfast.ops.resources.webhooks import Webhook
@@ -69,8 +69,8 @@ def list_(tenant: str | None) -> None:
             style=lambda one: "" if one.disabled_at is None else "yellow",
         ),
         Column("CIRCUIT", lambda one: one.circuit.value, style=lambda one: "red" if one.circuit != "closed" else ""),
-        Column("PENDING", lambda one: f"{one.pending:,}", right=True),
-        Column("FAILED", lambda one: f"{one.failed:,}", right=True, style=lambda one: "red" if one.failed else ""),
+        count_column("PENDING", lambda one: one.pending),
+        count_column("FAILED", lambda one: one.failed, "red"),
     ]
     show_list(settings(), found, columns, "no endpoints; add one with `holdfast webhooks add URL --event order.*`")
 
@@ -96,32 +96,11 @@ def _state(one: Webhook) -> str:
     help="Maximum concurrent requests per worker.",
 )
 @_destination_options
-def add(
-    url: str,
-    events: tuple[str, ...],
-    tenant: str | None,
-    headers: tuple[str, ...],
-    rate: float | None,
-    concurrency: int,
-    networks: tuple[str, ...],
-    http: bool,
-) -> None:
+def add(url: str, headers: tuple[str, ...], networks: tuple[str, ...], http: bool, **chosen: Any) -> None:
     """Send events to URL from now on. Prints the id and the secret. The secret is shown only once."""
-    added = (
-        settings()
-        .operations()
-        .add_webhook(
-            url,
-            events=events,
-            actor=settings().who(),
-            tenant=tenant,
-            headers={name: str(value) for name, value in read_headers(headers).items()},
-            rate=rate,
-            concurrency=concurrency,
-            options=_options(networks, http),
-        )
-    )
-    _show(added)
+    given = {name: str(value) for name, value in read_headers(headers).items()}
+    ops, who, options = settings().operations(), settings().who(), _options(networks, http)
+    _show(ops.add_webhook(url, actor=who, headers=given, options=options, **chosen))
 
 
 @command(cli, name="test", acts=True)

@@ -2,8 +2,7 @@
 
 import os
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -62,18 +61,7 @@ if TYPE_CHECKING:
     "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to serve metrics on."
 )
 @click.option("--suspects", is_flag=True, hidden=True)
-def cli(
-    queues: str | None,
-    concurrency: int,
-    processes: int,
-    lease: timedelta,
-    grace: timedelta,
-    generation: int | None,
-    until_idle: bool,
-    metrics_port: int,
-    metrics_host: str,
-    suspects: bool,
-) -> int:
+def cli(queues: str | None, processes: int, generation: int | None, **given: Any) -> int:
     """Run the app's handlers until interrupted.
 
     The first SIGTERM or SIGINT stops claiming and lets running handlers finish within --grace. The second one stops
@@ -83,18 +71,8 @@ def cli(
     from holdfast.interfaces.cli.logs import configure_logs
 
     chosen = settings()
-    options = WorkerOptions(
-        queues=_queues(queues, concurrency),
-        concurrency=concurrency,
-        generation=generation or 0,
-        lease=lease,
-        grace=grace,
-        until_idle=until_idle,
-        suspects=suspects,
-        cron=not until_idle,
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
-    )
+    slots = _queues(queues, given["concurrency"])
+    options = WorkerOptions(queues=slots, generation=generation or 0, cron=not given["until_idle"], **given)
     configure_logs(chosen.log_format, chosen.log_level.lower())
     if chosen.dsn is not None:
         # The app reads it on import, and so do the worker processes that are started.

@@ -27,8 +27,10 @@ def rough(duration: timedelta) -> str:
     raise AssertionError("unreachable")
 
 
-def ago(at: datetime, now: datetime) -> str:
-    """A relative time: `5m ago` or `in 5m`."""
+def ago(at: datetime | None, now: datetime) -> str:
+    """A relative time: `5m ago` or `in 5m`. Empty without a time."""
+    if at is None:
+        return ""
     if abs(now - at) < timedelta(seconds=1):
         return "just now"
     return f"{rough(now - at)} ago" if at <= now else f"in {rough(at - now)}"

@@ -1,0 +1,138 @@
+"""`holdfast queues`, `cron`, `breakers` and `workers`: lists without filters, and the actions on their items."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from holdfast.interfaces.cli.actions import add_actions
+from holdfast.interfaces.cli.output import show_list, status_style
+from holdfast.interfaces.cli.settings import command, group, settings
+from holdfast.interfaces.cli.table import Column, count_column, time_column
+from holdfast.interfaces.presentation.actions import BREAKERS, QUEUES, SCHEDULES
+from holdfast.interfaces.presentation.formatting import ago, rough
+from holdfast.ops.resources.breakers import BreakerState
+from holdfast.ops.resources.queues import QueueState
+from holdfast.ops.resources.schedules import ScheduleState
+from holdfast.stores.deliveries.worker import WorkerRecord
+
+if TYPE_CHECKING:
+    from holdfast.ops.service import SyncOperations
+
+T = TypeVar("T")
+_BREAKER_STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}
+
+
+def add_list(
+    parent: click.Group, read: "Callable[[SyncOperations], Sequence[T]]", empty: str
+) -> Callable[[Callable[[datetime], Sequence[Column[T]]]], None]:
+    """Adds the command `list`, with the columns that the decorated function returns for the current time.
+
+    The docstring of the function is the help of the command. `empty` is printed instead of an empty table.
+    """
+
+    def decorate(columns: Callable[[datetime], Sequence[Column[T]]]) -> None:
+        @command(parent, name="list", help=columns.__doc__)
+        def list_() -> None:
+            ops = settings().operations()
+            show_list(settings(), read(ops), columns(ops.now()), empty)
+
+    return decorate
+
+
+def paused_column(paused_at: Callable[[T], datetime | None], now: datetime) -> Column[T]:
+    """A column that shows since when an item is paused."""
+    return Column(
+        "STATE", lambda one: f"paused {ago(at, now)}" if (at := paused_at(one)) else "", style=lambda _: "yellow"
+    )
+
+
+@group("queues")
+def queues() -> None:
+    """List, pause and resume queues."""
+
+
+@add_list(queues, lambda ops: ops.queues(), "no queues; a queue appears with its first consumer or job")
+def _queue_columns(now: datetime) -> list[Column[QueueState]]:
+    """List queues."""
+    return [
+        Column("QUEUE", lambda one: one.name),
+        paused_column(lambda one: one.paused_at, now),
+        count_column("PENDING", lambda one: one.pending),
+        Column("LAG", lambda one: rough(one.lag) if one.lag else "", right=True),
+        count_column("IN FLIGHT", lambda one: one.in_flight),
+        count_column("FAILED", lambda one: one.failed, "red"),
+        Column("WORKERS", lambda one: one.workers, right=True),
+        Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
+    ]
+
+
+add_actions(queues, QUEUES)
+
+
+@group("cron")
+def cron() -> None:
+    """List, pause, resume and run schedules."""
+
+
+@add_list(cron, lambda ops: ops.schedules(), "no schedules; they register when a worker with @hf.cron starts")
+def _schedule_columns(now: datetime) -> list[Column[ScheduleState]]:
+    """List schedules."""
+    return [
+        Column("NAME", lambda one: one.name),
+        Column("EXPRESSION", lambda one: one.expression),
+        Column("TIME ZONE", lambda one: one.tz),
+        time_column("NEXT", lambda one: one.next_at, now),
+        time_column("FIRED UNTIL", lambda one: one.last_at, now),
+        Column("MISSED", lambda one: one.missed),
+        paused_column(lambda one: one.paused_at, now),
+    ]
+
+
+add_actions(cron, SCHEDULES)
+
+
+@group("breakers")
+def breakers() -> None:
+    """List, reset and trip circuit breakers. Breakers stored in Redis are not included."""
+
+
+@add_list(breakers, lambda ops: ops.breakers(), "no circuit breaker has recorded a failure")
+def _breaker_columns(now: datetime) -> list[Column[BreakerState]]:
+    """List the circuit breakers in the store that recorded a failure."""
+    return [
+        Column("NAME", lambda one: one.name),
+        Column("STATE", lambda one: one.state.value, style=lambda one: _BREAKER_STYLES.get(one.state.value, "green")),
+        Column("FAILURES", lambda one: str(one.failures)),
+        time_column("UNTIL", lambda one: one.until, now),
+        time_column("SINCE", lambda one: one.since, now),
+        Column("REASON", lambda one: one.why or ""),
+    ]
+
+
+add_actions(breakers, BREAKERS)
+
+
+@group("workers")
+def workers() -> None:
+    """List workers."""
+
+
+@add_list(workers, lambda ops: ops.workers(), "no workers; start one with `holdfast worker --app module:attribute`")
+def _worker_columns(now: datetime) -> list[Column[WorkerRecord]]:
+    """List workers. `gone` means that the lease expired without a shutdown."""
+
+    def state(one: WorkerRecord) -> str:
+        return "alive" if one.alive else "gone"
+
+    return [
+        Column("WORKER", lambda one: one.id),
+        Column("STATE", state, style=lambda one: status_style(state(one))),
+        Column("GENERATION", lambda one: one.generation, right=True),
+        count_column("IN FLIGHT", lambda one: one.in_flight),
+        time_column("STARTED", lambda one: one.started_at, now),
+        Column("LEASE", lambda one: ago(one.alive_until, now)),
+        Column("QUEUES", lambda one: ", ".join(one.queues) or "all", loose=True),
+        Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
+    ]
