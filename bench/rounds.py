@@ -50,7 +50,8 @@ def known(run: Run, suite: str, subject: Subject) -> bool:
     if named in versions:
         return True
     try:
-        about = ask(subject, "about", "", seconds=60)
+        with run.stores.fresh(subject.kind) as where:
+            about = ask(subject, "about", where, seconds=60)
     except (Missing, Failed) as error:
         run.results.blame(suite, subject.name, "missing", str(error))
         run.say(f"{subject.name} is missing: {error}")

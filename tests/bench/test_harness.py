@@ -78,6 +78,13 @@ def test_a_tiny_run_publishes_and_drains(run: Run, kind: Kind, peer: str) -> Non
     assert drained > 0
 
 
+@pytest.mark.parametrize("kind", [Kind.POSTGRES, Kind.SQLITE])
+@pytest.mark.parametrize("peer", [OURS, BOUND])
+def test_the_versions_of_a_subject_are_recorded(run: Run, kind: Kind, peer: str) -> None:
+    assert bench.rounds.known(run, "drain", named(peer, kind)), run.results.problems
+    assert run.results.facts["subjects"][f"{peer} on {kind.value}"]["packages"]
+
+
 def test_a_subject_that_breaks_says_how(run: Run) -> None:
     with pytest.raises(Failed, match=r"holdfast setup ended without an answer: .+"):
         ask(named(OURS), "setup", "postgresql://postgres@127.0.0.1:1/x")
