@@ -14,6 +14,7 @@ from holdfast.app.events import Events
 from holdfast.app.handler_options import check_flag
 from holdfast.app.projectors import Projectors
 from holdfast.app.router import Router
+from holdfast.app.service_manager import ServiceManager
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker_runner import run_worker
@@ -38,7 +39,7 @@ from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
 from holdfast.runtime.commit_notifier import CommitNotifier
-from holdfast.runtime.loop import log_if_failed, run_loop, running_loop, stopped_by_signals
+from holdfast.runtime.loop import call_when_set, log_if_failed, run_loop, running_loop, stopped_by_signals
 from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
@@ -239,14 +240,19 @@ class Holdfast(Router):
 
     async def _run(self, options: WorkerOptions) -> None:
         stop = asyncio.Event()
-        parent = parent_pid()
-        watching = None if parent is None else asyncio.create_task(watch_parent(parent, stop))
+        parent, service = parent_pid(), ServiceManager.from_environment()
+        watching = [
+            asyncio.create_task(service.keep_alive()),
+            asyncio.create_task(call_when_set(stop, service.stopping)),
+        ]
+        if parent is not None:
+            watching.append(asyncio.create_task(watch_parent(parent, stop)))
         with stopped_by_signals(stop, self._stop_workers):
             try:
-                await self.work(options, stop=stop)
+                await run_worker(self, self._runtime, options, stop, service.ready)
             finally:
-                if watching is not None:
-                    watching.cancel()
+                for task in watching:
+                    task.cancel()
                 await self.close()
 
     def _stop_workers(self) -> None:

@@ -12,8 +12,10 @@ from types import FrameType
 
 from holdfast._log import get_logger
 from holdfast.app.app_loader import load_app
+from holdfast.app.service_manager import ServiceManager
 from holdfast.engine.options import WorkerOptions
-from holdfast.engine.parent_watchdog import child_environment
+from holdfast.engine.parent_watchdog import child_environment, is_child
+from holdfast.engine.recycling import check_memory
 
 log = get_logger("holdfast.supervisor")
 
@@ -23,13 +25,19 @@ _LONGEST_PAUSE = 30.0
 def run_workers(spec: str, options: WorkerOptions, processes: int = 1) -> int:
     """Runs a worker for the app `spec` names, in this process or in several; returns the exit code."""
     app = load_app(spec)
-    if processes == 1:
+    if runs_here(options, processes):
         app.run(options=options)
         return 0
+    check_memory(options)
     # A store that allows one engine allows its child processes: the supervisor holds the lock, and they inherit it.
     with app.store.engine_lock():
         commands = [worker_command(spec, options, index=index) for index in range(processes)]
-        return _Supervisor(commands, options.grace).run()
+        return _Supervisor(commands, options.grace, ServiceManager.from_environment()).run()
+
+
+def runs_here(options: WorkerOptions, processes: int) -> bool:
+    """Whether this process runs the worker, instead of child processes that it replaces."""
+    return is_child() or (processes == 1 and (options.until_idle or not options.recycles))
 
 
 def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False, index: int = 0) -> list[str]:
@@ -41,6 +49,10 @@ def worker_command(spec: str, options: WorkerOptions, *, suspects: bool = False,
     command += ["--lease", _seconds(options.lease), "--grace", _seconds(options.grace)]
     if options.metrics_port and not suspects:
         command += ["--metrics-port", str(options.metrics_port + index), "--metrics-host", options.metrics_host]
+    if options.max_deliveries is not None and not suspects:
+        command += ["--max-deliveries", str(options.max_deliveries)]
+    if options.max_memory is not None and not suspects:
+        command += ["--max-memory", str(options.max_memory)]
     if options.until_idle or suspects:
         command.append("--until-idle")
     if suspects:
@@ -55,7 +67,8 @@ def _seconds(duration: timedelta) -> str:
 class _Supervisor:
     """Keeps child processes running. A crashed one is replaced, after a pause that grows with repeated crashes."""
 
-    def __init__(self, commands: Sequence[Sequence[str]], grace: timedelta) -> None:
+    def __init__(self, commands: Sequence[Sequence[str]], grace: timedelta, service: ServiceManager) -> None:
+        self._service, self._ping_due = service, 0.0
         self._commands, self._processes, self._grace = commands, len(commands), grace.total_seconds()
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
@@ -67,7 +80,9 @@ class _Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
         failed = False
+        self._service.ready()
         while not self._stopping.is_set():
+            self._ping()
             for index in range(self._processes):
                 if index not in self._children and time.monotonic() >= self._due[index]:
                     command = self._commands[index]
@@ -87,7 +102,14 @@ class _Supervisor:
                         self._due[index] = float("inf")
             if not self._children and all(due == float("inf") for due in self._due):
                 return int(failed)
+        self._service.stopping()
         return self._wait()
+
+    def _ping(self) -> None:
+        interval, now = self._service.ping_interval, time.monotonic()
+        if interval is not None and now >= self._ping_due:
+            self._ping_due = now + interval
+            self._service.ping()
 
     def _wait(self) -> int:
         deadline = time.monotonic() + self._grace + 10

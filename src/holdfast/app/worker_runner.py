@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -21,6 +21,7 @@ from holdfast.engine.options import WorkerOptions
 from holdfast.engine.periodic import first
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.quarantine import QuarantineRunner
+from holdfast.engine.recycling import Recycling
 from holdfast.engine.worker import Worker
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
@@ -40,15 +41,28 @@ log = get_logger("holdfast.worker")
 
 
 async def run_worker(
-    app: "Holdfast", runtime: Runtime, options: WorkerOptions | None, stop: asyncio.Event | None
+    app: "Holdfast",
+    runtime: Runtime,
+    options: WorkerOptions | None,
+    stop: asyncio.Event | None,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
+    """Runs a worker in this event loop until `stop` is set, or until idle if the options say so.
+
+    It calls `on_ready` when the app is loaded and the store was reached.
+    """
     # Until the very end: the last log lines are written when everything else is done.
     with background.running():
-        await _work(app, runtime, options or WorkerOptions(), stop)
+        await _work(app, runtime, options or WorkerOptions(), stop, on_ready)
 
 
-async def _work(app: "Holdfast", runtime: Runtime, options: WorkerOptions, stop: asyncio.Event | None) -> None:
+async def _work(
+    app: "Holdfast",
+    runtime: Runtime,
+    options: WorkerOptions,
+    stop: asyncio.Event | None,
+    on_ready: Callable[[], None],
+) -> None:
     if not options.generation:
         options = replace(options, generation=runtime.generation)
     with runtime.store.engine_lock():
@@ -66,6 +80,9 @@ async def _work(app: "Holdfast", runtime: Runtime, options: WorkerOptions, stop:
             woken=relays.wake,
             receiving=streams.receiving,
         )
+        if options.recycles:
+            recycling = Recycling(runtime.meter, options, lambda: worker.drain())
+            deps = replace(deps, periodic_tasks=(*deps.periodic_tasks, recycling))
         worker = Worker(deps, options)
         runtime.notifier.workers.add(worker)
         stopper = None if stop is None else asyncio.create_task(call_when_set(stop, worker.stop))
@@ -85,6 +102,7 @@ async def _work(app: "Holdfast", runtime: Runtime, options: WorkerOptions, stop:
             if options.until_idle:
                 # A message that a broker refuses becomes a delivery for this worker.
                 await relays.caught_up(stop, patient=False)
+            on_ready()
             await worker.run()
             if options.until_idle:
                 await relays.caught_up(stop)

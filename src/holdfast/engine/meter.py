@@ -140,6 +140,11 @@ class Meter:
         """Counts a call of the alert hooks."""
         self._alerts += 1
 
+    @property
+    def settled_count(self) -> int:
+        """How many runs have a durable outcome."""
+        return sum(sum(one.operations.values()) for one in self._series.copy().values())
+
     def families(self) -> list[Family]:
         """The current counts. Safe from any thread."""
         series = sorted(self._series.copy().items())

@@ -30,6 +30,10 @@ class WorkerOptions:
     metrics_port: int = 0
     """Port that serves Prometheus metrics; 0 for none. A second process uses the next port."""
     metrics_host: str = "127.0.0.1"
+    max_deliveries: int | None = None
+    """Stop after about this many settled deliveries; `holdfast worker` then starts a fresh process."""
+    max_memory: int | None = None
+    """Stop when the process uses this many bytes of memory; `holdfast worker` then starts a fresh process."""
 
     def __post_init__(self) -> None:
         if self.queues is not None and (not isinstance(self.queues, Mapping) or not self.queues):
@@ -39,11 +43,19 @@ class WorkerOptions:
         for name, slots in {"concurrency": self.concurrency, **(self.queues or {})}.items():
             if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= 10_000:
                 raise ConfigurationError(f"{name} has {slots!r} slots; give 1 to 10,000")
+        for name, most in (("max_deliveries", self.max_deliveries), ("max_memory", self.max_memory)):
+            if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+                raise ConfigurationError(f"{name} is {most!r}; give a whole number of 1 or more")
         for name in ("lease", "poll", "grace", "idle_limit"):
             object.__setattr__(self, name, to_timedelta(getattr(self, name), name=name))
         check_generation(self.generation)
         if self.lease < timedelta(seconds=1):
             raise ConfigurationError(f"a lease of {self.lease} is too short to be renewed in time; give 1 s or more")
+
+    @property
+    def recycles(self) -> bool:
+        """Whether the worker ends at a limit."""
+        return self.max_deliveries is not None or self.max_memory is not None
 
 
 def instance_id() -> str:

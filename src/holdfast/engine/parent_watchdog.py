@@ -17,6 +17,11 @@ def child_environment() -> Mapping[str, str]:
     return {**os.environ, _PARENT: str(os.getpid())}
 
 
+def is_child() -> bool:
+    """Whether another worker process started this one and replaces it."""
+    return _PARENT in os.environ
+
+
 def parent_pid() -> int | None:
     """The parent process to end with, if any. Only the first caller gets it: other child processes of this process must not
     use it."""

@@ -27,6 +27,7 @@ class Worker:
     def __init__(self, deps: WorkerDeps, options: WorkerOptions) -> None:
         self._deps, self._options = deps, options
         self._control = WorkerControl()
+        self._stop_requested = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -41,8 +42,13 @@ class Worker:
 
     def stop(self) -> None:
         """Stops claiming and drains; a second call stops waiting for handlers. Safe in a signal handler."""
-        if self._control.stop.is_set():
+        if self._stop_requested:
             self._control.force_stop.set()
+        self._stop_requested = True
+        self._control.end()
+
+    def drain(self) -> None:
+        """Stops claiming and lets running handlers finish."""
         self._control.end()
 
     def wake(self) -> None:

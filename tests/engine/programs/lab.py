@@ -31,6 +31,12 @@ def build(dsn: str) -> Holdfast:
             raise
         note(f"nap {body['n']} ended")
 
+    @hf.consumer("hang", retry=soon)
+    async def hang(ctx: Context, body: dict[str, Any]) -> None:
+        """Blocks the event loop."""
+        note(f"hang {body['n']} started")
+        time.sleep(body["seconds"])  # noqa: ASYNC251
+
     @hf.consumer("doze", retry=soon)
     def doze(ctx: Context, body: dict[str, Any]) -> None:
         note(f"doze {body['n']} started")

@@ -8,6 +8,7 @@ import click
 
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.size import parse_size
 from holdfast.interfaces.presentation.filters import STATES, parse_id, parse_names, parse_target, parse_time
 from holdfast.stores.queries.query import MAX_PAGE
 
@@ -29,6 +30,7 @@ class ParsedType(click.ParamType):  # type: ignore[type-arg]
 
 ID = ParsedType("id", parse_id)
 DURATION = ParsedType("duration", to_timedelta)
+SIZE = ParsedType("size", parse_size)
 TIME = ParsedType("time", lambda text: parse_time(text, datetime.now(UTC)))
 NAMES = ParsedType("names", parse_names)
 TARGET = ParsedType("target", parse_target)

@@ -9,7 +9,7 @@ import click
 from holdfast.core.errors import ConfigurationError, HoldfastError
 from holdfast.core.names import check_name
 from holdfast.interfaces.cli.exit_codes import AppFailed
-from holdfast.interfaces.cli.filters import DURATION
+from holdfast.interfaces.cli.filters import DURATION, SIZE
 from holdfast.interfaces.cli.settings import command, settings
 
 if TYPE_CHECKING:
@@ -60,12 +60,24 @@ if TYPE_CHECKING:
 @click.option(
     "--metrics-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to serve metrics on."
 )
+@click.option(
+    "--max-deliveries",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Replace the process after about N deliveries.  [default: never]",
+)
+@click.option(
+    "--max-memory",
+    type=SIZE,
+    metavar="SIZE",
+    help="Replace the process when it uses this much memory, such as 512MB.  [default: never]",
+)
 @click.option("--suspects", is_flag=True, hidden=True)
 def cli(queues: str | None, processes: int, generation: int | None, **given: Any) -> int:
     """Run the app's handlers until interrupted.
 
     The first SIGTERM or SIGINT stops claiming and lets running handlers finish within --grace. The second one stops
-    immediately.
+    immediately. With --max-deliveries or --max-memory, the worker runs in a child process that is drained and replaced.
     """
     from holdfast.engine.options import WorkerOptions
     from holdfast.interfaces.cli.logs import configure_logs
@@ -102,8 +114,10 @@ def cli(queues: str | None, processes: int, generation: int | None, **given: Any
 
 
 def _metrics_server(app: "Holdfast", options: "WorkerOptions", processes: int) -> AbstractContextManager[object]:
-    """Serves metrics of a single process. With several, each process serves its own on a separate port."""
-    if not options.metrics_port or processes > 1:
+    """Serves metrics if this process runs the worker. Each child process serves its own on a separate port."""
+    from holdfast.app.supervisor import runs_here
+
+    if not options.metrics_port or not runs_here(options, processes):
         return nullcontext()
     from holdfast.interfaces.metrics.server import serve_metrics
 
