@@ -15,7 +15,7 @@ from holdfast.app.app_loader import load_app
 from holdfast.app.service_manager import ServiceManager
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent_watchdog import child_environment, is_child
-from holdfast.engine.recycling import check_memory
+from holdfast.engine.process_limits import check_memory
 
 log = get_logger("holdfast.supervisor")
 

@@ -19,9 +19,9 @@ from holdfast.engine.deps import PeriodicTask, WorkerDeps
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.periodic import first
+from holdfast.engine.process_limits import ProcessLimits
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.quarantine import QuarantineRunner
-from holdfast.engine.recycling import Recycling
 from holdfast.engine.worker import Worker
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
@@ -81,8 +81,8 @@ async def _work(
             receiving=streams.receiving,
         )
         if options.recycles:
-            recycling = Recycling(runtime.meter, options, lambda: worker.drain())
-            deps = replace(deps, periodic_tasks=(*deps.periodic_tasks, recycling))
+            limits = ProcessLimits(runtime.meter, options, lambda: worker.drain())
+            deps = replace(deps, periodic_tasks=(*deps.periodic_tasks, limits))
         worker = Worker(deps, options)
         runtime.notifier.workers.add(worker)
         stopper = None if stop is None else asyncio.create_task(call_when_set(stop, worker.stop))

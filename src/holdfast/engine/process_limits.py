@@ -36,7 +36,7 @@ def check_memory(options: WorkerOptions) -> None:
         )
 
 
-class Recycling:
+class ProcessLimits:
     """Checks the limits of a worker several times a second."""
 
     interval = timedelta(seconds=0.25)
