@@ -19,6 +19,7 @@ from bench.peers.protocol import Unable
 from bench.plan import FULL, SHORT, Run
 from bench.servers import Stores
 from bench.subject import OURS, Kind
+from bench.suites.batch import batch_suite
 from bench.suites.brokers import brokers_suite
 from bench.suites.calls import calls_suite
 from bench.suites.drain import drain_suite, publish_suite
@@ -42,6 +43,7 @@ SUITES: dict[str, Callable[[Run], None]] = {
     "memory": memory_suite,
     "growth": growth_suite,
     "snapshot": snapshot_suite,
+    "batch": batch_suite,
     "store": store_suite,
     "redis": lambda run: drain_suite(run, Kind.REDIS),
     "publish": publish_suite,

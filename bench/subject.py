@@ -99,6 +99,10 @@ IN_ASYNCPG = _postgres(OURS, "asyncpg", driver="asyncpg")
 """Ours in a caller's transaction on the driver that the fastest peers use."""
 
 
+BATCHED = {Kind.POSTGRES: _postgres(OURS, "batch", batch=100), Kind.SQLITE: _sqlite(OURS, "batch", batch=100)}
+"""Ours with a handler that takes lists of 100."""
+
+
 def one_each(subjects: "list[Subject]") -> list[Subject]:
     """The first variant of each peer: its best, and of ours the defaults."""
     first: dict[str, Subject] = {}

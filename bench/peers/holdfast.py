@@ -16,7 +16,7 @@ _BATCH = 5000
 
 
 class HoldfastPeer(Peer):
-    """`settings`: `consumers` per event, `driver` of the caller's connection, and options of the worker."""
+    """`settings`: `consumers` per event, `batch` of its handler, `driver` of the caller's connection, and options of the worker."""
 
     packages = ("holdfast", "psycopg", "asyncpg", "orjson", "uvloop")
 
@@ -25,13 +25,16 @@ class HoldfastPeer(Peer):
         given = dict(settings)
         self._consumers = given.pop("consumers", 1)
         self._driver = given.pop("driver", "psycopg")
+        batch = given.pop("batch", None)
         self._options: dict[str, Any] = {
             name: timedelta(seconds=v) if name == "poll" else v for name, v in given.items()
         }
         self.hf = Holdfast(where)
         self._handle: Handle = lambda payload: None
-        for number in range(self._consumers):
+        for number in range(self._consumers if batch is None else 0):
             self.hf.consumer("bench.happened", name=f"bench{number}")(self._handler(number))
+        if batch is not None:
+            self.hf.consumer("bench.happened", name="bench0", batch=batch)(self._handle_all)
         self._conn: Any = None
 
     def _handler(self, number: int) -> Any:
@@ -40,6 +43,10 @@ class HoldfastPeer(Peer):
                 self._handle(payload)
 
         return handler
+
+    async def _handle_all(self, payloads: list[dict[str, Any]]) -> None:
+        for payload in payloads:
+            self._handle(payload)
 
     async def setup(self) -> None:
         self.hf.store.migrate()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.core.errors import (
         AddressRefused,
         AlreadyHandled,
+        BatchError,
         BrokerUnavailable,
         Cancel,
         CircuitOpen,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.core.redaction.redact import redact_logs
     from holdfast.core.retry import RetryPolicy
     from holdfast.core.telemetry.correlation import correlate
+    from holdfast.engine.batches.context import BatchContext, BatchItem
     from holdfast.engine.context import Context
     from holdfast.engine.options import WorkerOptions
     from holdfast.engine.tracing import Tracing
@@ -103,6 +105,8 @@ _HOMES = {
     "Message": "core.message",
     "redact_logs": "core.redaction.redact",
     "RetryPolicy": "core.retry",
+    "BatchContext": "engine.batches.context",
+    "BatchItem": "engine.batches.context",
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
     "Tracing": "engine.tracing",
@@ -132,6 +136,9 @@ __all__ = [
     "AddressRefused",
     "AlreadyHandled",
     "Attempt",
+    "BatchContext",
+    "BatchError",
+    "BatchItem",
     "BrokerUnavailable",
     "Cancel",
     "CircuitBreaker",

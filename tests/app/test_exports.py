@@ -19,7 +19,7 @@ SOURCE = Path(inspect.getfile(holdfast))
 
 # Adding a name is a promise, taking one away breaks somebody: both go through the changelog.
 PUBLIC: list[str] = """
-    AddressRefused AlreadyHandled Attempt BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
+    AddressRefused AlreadyHandled Attempt BatchContext BatchError BatchItem BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
     InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost Limit LockTimeout LogRewound MemoryCircuits Message NoTransaction
     NotFound Outage PayloadTooLarge PermissionDenied Published Queue RaisesEvents Rate RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter

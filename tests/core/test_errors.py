@@ -13,6 +13,7 @@ from holdfast.core import errors
 from holdfast.core.errors import (
     AddressRefused,
     AlreadyHandled,
+    BatchError,
     BrokerUnavailable,
     Cancel,
     CircuitOpen,
@@ -79,6 +80,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (NoTransaction("asyncpg.Connection", "use conn.transaction()"), ["asyncpg", "use conn.transaction()"]),
     (NotFound("delivery", ID), ["delivery", str(ID)]),
     (LeaseLost(ID, 7), [str(ID), "fence 7", "roll back"]),
+    (LeaseLost(ID, 7, 100), [str(ID), "one of the 100 deliveries", "roll back"]),
     (KeyRequired(), ["Idempotency-Key", "send one"]),
     (RebuildLost("totals"), ["'totals'", "rebuild again"]),
     (RebuildStopped("totals", ID, "ValueError: no"), ["'totals'", str(ID), "ValueError: no", f"--skip {ID}"]),
@@ -147,8 +149,16 @@ def test_every_error_survives_pickle_and_copy(error: HoldfastError, words: list[
 
 
 def test_every_class_has_a_sample() -> None:
-    abstract = {HoldfastError, Signal}
+    # Exceptions are equal only to themselves, so the errors of a batch have their own test.
+    abstract = {HoldfastError, Signal, BatchError}
     assert set(each_class()) - abstract == {type(error) for error, _ in SAMPLES}
+
+
+def test_the_errors_of_a_batch_name_the_first_item_and_survive_pickle() -> None:
+    error = BatchError({3: ValueError("no such user"), 5: Snooze(5)})
+    assert str(error) == "2 items of the batch failed; item 3: ValueError: no such user"
+    twin = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert (str(twin), sorted(twin.errors)) == (str(error), [3, 5])
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:

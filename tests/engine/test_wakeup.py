@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, RetryPolicy
 from holdfast.core.delivery import Status
-from holdfast.engine import session
+from holdfast.engine import idle, session
 from holdfast.engine.claim_scheduler import ClaimScheduler
 from holdfast.stores.deliveries.claim import claim, discover_and_claim, lanes
 from holdfast.stores.queries.query import next_due_in
@@ -196,7 +196,7 @@ async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim
             app.sync.publish("order.placed", {}, conn=None)
         return next_due_in(*args)
 
-    monkeypatch.setattr(session, "next_due_in", asked_too_late)
+    monkeypatch.setattr(idle, "next_due_in", asked_too_late)
     await app._runtime.registration.prepare()
     await drain(app, idle_limit=timedelta(0))
     assert await _delivered(app, 1)

@@ -7,6 +7,7 @@ from functools import partial
 
 from tests.stores import (
     test_actions,
+    test_batch,
     test_claim,
     test_inbox,
     test_interleaved,
@@ -551,4 +552,97 @@ PROJECTING = [
     ),
 ]
 
-MUTANTS = [*SETTLING, *REPLAYING, *OPERATING, *CLAIMING, *LANES, *PUBLISHING, *SCHEDULING, *PRUNING, *PROJECTING]
+_BATCH_LANE = (
+    "d.queue = :queue{text}",
+    "d.consumer = :consumer{text}",
+    "d.generation = :generation{bigint}",
+    "d.priority = :priority{smallint}",
+)
+
+BATCHES = [
+    *kills(
+        test_batch.test_an_incomplete_batch_is_not_claimed_before_its_time,
+        postgres("claim_batch", "min(g.run_at) <= now() - :within::interval"),
+        sqlite("claim_batch", "min(g.run_at) <= {now} - :within"),
+    ),
+    *kills(
+        test_batch.test_the_oldest_decides_and_takes_the_younger_ones_along,
+        postgres("claim_batch", "min(g.run_at)", "max(g.run_at)"),
+        sqlite("claim_batch", "min(g.run_at)", "max(g.run_at)"),
+    ),
+    *kills(
+        test_batch.test_a_complete_batch_is_claimed_and_not_more,
+        postgres("claim_batch", "count(*) >= {limit} or", ""),
+        sqlite("claim_batch", "count(*) >= :limit or", ""),
+    ),
+    *kills(
+        test_batch.test_what_is_not_due_completes_no_batch,
+        postgres("claim_batch", "d.run_at <= now()"),
+        sqlite("claim_batch", "d.run_at <= {now}"),
+    ),
+    *kills(
+        test_batch.test_only_the_given_lane_is_claimed,
+        *(postgres("claim_batch", part.replace("{", "::").replace("}", "")) for part in _BATCH_LANE),
+        *(sqlite("claim_batch", part.partition("{")[0]) for part in _BATCH_LANE),
+    ),
+    *kills(
+        test_batch.test_suspects_are_in_no_batch,
+        postgres("claim_batch", "not d.suspect"),
+        sqlite("claim_batch", "not d.suspect"),
+    ),
+    *kills(
+        test_batch.test_a_delivery_is_in_one_batch,
+        postgres("claim_batch", "d.status = 'pending'"),
+        sqlite("claim_batch", "d.status = 'pending'"),
+    ),
+    *kills(
+        partial(
+            test_batch.test_an_item_whose_next_run_may_be_its_last_is_isolated_after_one_crash,
+            budget=2,
+            attempts=0,
+            expiries=1,
+        ),
+        postgres("claim_batch", "greatest(d.expiries, 1)", "d.expiries"),
+        sqlite("claim_batch", "max(expiries, 1)", "expiries"),
+    ),
+    *kills(
+        test_batch.test_the_budget_of_the_delivery_or_its_message_comes_first,
+        postgres("claim_batch", "d.max_attempts, ", ""),
+        sqlite("claim_batch", "max_attempts, ", ""),
+    ),
+    *kills(
+        test_batch.test_a_batch_of_one_runs_alone_already,
+        postgres("claim_batch", "(select count(*) from c) > 1"),
+        sqlite("claim_batch", "(select count(*) from c) > 1"),
+    ),
+    *kills(
+        partial(test_batch.test_one_lost_item_refuses_the_whole_batch, lost=1),
+        postgres("function complete", "if not found", "if owner_fence < 0"),
+        sqlite("trigger complete_insert", "where not exists", "where 1 = 2 and not exists"),
+    ),
+    *kills(
+        test_batch.test_a_check_counts_what_is_due_up_to_a_limit_and_its_age,
+        postgres("batch_lanes", "d.run_at <= now()"),
+        postgres("batch_lanes", "limit {limit}", ""),
+        sqlite("batch_lanes", "d.run_at <= {now}"),
+        sqlite("batch_lanes", "limit :limit", ""),
+    ),
+    *kills(
+        partial(test_batch.test_a_check_leaves_out_paused_and_blocked_consumers, how="blocked and over"),
+        postgres("batch_lanes", "c.blocked_until is null"),
+        sqlite("batch_lanes", "c.blocked_until is null"),
+    ),
+]
+
+MUTANTS = [
+    *BATCHES,
+    *SETTLING,
+    *REPLAYING,
+    *OPERATING,
+    *CLAIMING,
+    *LANES,
+    *PUBLISHING,
+    *SCHEDULING,
+    *PRUNING,
+    *PROJECTING,
+]

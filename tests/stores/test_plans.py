@@ -15,6 +15,7 @@ from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
 from holdfast.core.identity import uuid7
 from holdfast.stores.admin.actions import pause_consumer, replay
+from holdfast.stores.deliveries.batch import batch_lanes, claim_batch
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes, next_expiry, rescue
 from holdfast.stores.deliveries.settle import Settlement, claim_states, settle
 from holdfast.stores.messages.fanout import Fanout, Subscriptions
@@ -160,6 +161,26 @@ def test_lanes_are_found_by_as_many_probes_as_there_are_lanes(busy: PostgresStor
     # 12 that can run and 4 of the paused consumer; PostgreSQL 16 counts whole rows a loop.
     assert plan.rows_read("delivery") <= 17
     assert plan.buffers < 16 * 20 + 400
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_is_counted_and_claimed_by_the_index_of_its_lane(busy: PostgresStore, mode: str) -> None:
+    with session(busy) as postgres:
+        postgres.plan_mode(mode)
+        found = postgres.run(batch_lanes(["billing"], 0, 100))
+        assert {one.due for one in found} == {100}
+        for _ in range(7):
+            postgres.run(batch_lanes(["billing"], 0, 100))
+            claims = postgres.run(claim_batch(found[0].lane, 100, SECOND, 5, "w1", LEASE))
+            assert len(postgres.run(settle("w1", [outcome(c, Deliver()) for c in claims]))) == 100
+        plan = postgres.explain("batch_lanes")
+        assert plan.scans("delivery") == {"delivery_claim"}
+        assert plan.rows_read("delivery") <= 17 + 100 * len(found)
+        postgres.try_out(claim_batch(found[0].lane, 100, SECOND, 5, "w1", LEASE))
+        plan = postgres.explain("claim_batch")
+        assert plan.scans("delivery") == {"delivery_claim", "delivery_pkey"}
+        assert plan.rows_read("delivery") == 200, "100 to choose and 100 to write"
+        assert plan.rows_removed("delivery") == 0
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.flow import FlowSettings, KeyRule, check_count, check_limit, check_rate, key_rule, positive
+from holdfast.core.flow import FlowSettings, KeyRule, check_limit, check_rate, key_rule, positive
 
 ON_DEAD = ("block", "skip")
 FLOW_OPTIONS = (
@@ -17,8 +17,6 @@ FLOW_OPTIONS = (
     "by",
     "debounce",
     "max_wait",
-    "batch",
-    "within",
 )
 
 
@@ -27,6 +25,8 @@ def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
     given = {name: options[name] for name in FLOW_OPTIONS if options.get(name) is not None}
     if not given:
         return None
+    if options.get("batch") is not None:
+        _alone("batch", given)
     limit, rate = check_limit("this handler", given.get("limit")), check_rate("this handler", given.get("rate"))
     order = _order(given)
     settings = FlowSettings(
@@ -40,8 +40,6 @@ def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
         fair="fair_by" in given,
         debounce=positive("debounce", given.get("debounce")),
         max_wait=positive("max_wait", given.get("max_wait")),
-        batch=None if "batch" not in given else check_count("batch", given["batch"], "batch=100"),
-        within=positive("within", given.get("within")),
     )
     _check_combination(settings, given)
     return settings
@@ -91,28 +89,14 @@ def _check_combination(settings: FlowSettings, given: Mapping[str, Any]) -> None
         )
     if settings.order is not None and settings.fair:
         raise ConfigurationError("order_by= and fair_by= exclude each other: order already gives each key its turn")
-    if "by" in given and settings.debounce is None and settings.batch is None:
-        raise ConfigurationError(
-            "by= is the key of debounce= or batch=; give a limit its key as Limit(2, by='tenant_id')"
-        )
+    if "by" in given and settings.debounce is None:
+        raise ConfigurationError("by= is the key of debounce=; give a limit its key as Limit(2, by='tenant_id')")
     if settings.max_wait is not None and settings.debounce is None:
         raise ConfigurationError("max_wait= bounds debounce=; give debounce= as well")
-    if settings.within is not None and settings.batch is None:
-        raise ConfigurationError("within= bounds how long a batch waits; give batch= as well")
     if settings.debounce is not None:
         if settings.max_wait is not None and settings.max_wait < settings.debounce:
             raise ConfigurationError("max_wait= is shorter than debounce=; give a longer one")
-        _alone("debounce", {"batch": settings.batch, "order_by": settings.order, "fair_by": settings.fair})
-    if settings.batch is not None:
-        _alone(
-            "batch",
-            {
-                "order_by": settings.order,
-                "fair_by": settings.fair,
-                "limit": settings.limit,
-                "rate": settings.rate_count,
-            },
-        )
+        _alone("debounce", {"order_by": settings.order, "fair_by": settings.fair})
 
 
 def _alone(option: str, others: Mapping[str, object]) -> None:

@@ -14,6 +14,7 @@ from holdfast.core.flow import By, Limit, Rate
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
+from holdfast.engine.batches.options import BatchOptions, batch_options
 from holdfast.engine.handler import Handler, Kind, check_function, takes_context
 
 Classes = tuple[type[BaseException], ...]
@@ -134,9 +135,19 @@ def make_handler(
             dedupe=_window(options.get("dedupe", False)),
             takes_context=takes_context(function),
             flow=flow_settings(options),
+            batch=_batch(kind, options),
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"{kind} {name}: {error}") from None
+
+
+def _batch(kind: Kind, options: HandlerOptions) -> BatchOptions | None:
+    batch = batch_options(options.get("batch"), options.get("within"))
+    if batch is not None and kind is not Kind.CONSUMER:
+        raise ConfigurationError(
+            "batch= is for consumers, which take a list of events; publish an event and write @hf.consumer(Event, batch=100)"
+        )
+    return batch
 
 
 def check_flag(name: str, value: bool) -> bool:

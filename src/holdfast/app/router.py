@@ -21,6 +21,7 @@ from holdfast.engine.cron import Missed, Schedule, check_schedule
 from holdfast.engine.handler import (
     Handler,
     Kind,
+    check_batch_function,
     check_event_function,
     check_function,
     job_parameters,
@@ -115,6 +116,9 @@ class Router:
         to `dead_letters`, if given. Only the request, trace and correlation ids of a record are passed on to the handler's
         calls and events; all headers, such as a user's or a tenant's id, only with `trust_identity=True`, because anyone who
         can write to the stream can set them.
+
+        With `batch=100, within="2s"` the function takes a list of up to 100 events: it runs when 100 are due, or when the
+        oldest has been due for two seconds (default one second). Raise `BatchError` if some of them failed.
         """
 
         check_options(Router.consumer, options)
@@ -125,11 +129,16 @@ class Router:
                 "@hf.consumer: direct=, concurrency=, origin=, dead_letters= and trust_identity= are about a broker; "
                 "give source= as well"
             )
+        if direct and options.get("batch") is not None:
+            raise ConfigurationError("@hf.consumer: direct=True runs each record at once; leave batch= or direct= out")
         patterns, known = _patterns("@hf.consumer", events)
 
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.CONSUMER, options)
-            check_event_function(handler.name, function, known)
+            if handler.batch is None:
+                check_event_function(handler.name, function, known)
+            else:
+                handler = replace(handler, takes_context=check_batch_function(handler.name, function, known))
             from_start = _from_start(handler.name, start)
             if source is None:
                 self._declare_event(known)

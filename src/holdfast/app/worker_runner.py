@@ -202,5 +202,6 @@ def worker_deps(
         periodic_tasks=tuple(periodic_tasks),
         meter=runtime.meter,
         tracing=runtime.tracing,
+        batches={name: handler for name, handler in runtime.handlers.items() if handler.batch is not None},
         redactor=lambda: runtime.redactions.redactor,
     )

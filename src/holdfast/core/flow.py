@@ -1,4 +1,4 @@
-"""Flow control: limits, rates, order, fairness, debounce and batches of a consumer, and the key that they apply to."""
+"""Flow control: limits, rates, order, fairness and debounce of a consumer, and the key that they apply to."""
 
 from __future__ import annotations
 
@@ -152,8 +152,6 @@ class FlowSettings:
     fair: bool = False
     debounce: timedelta | None = None
     max_wait: timedelta | None = None
-    batch: int | None = None
-    within: timedelta | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The stored form; durations in seconds. A function is stored by its name only."""
@@ -167,8 +165,6 @@ class FlowSettings:
             "fair": self.fair or None,
             "debounce": _seconds(self.debounce),
             "max_wait": _seconds(self.max_wait),
-            "batch": self.batch,
-            "within": _seconds(self.within),
         }
         return {name: value for name, value in values.items() if value is not None}
 
@@ -206,8 +202,6 @@ def stored_flow(text: str) -> FlowSettings:
         fair=bool(stored.get("fair")),
         debounce=_duration(stored.get("debounce")),
         max_wait=_duration(stored.get("max_wait")),
-        batch=stored.get("batch"),
-        within=_duration(stored.get("within")),
     )
 
 

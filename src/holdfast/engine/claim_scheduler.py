@@ -11,7 +11,8 @@ of the whole lane are repeated, each after a multiple of its cost.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from holdfast.stores.deliveries.claim import Claimed, Lane
 
@@ -36,8 +37,17 @@ def claim_size(free: int) -> int:
     return next((size for size in _CLAIM_SIZES if size <= free), 0)
 
 
-def urgency(claim: Claimed) -> tuple[int, datetime, int]:
-    """Sort key of claimed deliveries, most urgent first."""
+class _Urgent(Protocol):
+    @property
+    def priority(self) -> int: ...
+    @property
+    def run_at(self) -> datetime: ...
+    @property
+    def id(self) -> UUID: ...
+
+
+def urgency(claim: _Urgent) -> tuple[int, datetime, int]:
+    """Sort key of claimed deliveries and batches, most urgent first."""
     return claim.priority, claim.run_at, claim.id.int
 
 

@@ -43,6 +43,8 @@ class WorkerDeps:
     periodic_tasks: tuple[PeriodicTask, ...] = ()
     meter: Meter = field(default_factory=Meter)
     tracing: Tracing = field(default_factory=Tracing)
+    batches: Mapping[str, Handler] = field(default_factory=dict)
+    """The batch handlers by name."""
     redactor: Callable[[], Redactor] = Redactor
     """The current redactions; they may grow while the worker runs."""
     receiving: Callable[[], bool] = lambda: False

@@ -9,13 +9,16 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.core.change import Deliver
 from holdfast.core.decide import budget
-from holdfast.core.errors import ConfigurationError, StoreUnavailable
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Verdict
 from holdfast.core.failures.report import report
 from holdfast.core.outcome import Failed, Outcome, Released
 from holdfast.core.redaction.redact import hidden, hide_from_here, scrub
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.trace_context import TRACEPARENT
+from holdfast.engine.batches.executor import BatchExecutor
+from holdfast.engine.batches.runner import BatchRunner
+from holdfast.engine.confirmation import Confirmation
 from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.context import Context
 from holdfast.engine.deps import WorkerDeps
@@ -28,12 +31,10 @@ from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.engine.threads import Threads
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
-from holdfast.stores.deliveries.settle import ClaimState, claim_states, unlocked
+from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.queries.query import first_trace
 
 log = get_logger("holdfast.worker")
-
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 class DeliveryExecutor:
@@ -54,7 +55,7 @@ class DeliveryExecutor:
         lease: timedelta,
     ) -> None:
         self._deps, self._store, self._worker, self._lease = deps, deps.store, worker, lease
-        self._settler, self._settlements, self._lease_lost = settler, settlements, lease_lost
+        self._settler, self._settlements = settler, settlements
         self._threads = Threads("holdfast-handler")
         self._runner = Runner(
             deps.rules,
@@ -66,6 +67,20 @@ class DeliveryExecutor:
         )
         self._blocker = ConsumerBlocker(self._store, worker, deps.probes, self._threads, hold_back)
         self._payloads = LargePayloads(self._store)
+        self._confirmation = Confirmation(self._store, lease_lost)
+        self.batches = BatchExecutor(
+            deps,
+            worker,
+            settler,
+            settlements,
+            self._blocker,
+            self._payloads,
+            BatchRunner(deps.rules, self._threads, deps.tracing),
+            self._confirmation,
+            self._policy,
+            lease,
+        )
+        """Runs the deliveries of batch handlers."""
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs one delivery in this task. A cancellation releases the delivery."""
@@ -171,22 +186,8 @@ class DeliveryExecutor:
 
     async def _claim_state(self, context: Context) -> ClaimState:
         """Waits until it is known whether the handler's transaction committed."""
-        claim, pause = context.claim, _SHORTEST_PAUSE
-        while not self._lease_lost.is_set():
-            try:
-                state = (await self._store.run(claim_states([claim])))[claim.delivery_id]
-                if state is not ClaimState.HELD:
-                    return state
-                # A handler may leave its transaction open, for instance in a thread that timed out. Until the transaction
-                # ends its result is unknown, and a settlement would wait for its lock, with all the others.
-                if claim.delivery_id in await self._store.run(unlocked([claim.delivery_id])):
-                    return (await self._store.run(claim_states([claim])))[claim.delivery_id]
-            except StoreUnavailable as error:
-                known = delivery_fields(context.invocation)
-                log.warning("store unavailable", **known | {"task": "confirm", "error": str(error)})
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        return ClaimState.LOST
+        claim = context.claim
+        return (await self._confirmation.states([claim], context.invocation))[claim.delivery_id]
 
     def _policy(self, claimed: Claimed) -> RetryPolicy:
         own = None

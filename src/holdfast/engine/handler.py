@@ -14,6 +14,8 @@ from holdfast.core.events.event import EventType, has_fields, is_typed_dict, ver
 from holdfast.core.failures.classify import Rules
 from holdfast.core.flow import FlowSettings
 from holdfast.core.retry import RetryPolicy
+from holdfast.engine.batches.context import BatchContext
+from holdfast.engine.batches.options import BatchOptions
 from holdfast.engine.context import Context
 from holdfast.engine.invocation import Invocation
 from holdfast.engine.parameters import Parameters
@@ -56,6 +58,8 @@ class Handler:
     """Whether the handler's calls, events and log lines inherit a header of this name; None: they inherit all."""
     by_key: bool = False
     """Whether `ctx.complete` records the message's key: the handler may also run without a delivery."""
+    batch: BatchOptions | None = None
+    """The function takes a list of payloads, and its deliveries are claimed in batches."""
     reset: Callable[[Any], object] | None = None
     swap: Callable[[Any], object] | None = None
     flow: FlowSettings | None = None
@@ -132,10 +136,54 @@ def check_event_function(name: str, function: Callable[..., Any], event: EventTy
             f"consumer {name} takes {taken.name}: {what}, but subscribes by name and so gets plain JSON values, such as a "
             f"dict; subscribe by the class: @hf.consumer({what.rpartition('.')[2]})"
         )
+    remedy = "give both the same class"
+    if get_origin(annotation) is list and _accepts_list(annotation, event):
+        remedy = "take one event, or give batch=100 to get lists"
     raise ConfigurationError(
-        f"consumer {name} takes {taken.name}: {what}, but subscribes to {event.name}, whose class is {event.origin}; give "
-        "both the same class"
+        f"consumer {name} takes {taken.name}: {what}, but subscribes to {event.name}, whose class is {event.origin}; {remedy}"
     )
+
+
+def check_batch_function(name: str, function: Callable[..., Any], event: EventType | None) -> bool:
+    """Rejects a function that does not take a list of payloads; returns whether it takes a context first."""
+    signature, hints = inspect.signature(function), _hints(function)
+    parameters = [*signature.parameters.values()]
+    item = "dict" if event is None else event.cls.__name__
+    shape = f"(events: list[{item}]) or (ctx: BatchContext, events: list[{item}])"
+    if takes_context(function):
+        raise ConfigurationError(
+            f"consumer {name} handles batches, and a Context is about one delivery; take {shape}, with "
+            "`from holdfast import BatchContext`"
+        )
+    first = bool(parameters) and (
+        hints.get(parameters[0].name) is BatchContext
+        or (isinstance(parameters[0].annotation, str) and parameters[0].annotation.rpartition(".")[2] == "BatchContext")
+    )
+    try:
+        signature.bind(*range(2 if first else 1))
+    except TypeError:
+        raise ConfigurationError(
+            f"consumer {name} handles batches; {function.__qualname__}{signature} must take {shape}"
+        ) from None
+    taken = parameters[1 if first else 0]
+    annotation = hints.get(taken.name, Any)
+    if taken.kind is taken.VAR_POSITIONAL or _accepts_list(annotation, event):
+        return first
+    raise ConfigurationError(
+        f"consumer {name} handles batches, but takes {taken.name}: {inspect.formatannotation(annotation)}; take {shape}"
+    )
+
+
+def _accepts_list(annotation: Any, event: EventType | None) -> bool:
+    """Whether a list of payloads may be an instance of this annotation, as far as that can be determined."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) in (Union, UnionType):
+        return any(_accepts_list(one, event) for one in get_args(annotation))
+    plain = get_origin(annotation) or annotation
+    if plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
+        return True
+    return issubclass(list, plain) and all(accepts(one, event) for one in get_args(annotation)[:1])
 
 
 def accepts(annotation: Any, event: EventType | None) -> bool:

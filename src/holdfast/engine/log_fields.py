@@ -5,7 +5,7 @@ from holdfast.core.redaction.redact import hidden
 from holdfast.core.telemetry.log_fields import log_fields
 from holdfast.engine.invocation import Invocation
 
-__all__ = ["delivery_fields", "error_fields", "log_fields"]
+__all__ = ["delivery_fields", "error_fields", "log_fields", "run_fields"]
 
 
 def delivery_fields(run: Invocation) -> dict[str, object]:
@@ -22,6 +22,11 @@ def delivery_fields(run: Invocation) -> dict[str, object]:
     if run.key is not None:
         known["idempotency_key"] = run.key
     return known
+
+
+def run_fields(run: Invocation | dict[str, object]) -> dict[str, object]:
+    """The fields of a run of one delivery, or those given for a batch."""
+    return run if isinstance(run, dict) else delivery_fields(run)
 
 
 def error_fields(error: BaseException) -> dict[str, object]:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from datetime import timedelta
@@ -33,7 +33,7 @@ from holdfast.core.telemetry.correlation import leave, resume
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import Invocation, RunResult, Thread
-from holdfast.engine.log_fields import delivery_fields, log_fields
+from holdfast.engine.log_fields import log_fields, run_fields
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing, traced
 from holdfast.stores.deliveries.dedupe import window_key
@@ -119,21 +119,28 @@ class Runner(Generic[C]):
                 outcome = Failed(report(why, hidden()), Verdict.retry())
         return FinishedRun(outcome, result.error, result.thread, state, elapsed, trace)
 
-    async def _invoke(self, handler: Handler, context: C, task: "asyncio.Task[None] | None") -> RunResult:
-        try:
-            result = await _invoke(handler, context, self._rules, self._threads, self._window)
-        except asyncio.CancelledError as cancelled:
-            if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
-                raise
-            # Unless the worker cancelled the slot, a cancellation inside the handler escaped.
-            result = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
-        if task is not None and task.cancelling():
-            while task.cancelling():
-                task.uncancel()
-            # How a handler reacts to its cancellation does not count as its failure.
-            if isinstance(result.outcome, Failed):
-                return replace(result, outcome=Released(started=True))
-        return result
+    def _invoke(
+        self, handler: Handler, context: C, task: "asyncio.Task[None] | None"
+    ) -> Coroutine[Any, Any, RunResult]:
+        return in_slot(_invoke(handler, context, self._rules, self._threads, self._window), task)
+
+
+async def in_slot(run: Awaitable[RunResult], task: "asyncio.Task[None] | None") -> RunResult:
+    """The result of a run. If the worker cancelled `task`, its slot, the outcome is a release."""
+    try:
+        result = await run
+    except asyncio.CancelledError as cancelled:
+        if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
+            raise
+        # Unless the worker cancelled the slot, a cancellation inside the handler escaped.
+        result = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
+    if task is not None and task.cancelling():
+        while task.cancelling():
+            task.uncancel()
+        # How a handler reacts to its cancellation does not count as its failure.
+        if isinstance(result.outcome, Failed):
+            return replace(result, outcome=Released(started=True))
+    return result
 
 
 async def _invoke(
@@ -147,31 +154,41 @@ async def _invoke(
     carried, surrounding = _correlate(handler, context), sys.exception()
     try:
         result = await _once(handler, context, threads, window)
-        if isinstance(result, type) and issubclass(result, Signal):
-            raise ConfigurationError(
-                f"{handler.kind} {handler.name} returned the class {result.__name__}; return an instance of it"
-            )
-        if inspect.iscoroutine(result):
-            result.close()
-            raise ConfigurationError(
-                f"{handler.kind} {handler.name} returned a coroutine that was not awaited, so its work was not done; make "
-                "the function, and every decorator around it, async, and await inside it"
-            )
+        check_returned(handler, result)
     except NewerVersion as newer:
         return RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001
         # SystemExit too: a handler must not end the worker.
-        _cut_context(error, surrounding)
-        thread = error.thread if isinstance(error, HandlerTimeout) else None
-        return RunResult(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
+        return failed(error, surrounding, handler, app_rules)
     finally:
         if carried is not None:
             carried.undo()
     if isinstance(result, Signal):
         return RunResult(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
     return _SUCCEEDED
+
+
+def check_returned(handler: Handler, result: object) -> None:
+    """Rejects a result that means that the handler did not do its work."""
+    if isinstance(result, type) and issubclass(result, Signal):
+        raise ConfigurationError(
+            f"{handler.kind} {handler.name} returned the class {result.__name__}; return an instance of it"
+        )
+    if inspect.iscoroutine(result):
+        result.close()
+        raise ConfigurationError(
+            f"{handler.kind} {handler.name} returned a coroutine that was not awaited, so its work was not done; make "
+            "the function, and every decorator around it, async, and await inside it"
+        )
+
+
+def failed(error: BaseException, surrounding: BaseException | None, handler: Handler, app_rules: Rules) -> RunResult:
+    """The result of a run that raised. `surrounding` is the exception in whose handler the loop was started."""
+    _cut_context(error, surrounding)
+    thread = error.thread if isinstance(error, HandlerTimeout) else None
+    return RunResult(outcome_of(error, handler.rules, app_rules, hide=hidden()), error, thread)
 
 
 def _cut_context(error: BaseException, surrounding: BaseException | None) -> None:
@@ -256,22 +273,38 @@ async def _call(handler: Handler, context: Context, threads: Threads) -> object:
     positional, named = handler.arguments(run)
     if handler.takes_context:
         positional = (context, *positional)
+    return await call_function(handler, positional, named, threads, run)
+
+
+def call_function(
+    handler: Handler,
+    positional: tuple[Any, ...],
+    named: Mapping[str, Any],
+    threads: Threads,
+    run: Invocation | dict[str, object],
+) -> Awaitable[Any]:
+    """Calls the handler's function within its time-out. `run`, or its fields, appear in log lines about it."""
     if not handler.is_async:
         call = partial(contextvars.copy_context().run, handler.function, *positional, **named)
-        return await _in_thread(handler, run, threads.start(call))
+        return _in_thread(handler, run, threads.start(call))
     if handler.timeout is None:
-        return await handler.function(*positional, **named)
-    limit = asyncio.timeout(handler.timeout.total_seconds())
+        called: Awaitable[Any] = handler.function(*positional, **named)
+        return called
+    return _timed(handler, handler.timeout.total_seconds(), handler.function(*positional, **named))
+
+
+async def _timed(handler: Handler, seconds: float, call: Awaitable[object]) -> object:
+    limit = asyncio.timeout(seconds)
     try:
         async with limit:
-            return await handler.function(*positional, **named)
+            return await call
     except TimeoutError as error:
         if not limit.expired():
             raise
         raise HandlerTimeout(handler) from error
 
 
-async def _in_thread(handler: Handler, run: Invocation, thread: Thread) -> object:
+async def _in_thread(handler: Handler, run: Invocation | dict[str, object], thread: Thread) -> object:
     timeout = None if handler.timeout is None else handler.timeout.total_seconds()
     try:
         done, _ = await asyncio.wait({thread}, timeout=timeout)
@@ -287,9 +320,9 @@ async def _in_thread(handler: Handler, run: Invocation, thread: Thread) -> objec
     return returned.value
 
 
-def _log_late_end(run: Invocation, thread: Thread) -> None:
+def _log_late_end(run: Invocation | dict[str, object], thread: Thread) -> None:
     """Logs that a thread still runs although its run has ended, and again when it returns."""
-    known, hide = delivery_fields(run), hidden()
+    known, hide = run_fields(run), hidden()
     log.warning("handler thread still running", **known)
 
     def ended(late: Thread) -> None:

@@ -12,25 +12,27 @@ from holdfast._log import get_logger
 from holdfast.core.delivery import Status
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outcome import Released
-from holdfast.engine.claim_scheduler import wait_after_round, wait_when_idle
+from holdfast.engine.batches.batch import ClaimedBatch, Work, as_batch, as_batches
+from holdfast.engine.batches.claimer import BatchClaimer
+from holdfast.engine.claim_scheduler import wait_after_round
 from holdfast.engine.control import WorkerControl, call_threadsafe
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.executor import DeliveryExecutor
+from holdfast.engine.idle import IdleCheck
 from holdfast.engine.lease import Lease
-from holdfast.engine.log_fields import delivery_fields, error_fields
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions, instance_id
 from holdfast.engine.orphaned_claims import OrphanedClaims
 from holdfast.engine.periodic import every, first
 from holdfast.engine.reaper import Reaper
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Ack, Settler
-from holdfast.engine.slot_pool import SlotPool, pools
+from holdfast.engine.slot_pool import SlotPool, cancel_running, pools, running_tasks
 from holdfast.engine.threads import Threads
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes
 from holdfast.stores.deliveries.worker import start_worker, stop_worker
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation
-from holdfast.stores.queries.query import next_due_in
 
 log = get_logger("holdfast.worker")
 
@@ -41,7 +43,6 @@ _RESERVE = 3.0
 """Seconds of the grace that are reserved to stop handlers and to write outcomes; at most a third of it."""
 _PARTING = 1.0
 """Seconds of the reserve for a cancelled statement to end if the store is silent; writing gets at least half of it."""
-_NOT_CLAIMABLE = "the remaining deliveries are suspect or belong to another generation"
 
 
 class WorkerSession:
@@ -63,8 +64,22 @@ class WorkerSession:
         )
         self._pools = pools(options)
         self._claimed_at = time.monotonic()
-        self._held_back: Counter[str] = Counter()
+        # Suspects run one at a time, also those of batch handlers.
+        self._batches = {} if options.suspects else deps.batches
+        self._batches_first = bool(self._batches)
+        # Always held back from single claims: their deliveries are claimed in batches.
+        self._held_back: Counter[str] = Counter(list(self._batches))
+        self._batch_claimer = BatchClaimer(
+            self._store,
+            self.id,
+            self._batches,
+            options,
+            self._pools,
+            lambda name: self._held_back[name] > 1,
+            lambda pool, claims: self._accept(pool, claims, as_batch(claims)),
+        )
         self._orphaned_claims = OrphanedClaims(self._store, self.id, self._settler, self._pools)
+        self._idle = IdleCheck(self._store, self.id, deps, options)
         self._lease: Lease | None = None
 
     async def register(self) -> None:
@@ -154,9 +169,14 @@ class WorkerSession:
             # The next suspect may crash this process: earlier outcomes must be durable before it starts.
             await self._settler.drained()
         self._backlogged = self._settler.behind
-        more = not self._backlogged and any(
-            [await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())]
-        )
+        more = False
+        if not self._backlogged:
+            # In turn: if few slots are free, the first claim takes them all.
+            if first := self._batches_first:
+                more = await self._batch_claimer.claim()
+            more |= any([await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())])
+            if self._batches and not first:
+                more |= await self._batch_claimer.claim()
         poll = self._options.poll.total_seconds()
         wait = wait_after_round(
             more=more,
@@ -165,7 +185,10 @@ class WorkerSession:
             busy=any(pool.busy for pool in self._pools),
             unsettled=len(self._settler) > 0,
         )
-        return await self._wait_when_idle(poll) if wait is None else wait
+        if wait is None:
+            wait = await self._wait_when_idle(poll)
+        batch_wait = self._batch_claimer.wait()
+        return wait if batch_wait is None else min(wait, batch_wait)
 
     async def _claim(self, pool: SlotPool, room: int, woken: bool) -> bool:
         """Claims what is due and starts it; returns whether there may be more."""
@@ -177,7 +200,7 @@ class WorkerSession:
             self._accept(pool, claims)
             return more
         if scan.full_scan_in is not None:
-            self._schedule_full_scan(pool, scan.full_scan_in)
+            pool.schedule_full_scan(scan.full_scan_in + _SLICE, self._control.wake.set)
         if scan.refresh:
             scheduler.refreshed(await self._lanes(pool.queues), started, time.monotonic())
             self._accept(pool, await self._executor.trials(scheduler.trials, self._options))
@@ -191,22 +214,17 @@ class WorkerSession:
         self._accept(pool, claims)
         return more
 
-    def _accept(self, pool: SlotPool, claims: list[Claimed]) -> None:
-        pool.accept(claims)
+    def _accept(self, pool: SlotPool, claims: list[Claimed], work: "list[Work] | None" = None) -> None:
+        """Queues claimed deliveries, or the work that they form."""
+        if claims:
+            self._batches_first = work is None and bool(self._batches)
+        if work is None and self._deps.batches:
+            work = as_batches(claims, self._deps.handlers)
+        pool.accept(claims if work is None else work)
         if claims:
             self._spawn_slot(pool)
             self._claimed_at = time.monotonic()
         self._deps.meter.claimed(claims)
-
-    def _schedule_full_scan(self, pool: SlotPool, seconds: float) -> None:
-        """Wakes the claim loop when the rate-limited full scan is due; one timer per pool."""
-        if pool.full_scan_timer is None:
-
-            def due() -> None:
-                pool.full_scan_timer = None
-                self._control.wake.set()
-
-            pool.full_scan_timer = asyncio.get_running_loop().call_later(seconds + _SLICE, due)
 
     def _on_settled(self, batch: Sequence[Ack]) -> None:
         """Wakes the claim loop if it waited for settlements, or if one of them may have made a delivery due."""
@@ -265,7 +283,10 @@ class WorkerSession:
             self._spawn_slot_soon(pool)
             claimed = pool.waiting.popleft()
             pool.running[task] = claimed
-            await self._executor.run(claimed, task)
+            if isinstance(claimed, ClaimedBatch):
+                await self._executor.batches.run(claimed, task)
+            else:
+                await self._executor.run(claimed, task)
             pool.scheduler.finished(now := time.monotonic())
             if pool.low:
                 self._control.wake.set()
@@ -300,23 +321,12 @@ class WorkerSession:
 
     async def _wait_when_idle(self, poll: float) -> float:
         """Stops the worker if nothing is due within the idle limit; otherwise returns the seconds to wait for it."""
-        queues = None if self._options.queues is None else tuple(self._options.queues)
         if self._options.suspects:
-            if not await self._lanes(queues):
+            if not await self._lanes(None if self._options.queues is None else tuple(self._options.queues)):
                 self._control.end()
             return poll
         await self._catch_up()
-        next_in = await self._store.run(next_due_in(sorted(self._deps.handlers), queues))
-        idle = wait_when_idle(
-            None if next_in is None else next_in.total_seconds(),
-            limit=self._options.idle_limit.total_seconds(),
-            poll=poll,
-            since_claim=time.monotonic() - self._claimed_at,
-            woken=self._control.wake.is_set(),
-            receiving=self._deps.receiving(),
-        )
-        if idle.stalled:
-            log.warning("stopped before idle", worker=self.id, reason=_NOT_CLAIMABLE)
+        idle = await self._idle.wait(self._claimed_at, self._control.wake.is_set, self._batch_claimer.due_in())
         if idle.stop:
             self._control.end()
         return idle.seconds
@@ -341,7 +351,7 @@ class WorkerSession:
         if self._lease_lost.is_set():
             # Other workers may run these deliveries soon: stopping them here comes first.
             claiming.cancel()
-            await self._cancel_running(reserve)
+            await cancel_running(self._pools, self.id, reserve)
             grace = reserve
         ends = time.monotonic() + grace
         # A claim in progress may finish: its deliveries are released below.
@@ -349,10 +359,10 @@ class WorkerSession:
         claiming.cancel()
         for pool in self._pools:
             self._release(pool.take_back())
-        if running := self._running():
+        if running := running_tasks(self._pools):
             done = asyncio.wait(running)
             await first(done, self._lease_lost.wait(), self._control.force_stop.wait(), until=ends - reserve)
-            await self._cancel_running(reserve)
+            await cancel_running(self._pools, self.id, reserve)
         await self._deregister(ends, settled=settling.done())
         self._executor.close()
         released, unwritten = self._settlements.released, len(self._settler)
@@ -376,20 +386,6 @@ class WorkerSession:
         if self._lease is not None:
             self._lease.stop()
             await asyncio.to_thread(self._lease.join, patience)
-
-    async def _cancel_running(self, patience: float) -> None:
-        """Cancels running handlers. The second cancellation is for those that wait for the store after the first."""
-        for seconds in (patience, patience / 4):
-            for task in (running := self._running()):
-                task.cancel()
-            if running:
-                await asyncio.wait(running, timeout=seconds)
-        for pool in self._pools:
-            for claimed in filter(None, pool.running.values()):
-                log.error("handler ignored cancellation", **delivery_fields(claimed) | {"worker": self.id})
-
-    def _running(self) -> "list[asyncio.Task[None]]":
-        return [task for pool in self._pools for task in pool.running]
 
     @property
     def _ending(self) -> bool:

@@ -40,12 +40,18 @@ class SettlementBuilder:
         *,
         keep_run: bool = False,
         detail: str | None = None,
+        share: float | None = None,
     ) -> tuple[Change, Ack]:
-        """The change that `decide` returns for a delivery that ran for `elapsed` seconds, and its settlement."""
+        """The change that `decide` returns for a delivery that ran for `elapsed` seconds, and its settlement.
+
+        `share` is its part of the time of a batch, which metrics count, so that their sum is the time of the handler.
+        """
         change = decide(claimed, outcome, policy, self._chance())
         lost = partial(self._lost, claimed, outcome)
+        if share is None:
+            share = elapsed
         if type(change) is Deliver and not keep_run:
-            counted = partial(self._meter.settled, claimed, change.name, elapsed)
+            counted = partial(self._meter.settled, claimed, change.name, share)
             return change, Ack(Settlement(claimed.id, claimed.fence, change, outcome.name), counted, lost)
         error = error_of(outcome)
         expired = isinstance(outcome, LeaseExpired)
@@ -61,7 +67,7 @@ class SettlementBuilder:
             keep_run=keep_run and isinstance(change, Deliver),
             detail=detail,
         )
-        return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed), lost)
+        return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed, share), lost)
 
     def take_over(self, claimed: Invocation, policy: RetryPolicy) -> tuple[Change, Ack]:
         """The change and the settlement of a delivery whose worker died."""
@@ -76,8 +82,9 @@ class SettlementBuilder:
         error: ErrorReport | None,
         policy: RetryPolicy,
         elapsed: float | None,
+        share: float | None,
     ) -> None:
-        self._meter.settled(claimed, change.name, elapsed)
+        self._meter.settled(claimed, change.name, share)
         known = delivery_fields(claimed) | {
             "max_attempts": budget(claimed, policy),
             "operation": claimed.consumer,

@@ -3,11 +3,16 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
+from holdfast._log import get_logger
+from holdfast.engine.batches.batch import ClaimedBatch, Work, deliveries_of, fields_of
 from holdfast.engine.claim_scheduler import ClaimScheduler, urgency
 from holdfast.engine.options import WorkerOptions
 from holdfast.stores.deliveries.claim import Claimed
+
+log = get_logger("holdfast.worker")
 
 
 class SlotPool:
@@ -16,8 +21,8 @@ class SlotPool:
     def __init__(self, queues: tuple[str, ...] | None, slots: int, *, prefetch: bool = True) -> None:
         self.queues, self.slots = queues, slots
         self.scheduler = ClaimScheduler(slots, time.monotonic(), prefetch=prefetch)
-        self.waiting: deque[Claimed] = deque()
-        self.running: dict[asyncio.Task[None], Claimed | None] = {}
+        self.waiting: deque[Work] = deque()
+        self.running: dict[asyncio.Task[None], Work | None] = {}
         self.spawn_scheduled = False
         """Whether this turn of the loop will check if one more slot is needed."""
         self.resting = 0
@@ -33,8 +38,8 @@ class SlotPool:
 
     def ids(self) -> set[UUID]:
         """The deliveries that wait or run here."""
-        running = (claim for claim in self.running.values() if claim is not None)
-        return {claim.id for claim in (*self.waiting, *running)}
+        running = (work for work in self.running.values() if work is not None)
+        return {claim.id for work in (*self.waiting, *running) for claim in deliveries_of(work)}
 
     @property
     def low(self) -> bool:
@@ -45,6 +50,21 @@ class SlotPool:
         """How many deliveries to claim now."""
         return self.scheduler.room(len(self.running), len(self.waiting))
 
+    def batch_room(self) -> int:
+        """How many batches to claim now: each takes one slot, and none waits for more than the slots."""
+        held = sum(type(work) is ClaimedBatch for work in (*self.waiting, *self.running.values()))
+        return min(self.room(), max(0, self.slots - held))
+
+    def schedule_full_scan(self, seconds: float, wake: Callable[[], None]) -> None:
+        """Calls `wake` when the rate-limited full scan is due; one timer at a time."""
+        if self.full_scan_timer is None:
+
+            def due() -> None:
+                self.full_scan_timer = None
+                wake()
+
+            self.full_scan_timer = asyncio.get_running_loop().call_later(seconds, due)
+
     async def rest(self) -> None:
         """Yields to all other tasks for one turn of the loop."""
         self.resting += 1
@@ -53,17 +73,17 @@ class SlotPool:
         finally:
             self.resting -= 1
 
-    def accept(self, claims: list[Claimed]) -> None:
+    def accept(self, claims: "list[Claimed] | list[Work]") -> None:
         """Queues claimed deliveries, most urgent first."""
         claims.sort(key=urgency)
         self.waiting.extend(claims)
 
     def take_back(self, consumer: str | None = None) -> list[Claimed]:
         """Removes and returns the waiting deliveries: all of them, or those of one consumer."""
-        taken = [claim for claim in self.waiting if consumer is None or claim.consumer == consumer]
+        taken = [work for work in self.waiting if consumer is None or work.consumer == consumer]
         if taken:
-            self.waiting = deque(claim for claim in self.waiting if consumer is not None and claim.consumer != consumer)
-        return taken
+            self.waiting = deque(work for work in self.waiting if consumer is not None and work.consumer != consumer)
+        return [claim for work in taken for claim in deliveries_of(work)]
 
 
 def pools(options: WorkerOptions) -> list[SlotPool]:
@@ -74,3 +94,20 @@ def pools(options: WorkerOptions) -> list[SlotPool]:
     if options.queues is None:
         return [SlotPool(None, options.concurrency)]
     return [SlotPool((name,), slots) for name, slots in options.queues.items()]
+
+
+def running_tasks(pools: Sequence[SlotPool]) -> "list[asyncio.Task[None]]":
+    """The tasks of all slots."""
+    return [task for pool in pools for task in pool.running]
+
+
+async def cancel_running(pools: Sequence[SlotPool], worker: str, patience: float) -> None:
+    """Cancels running handlers. The second cancellation is for those that wait for the store after the first."""
+    for seconds in (patience, patience / 4):
+        for task in (running := running_tasks(pools)):
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=seconds)
+    for pool in pools:
+        for work in [work for work in pool.running.values() if work is not None]:
+            log.error("handler ignored cancellation", **fields_of(work) | {"worker": worker})

@@ -5,7 +5,7 @@ Nothing is imported and no span is created until the process has configured Open
 
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -109,6 +109,38 @@ class Tracing:
         ) as span:
             yield Consumed(span)
 
+    @contextmanager
+    def consuming_batch(self, items: Sequence[Invocation]) -> Iterator["Consumed"]:
+        """A span around the run of a batch. Its items have different publishers: it starts a trace that links to each."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import Link, SpanKind, get_current_span
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        links = []
+        for item in items:
+            publisher = get_current_span(TraceContextTextMapPropagator().extract(item.correlation, Context()))
+            if publisher.get_span_context().is_valid:
+                attributes = {"holdfast.link": "publisher", "messaging.message.id": str(item.message_id)}
+                links.append(Link(publisher.get_span_context(), attributes))
+        first = items[0]
+        with self._tracer.start_as_current_span(
+            f"process {first.consumer}",
+            context=Context(),
+            kind=SpanKind.CONSUMER,
+            attributes={
+                **_SYSTEM,
+                "messaging.operation.name": "process",
+                "messaging.operation.type": "process",
+                "messaging.consumer.group.name": first.consumer,
+                "messaging.batch.message_count": len(items),
+                "holdfast.queue": first.queue,
+            },
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            yield Consumed(span)
+
 
 class Consumed:
     """The span of one run."""
@@ -149,7 +181,22 @@ async def traced(
     if not tracing.on:
         return await call(), None
     earlier = await _first_traceparent(first) if first is not None and run.fence > 1 else None
-    with _contained(tracing.consuming(run, earlier)) as span:
+    return await _spanned(tracing.consuming(run, earlier), call)
+
+
+async def traced_batch(
+    tracing: Tracing, items: Sequence[Invocation], call: Callable[[], Awaitable[RunResult]]
+) -> tuple[RunResult, str | None]:
+    """`traced` for a batch: one span, which links to the spans that published its items."""
+    if not tracing.on:
+        return await call(), None
+    return await _spanned(tracing.consuming_batch(items), call)
+
+
+async def _spanned(
+    consuming: "AbstractContextManager[Consumed]", call: Callable[[], Awaitable[RunResult]]
+) -> tuple[RunResult, str | None]:
+    with _contained(consuming) as span:
         if span is None:
             return await call(), None
         trace = read_traceparent(span.traceparent)

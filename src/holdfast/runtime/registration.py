@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import FlowSettings, Queue
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.threads import Threads
@@ -81,6 +82,12 @@ class Registration:
 
     def _register(self) -> Operation[bool]:
         handlers = self._handlers.values()
+        for handler in handlers:
+            if handler.batch is not None and self._queues.get(handler.queue) is not None:
+                raise ConfigurationError(
+                    f"consumer {handler.name} handles batches, and queue {handler.queue} has a limit or rate, which counts "
+                    "single deliveries; give the consumer another queue="
+                )
         self.flows.update((handler.name, handler.flow) for handler in handlers if handler.flow is not None)
         self._redactions.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
         registration = register(

@@ -20,6 +20,7 @@ from holdfast.core.events.event import event_type
 from holdfast.core.message import Message
 from holdfast.core.outcome import LeaseExpired
 from holdfast.engine.alert import Alerts
+from holdfast.engine.batches.context import BatchContext
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
@@ -93,13 +94,18 @@ class Harness:
             if wait is None:
                 return
             stuck = 0 if wait > timedelta(0) else stuck + 1
-            self.clock.advance(max(wait, timedelta(0)) + timedelta(milliseconds=2))
+            # What is due and did not run may wait for the rest of its batch.
+            self.clock.advance((wait if wait > timedelta(0) else self._longest_batch()) + timedelta(milliseconds=2))
+
+    def _longest_batch(self) -> timedelta:
+        batches = (handler.batch for handler in self.app.handlers.values())
+        return max((batch.within for batch in batches if batch is not None), default=timedelta(0))
 
     @contextlib.contextmanager
     def fail(self, consumer: str, error: type[Exception] | Exception, times: int = 1) -> Iterator[None]:
         """The next `times` runs of a consumer raise this error instead of running."""
 
-        def failing(_context: Context, run: int) -> None:
+        def failing(_context: Context | BatchContext, run: int) -> None:
             if run <= times:
                 raise error
 
@@ -111,9 +117,10 @@ class Harness:
         """The next `times` runs of a consumer die with their worker: without an outcome, an attempt is used, and the delivery is
         taken over."""
 
-        def dying(context: Context, run: int) -> None:
+        def dying(context: Context | BatchContext, run: int) -> None:
             if run <= times:
-                self.app.store.run_sync(orphan(context.delivery_id))
+                for id in _delivery_ids(context):
+                    self.app.store.run_sync(orphan(id))
                 raise Crash
 
         with self._before_each_run(consumer, dying):
@@ -124,15 +131,16 @@ class Harness:
         """In the next `times` runs another worker takes over the delivery before the handler starts: the handler's
         outcome is refused, and the delivery runs again."""
 
-        def losing(context: Context, run: int) -> None:
+        def losing(context: Context | BatchContext, run: int) -> None:
             if run <= times:
-                self.app.store.run_sync(abandon(context.delivery_id))
+                for id in _delivery_ids(context):
+                    self.app.store.run_sync(abandon(id))
 
         with self._before_each_run(consumer, losing):
             yield
 
     @contextlib.contextmanager
-    def _before_each_run(self, consumer: str, before: Callable[[Context, int], None]) -> Iterator[None]:
+    def _before_each_run(self, consumer: str, before: Callable[[Context | BatchContext, int], None]) -> Iterator[None]:
         original = self.app.handlers.get(consumer)
         if original is None:
             raise NotFound("consumer", consumer)
@@ -170,27 +178,31 @@ def bind_app(app: Holdfast, dsn: str) -> Iterator[Harness]:
         app.rebind(*before)
 
 
-def _preceded(handler: Handler, before: Callable[[Context, int], None]) -> Handler:
+def _preceded(handler: Handler, before: Callable[[Context | BatchContext, int], None]) -> Handler:
     """The handler, with `before` called at the start of each run; the runs are counted from 1."""
     runs: dict[UUID | None, int] = {}
 
-    def counted(context: Context) -> None:
+    def counted(context: Context | BatchContext) -> None:
         runs[None] = runs.get(None, 0) + 1
         before(context, runs[None])
 
-    def arguments(context: Context, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def arguments(context: Context | BatchContext, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (context, *args) if handler.takes_context else args
 
-    async def run_async(context: Context, *args: Any, **kwargs: Any) -> Any:
+    async def run_async(context: Context | BatchContext, *args: Any, **kwargs: Any) -> Any:
         counted(context)
         return await handler.function(*arguments(context, args), **kwargs)
 
-    def run_plain(context: Context, *args: Any, **kwargs: Any) -> Any:
+    def run_plain(context: Context | BatchContext, *args: Any, **kwargs: Any) -> Any:
         counted(context)
         return handler.function(*arguments(context, args), **kwargs)
 
     function = run_async if inspect.iscoroutinefunction(handler.function) else run_plain
     return replace(handler, function=function, takes_context=True)
+
+
+def _delivery_ids(context: Context | BatchContext) -> list[UUID]:
+    return [item.delivery_id for item in context.items] if isinstance(context, BatchContext) else [context.delivery_id]
 
 
 def _has(payload: object, fields: dict[str, object]) -> bool:

@@ -24,6 +24,7 @@ _OPERATIONS = {
     "start_worker": "announce",
     "claim": "claim",
     "discover_and_claim": "claim",
+    "claim_batch": "claim",
     "settle": "settle",
     "settle_delivered": "settle",
     "rescue": "rescue",

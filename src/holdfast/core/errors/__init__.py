@@ -38,6 +38,7 @@
     │   ├── LogRewound                PostgreSQL: the event store was restored on another server
     │   ├── EngineRunning             a second engine on one SQLite file
     │   └── LockTimeout               a migration could not acquire its lock
+    ├── BatchError                    some items of a batch failed
     └── Signal                        a handler may raise *or* return it
         ├── TerminalError             dead letter now
         ├── RetryAfter                retry after a delay, within limits
@@ -61,7 +62,16 @@ from holdfast.core.errors.remote import (
     WebhookRefused,
 )
 from holdfast.core.errors.root import HoldfastError
-from holdfast.core.errors.signals import Cancel, CircuitOpen, Outage, RetryAfter, Signal, Snooze, TerminalError
+from holdfast.core.errors.signals import (
+    BatchError,
+    Cancel,
+    CircuitOpen,
+    Outage,
+    RetryAfter,
+    Signal,
+    Snooze,
+    TerminalError,
+)
 from holdfast.core.errors.store import (
     EngineRunning,
     LockTimeout,
@@ -90,6 +100,7 @@ from holdfast.core.errors.validation import (
 __all__ = [
     "AddressRefused",
     "AlreadyHandled",
+    "BatchError",
     "BrokerUnavailable",
     "Cancel",
     "CircuitOpen",

@@ -8,15 +8,24 @@ from holdfast.core.errors.root import HoldfastError, quoted
 
 
 class LeaseLost(HoldfastError):
-    """The caller no longer owns the claim. Its write changed nothing."""
+    """The caller no longer owns the claim. Its write changed nothing.
 
-    def __init__(self, delivery_id: UUID, fence: int) -> None:
-        super().__init__(delivery_id, fence)
-        self.delivery_id, self.fence = delivery_id, fence
+    For a batch, `delivery_id` and `fence` are those of its first delivery, and `size` is the number of its deliveries: one
+    of them is lost.
+    """
+
+    def __init__(self, delivery_id: UUID, fence: int, size: int = 1) -> None:
+        super().__init__(delivery_id, fence, size)
+        self.delivery_id, self.fence, self.size = delivery_id, fence, size
 
     def __str__(self) -> str:
+        held = f"delivery {self.delivery_id} is no longer held under fence {self.fence}"
+        if self.size > 1:
+            held = (
+                f"one of the {self.size} deliveries of the batch that starts with {self.delivery_id} is no longer held"
+            )
         return (
-            f"delivery {self.delivery_id} is no longer held under fence {self.fence}: its lease expired, or "
+            f"{held}: its lease expired, or "
             "it was cancelled or replayed; roll back and stop, the current owner settles it"
         )
 

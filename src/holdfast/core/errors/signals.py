@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from holdfast.core.duration import Duration, clamp_duration, format_duration, to_timedelta
 from holdfast.core.errors.root import HoldfastError
 from holdfast.core.errors.validation import ConfigurationError
+from holdfast.core.text import safe_str, type_name
 
 
 class Signal(HoldfastError):
@@ -90,3 +92,31 @@ class CircuitOpen(Signal):
         if isinstance(self.until, datetime):
             return f"circuit {self.name} is open until {self.until.isoformat()}"
         return f"circuit {self.name} is open for {format_duration(self.until)}"
+
+
+class BatchError(HoldfastError):
+    """Some items of a batch failed: `errors` maps the index of each to its exception or signal. The others are delivered.
+
+    >>> raise BatchError({3: ValueError("no such user")})
+    Traceback (most recent call last):
+    holdfast.core.errors.BatchError: 1 item of the batch failed; item 3: ValueError: no such user
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        if not isinstance(errors, Mapping) or not errors:
+            raise ConfigurationError(
+                f"BatchError got {errors!r}; give a dict of the failed items, such as {{3: error}}, and return normally "
+                "if none failed"
+            )
+        for index, error in errors.items():
+            if isinstance(index, bool) or not isinstance(index, int) or not isinstance(error, BaseException):
+                raise ConfigurationError(
+                    f"BatchError got {{{index!r}: {error!r}}}; map the index of each failed item to an exception"
+                )
+        self.errors = dict(errors)
+        super().__init__(self.errors)
+
+    def __str__(self) -> str:
+        failed = "1 item" if len(self.errors) == 1 else f"{len(self.errors)} items"
+        index, error = next(iter(self.errors.items()))
+        return f"{failed} of the batch failed; item {index}: {type_name(type(error))}: {safe_str(error)[:200]}"

@@ -155,6 +155,13 @@ class Redactor:
         paths = self.paths(type)
         return Secrets(lambda: _all_at(payload, paths)) if paths else None
 
+    def hide_all(self, messages: Iterable[tuple[str, str]]) -> Callable[[str], str] | None:
+        """`hide` for several messages, given by type and payload."""
+        given = [(payload, paths) for type, payload in messages if (paths := self.paths(type))]
+        if not given:
+            return None
+        return Secrets(lambda: (secret for payload, paths in given for secret in _all_at(payload, paths)))
+
 
 def _all_at(payload: str, paths: Iterable[tuple[str, ...]]) -> Iterator[object]:
     try:

@@ -90,7 +90,7 @@ def lanes(
     Excluded: paused queues and consumers, blocked consumers until their pause is over, and generations that a live
     worker still serves.
     """
-    rows = yield Query("lanes", _serving(consumers, generation, queues), slots=_suspicion(suspects))
+    rows = yield Query("lanes", serving(consumers, generation, queues), slots=_suspicion(suspects))
     return [
         Lane(queue, consumer, generation, priority, blocked=bool(blocked))
         for queue, consumer, generation, priority, blocked in rows
@@ -112,7 +112,7 @@ def claim(
         slots=_suspicion(suspects),
         limit=limit,
     )
-    return [_claimed(row) for row in rows]
+    return [read_claimed(row) for row in rows]
 
 
 @operation
@@ -136,7 +136,7 @@ def claim_trial(
     )
     if rows:
         yield Query("start_trial", {**consumer, "delay": trial})
-    return [_claimed(row) for row in rows]
+    return [read_claimed(row) for row in rows]
 
 
 @operation(single=True, hot=True)
@@ -151,11 +151,11 @@ def discover_and_claim(
     suspects: bool = False,
 ) -> Steps[list[Claimed]]:
     """`lanes` and `claim` in one statement, for an idle worker; without blocked consumers."""
-    serving = _serving(consumers, generation, queues)
+    served = serving(consumers, generation, queues)
     rows = yield Query(
-        "discover_and_claim", {**serving, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
+        "discover_and_claim", {**served, "worker": worker, "lease": lease}, slots=_suspicion(suspects), limit=limit
     )
-    return [_claimed(row) for row in rows]
+    return [read_claimed(row) for row in rows]
 
 
 @operation(reads=True)
@@ -172,7 +172,7 @@ def rescue(worker: str, lease: timedelta, limit: int) -> Steps[list[Rescued]]:
     The fence of the old owner becomes invalid. Each delivery is decided and settled like any other failure.
     """
     rows = yield Query("rescue", {"worker": worker, "lease": lease}, limit=limit)
-    return [Rescued(_claimed(row[:-1]), _policy(row[-1])) for row in rows]
+    return [Rescued(read_claimed(row[:-1]), _policy(row[-1])) for row in rows]
 
 
 @operation(reads=True)
@@ -191,9 +191,10 @@ def held_claims(worker: str) -> Steps[dict[UUID, int]]:
     return {as_uuid(id): fence for id, fence in (yield Query("held_claims", {"worker": worker}))}
 
 
-def _serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | None) -> dict[str, object]:
-    served = None if queues is None else list(queues)
-    return {"consumers": list(consumers), "generation": generation, "queues": served}
+def serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | None) -> dict[str, object]:
+    """The values of the fragment `runnable`: what a worker may claim."""
+    names = None if queues is None else list(queues)
+    return {"consumers": list(consumers), "generation": generation, "queues": names}
 
 
 def _suspicion(suspects: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -205,7 +206,8 @@ def _policy(stored: object) -> RetryPolicy:
     return RetryPolicy.exponential() if stored is None else stored_policy(str(stored))
 
 
-def _claimed(row: Row) -> Claimed:
+def read_claimed(row: Row) -> Claimed:
+    """A delivery from the columns of the fragment `claimed`."""
     if type(row[0]) is UUID:
         return Claimed._make(row)
     id, message_id, *facts, suspect, run_at, retry, type_, source, key, payload, headers, occurred_at, generation = row
