@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, TerminalError, event
+from holdfast import Context, Holdfast, RetryPolicy, TerminalError, event
 from holdfast.brokers import inbox, redis
 from holdfast.core.delivery import Status
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import RAW_TYPE
 from holdfast.core.telemetry.correlation import correlation
+from holdfast.engine.alert import DeadLetterAlert
 from holdfast.runtime import dead_letter_forwarder
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.queries.query import Filter, messages
@@ -418,6 +419,29 @@ async def test_only_ids_of_a_record_are_propagated_unless_its_source_is_trusted(
     plain, event = sorted(headers, key=lambda found: "traceparent" not in found)
     assert plain.items() >= (ids | claims).items()
     assert event.items() >= {"user_id": "admin", "customerid": "c-7", "request_id": "r-1"}.items()
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["stored", "direct"])
+@pytest.mark.parametrize("trusted", [False, True], ids=["untrusted", "trusted"])
+async def test_log_lines_and_alerts_carry_only_ids_of_a_record_unless_its_source_is_trusted(
+    make_app: MakeApp, stream: Stream, direct: bool, trusted: bool, log: Log
+) -> None:
+    alerts: list[DeadLetterAlert] = []
+    hf, retry = make_app(alerts=[alerts.append]), RetryPolicy.fixed(0, attempts=2)
+    source = stream.source()
+
+    @hf.consumer("payment.settled", source=source, direct=direct, trust_identity=trusted, retry=retry)
+    async def settle(payment: dict[str, int]) -> None:
+        raise ConnectionError("the bank is unavailable")
+
+    stream.put({"n": 1}, request_id="r-1", user_id="admin", tenant="rival")
+    stream.put(b"\xff no json", request_id="r-2", user_id="admin", tenant="rival")
+    await drain(hf)
+    about = [*logged(log, "delivery retried"), *logged(log, "dead letter"), *(alert.correlation for alert in alerts)]
+    assert sorted(str(line["request_id"]) for line in about) == ["r-1", "r-1", "r-1", "r-2", "r-2"]
+    identity = ("admin", "rival") if trusted else (None, None)
+    assert {(line.get("user_id"), line.get("tenant")) for line in about} == {identity}
+    assert trusted or not [line for line in log if {"admin", "rival"} & {str(value) for value in line.values()}]
 
 
 @pytest.mark.parametrize("until_idle", [True, False])

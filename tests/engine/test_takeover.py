@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Holdfast, RetryPolicy
+from holdfast import Context, Holdfast, RetryPolicy, correlate
 from holdfast.core.delivery import Delivery, Status
 from holdfast.core.message import Address
 from holdfast.stores.deliveries.claim import Lane, claim
@@ -60,6 +60,27 @@ async def test_what_a_dead_worker_held_is_run_again_and_its_attempt_counts(hf: H
     assert logged(log, "lease expired")
     (retried,) = logged(log, "delivery retried")
     assert (retried["error"], retried["attempt"], retried["max_attempts"]) == ("worker lease expired", 1, 3)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["own consumer", "consumer of another app"])
+async def test_a_take_over_logs_an_identity_only_if_the_worker_knows_that_it_is_trusted(
+    hf: Holdfast, make_app: MakeApp, log: Log, known: bool
+) -> None:
+    other = make_app()
+
+    @hf.job()
+    async def work() -> None: ...
+
+    @other.job()
+    async def rest() -> None: ...
+
+    with correlate(request_id="r-1", tenant="acme"):
+        await work.enqueue()
+    await abandoned(hf, "work")
+    async with working(hf if known else other, lease=LEASE):
+        await eventually(lambda: logged(log, "lease expired"))
+    (line,) = logged(log, "lease expired")
+    assert (line["request_id"], line.get("tenant")) == ("r-1", "acme" if known else None)
 
 
 async def test_an_expired_lease_can_spend_the_last_attempt(make_app: MakeApp) -> None:

@@ -7,7 +7,6 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
-from holdfast.brokers.propagation import is_propagated
 from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
@@ -158,9 +157,14 @@ class Router:
                 origin=origin,
                 dead_letters=dead_letters,
             )
-            propagates = None if trust_identity else is_propagated
             self._add(
-                replace(handler, event=known, by_key=direct, propagates=propagates, reprocess_raw=self._reprocess_raw)
+                replace(
+                    handler,
+                    event=known,
+                    by_key=direct,
+                    trusts_headers=trust_identity,
+                    reprocess_raw=self._reprocess_raw,
+                )
             )
             self.broker_sources[handler.name] = consumed
             self._declared(handler.name)

@@ -23,7 +23,7 @@ from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.context import Context
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.handler import Handler
-from holdfast.engine.log_fields import delivery_fields, error_fields
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
 from holdfast.engine.runner import Runner
@@ -95,7 +95,7 @@ class DeliveryExecutor:
             self.settle(claimed, Released(started=False))
             return
         except Exception as error:  # noqa: BLE001
-            log.error("payload load failed", **delivery_fields(claimed) | error_fields(error))
+            log.error("payload load failed", **self._settlements.log_fields(claimed) | error_fields(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
             return
         try:
@@ -111,7 +111,7 @@ class DeliveryExecutor:
             await self._run(claimed, loaded, task)
         except Exception as error:  # noqa: BLE001
             # An error of Holdfast, not of the handler. Without a settlement the delivery would stay in flight.
-            log.error("attempt failed outside handler", **delivery_fields(claimed) | error_fields(error))
+            log.error("attempt failed outside handler", **self._settlements.log_fields(claimed) | error_fields(error))
             self.settle(claimed, Failed(report(error, hidden()), Verdict.retry()))
 
     async def trials(self, lanes: Mapping[str, Sequence[Lane]], options: WorkerOptions) -> list[Claimed]:
@@ -150,15 +150,17 @@ class DeliveryExecutor:
         if run.claim_state is ClaimState.SETTLED:
             self._deps.meter.settled(claimed, Deliver.name, run.elapsed)
             if run.error is not None:
-                log.warning("handler raised after completion", **delivery_fields(claimed) | error_fields(run.error))
+                log.warning(
+                    "handler raised after completion", **self._settlements.log_fields(claimed) | error_fields(run.error)
+                )
             await self._blocker.ended(claimed, None)
         elif run.claim_state is ClaimState.LOST:
             self._deps.meter.lost(claimed)
-            log.warning("lease lost", **delivery_fields(claimed) | {"worker": self._worker})
+            log.warning("lease lost", **self._settlements.log_fields(claimed))
             await self._blocker.ended(claimed, None)
         else:
             if context.already_handled:
-                log.info("already handled", **delivery_fields(claimed))
+                log.info("already handled", **self._settlements.log_fields(claimed))
             detail = (
                 context.detail if run.traceparent is None else {**(context.detail or {}), TRACEPARENT: run.traceparent}
             )
@@ -195,5 +197,5 @@ class DeliveryExecutor:
             own = claimed.own_policy
         except ConfigurationError as error:
             # Written by another version.
-            log.warning("retry policy invalid", **delivery_fields(claimed) | {"error": str(error)})
+            log.warning("retry policy invalid", **self._settlements.log_fields(claimed) | {"error": str(error)})
         return own or self._deps.handlers[claimed.consumer].retry

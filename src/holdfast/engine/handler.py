@@ -54,8 +54,8 @@ class Handler:
     parameters: Parameters | None = None
     reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
     """Decodes a stored raw broker record again, and completes its delivery."""
-    propagates: Callable[[str], bool] | None = None
-    """Whether the handler's calls, events and log lines inherit a header of this name; None: they inherit all."""
+    trusts_headers: bool = True
+    """Whether calls, events, log lines and alerts inherit all headers of a message; otherwise only `propagated` ones."""
     by_key: bool = False
     """Whether `ctx.complete` records the message's key: the handler may also run without a delivery."""
     batch: BatchOptions | None = None

@@ -30,6 +30,7 @@ from holdfast.core.message import RAW_TYPE
 from holdfast.core.outcome import Failed, Outcome, Released, Snoozed, Succeeded, outcome_of
 from holdfast.core.redaction.redact import hidden
 from holdfast.core.telemetry.correlation import leave, resume
+from holdfast.core.telemetry.propagation import propagated
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import Invocation, RunResult, Thread
@@ -219,8 +220,8 @@ def _correlate(handler: Handler, context: Context) -> _Carried | None:
     """Binds the message's correlation ids for what the handler publishes, and its fields for what it logs."""
     carried, run = None, context.invocation
     if headers := context.headers:
-        if handler.propagates is not None:
-            headers = {name: value for name, value in headers.items() if handler.propagates(name)}
+        if not handler.trusts_headers:
+            headers = propagated(headers)
         carried = _Carried(bind_contextvars(**log_fields(headers)), resume(headers))
     # Bound until the next run of the slot: nothing else runs in the slot's task.
     event_id, event_type, source, consumer, queue, attempt = _log_variables()
@@ -309,10 +310,10 @@ async def _in_thread(handler: Handler, run: Invocation | dict[str, object], thre
     try:
         done, _ = await asyncio.wait({thread}, timeout=timeout)
     except asyncio.CancelledError:
-        _log_late_end(run, thread)
+        _log_late_end(handler, run, thread)
         raise
     if not done:
-        _log_late_end(run, thread)
+        _log_late_end(handler, run, thread)
         raise HandlerTimeout(handler, thread)
     returned = thread.result()
     if returned.error is not None:
@@ -320,9 +321,9 @@ async def _in_thread(handler: Handler, run: Invocation | dict[str, object], thre
     return returned.value
 
 
-def _log_late_end(run: Invocation | dict[str, object], thread: Thread) -> None:
+def _log_late_end(handler: Handler, run: Invocation | dict[str, object], thread: Thread) -> None:
     """Logs that a thread still runs although its run has ended, and again when it returns."""
-    known, hide = run_fields(run), hidden()
+    known, hide = run_fields(run, handler), hidden()
     log.warning("handler thread still running", **known)
 
     def ended(late: Thread) -> None:

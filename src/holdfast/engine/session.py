@@ -58,7 +58,7 @@ class WorkerSession:
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
         self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause)
         self._backlogged = False
-        self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter)
+        self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter, deps.handlers)
         self._executor = DeliveryExecutor(
             deps, self.id, self._settler, self._settlements, self._lease_lost, self._hold_back, options.lease
         )

@@ -13,6 +13,7 @@ from holdfast.core.failures.report import ErrorReport
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import Alerts, DeadLetterAlert
+from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import Invocation
 from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.meter import Meter
@@ -26,8 +27,15 @@ log = get_logger("holdfast.worker")
 class SettlementBuilder:
     """Builds settlements. Log lines and alerts are written only after the settlement is durable."""
 
-    def __init__(self, worker: str, alerts: Alerts, meter: Meter, chance: Callable[[], float] = random.random) -> None:
-        self._worker, self._alerts, self._meter, self._chance = worker, alerts, meter, chance
+    def __init__(
+        self,
+        worker: str,
+        alerts: Alerts,
+        meter: Meter,
+        handlers: Mapping[str, Handler],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._worker, self._alerts, self._meter, self._handlers, self._chance = worker, alerts, meter, handlers, chance
         self.released = 0
         """Number of deliveries that were released before they started."""
 
@@ -71,7 +79,7 @@ class SettlementBuilder:
 
     def take_over(self, claimed: Invocation, policy: RetryPolicy) -> tuple[Change, Ack]:
         """The change and the settlement of a delivery whose worker died."""
-        known = delivery_fields(claimed) | {"worker": self._worker}
+        known = self.log_fields(claimed)
         self._log(log.warning, "lease expired", None, known)
         return self.build(claimed, LeaseExpired(), policy)
 
@@ -85,11 +93,10 @@ class SettlementBuilder:
         share: float | None,
     ) -> None:
         self._meter.settled(claimed, change.name, share)
-        known = delivery_fields(claimed) | {
+        known = self.log_fields(claimed) | {
             "max_attempts": budget(claimed, policy),
             "operation": claimed.consumer,
             "change": change.name,
-            "worker": self._worker,
         }
         if elapsed is not None:
             known["latency_ms"] = round(elapsed * 1000, 1)
@@ -127,13 +134,17 @@ class SettlementBuilder:
                 # Only an operator replays a delivery; `decide` never returns this change.
                 pass
 
+    def log_fields(self, claimed: Invocation) -> dict[str, object]:
+        """The fields of a log line about a delivery of this worker."""
+        return delivery_fields(claimed, self._handlers.get(claimed.consumer)) | {"worker": self._worker}
+
     def _log(self, write: Write, event: str, error: ErrorReport | None, known: dict[str, object]) -> None:
         mark = "" if error is None else error.fingerprint
         self._alerts.repeats.log(write, event, str(known["consumer"]), mark, known)
 
     def _lost(self, claimed: Invocation, outcome: Outcome) -> None:
         self._meter.lost(claimed)
-        known = delivery_fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence, "worker": self._worker}
+        known = self.log_fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence}
         self._log(log.warning, "lease lost", None, known)
 
 

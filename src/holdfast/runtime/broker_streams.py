@@ -19,6 +19,7 @@ from holdfast.core.failures.report import ErrorReport
 from holdfast.core.identity import delivery_id, uuid7
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.telemetry.log_fields import log_fields
+from holdfast.core.telemetry.propagation import propagated
 from holdfast.engine.alert import Alerts, DeadLetterAlert
 from holdfast.engine.context import IDLE_TIMEOUT, Context
 from holdfast.engine.handler import Handler
@@ -186,6 +187,6 @@ def _alert(alerts: Alerts, handler: Handler, raw: NewMessage, error: ErrorReport
             error_type=error.type,
             fingerprint=error.fingerprint,
             attempts=1,
-            correlation=log_fields(raw.headers),
+            correlation=log_fields(raw.headers if handler.trusts_headers else propagated(raw.headers)),
         )
     )

@@ -70,7 +70,7 @@ class DirectConsumer:
     ) -> None:
         self._runtime, self._handler, self._decoder, self._store = runtime, handler, decoder, store
         self._unreadable, self._worker, self.max_in_flight = unreadable, worker, max_in_flight
-        self._settlements = SettlementBuilder(worker, runtime.alerts, runtime.meter)
+        self._settlements = SettlementBuilder(worker, runtime.alerts, runtime.meter, {handler.name: handler})
         self._backpressure = Backpressure(store, handler.name, handler.queue)
         self._threads = Threads("holdfast-direct")
         self._runner = Runner(runtime.rules, runtime.dedupe, self._threads, self._claim_state, runtime.tracing)
@@ -170,7 +170,7 @@ class DirectConsumer:
             await self._unreadable.keep(record, why)
             return
         if kept is None:
-            log.info("failure already stored", **delivery_fields(invocation))
+            log.info("failure already stored", **delivery_fields(invocation, self._handler))
         elif ack.written is not None:
             ack.written()
         self._runtime.notifier.notify()

@@ -152,7 +152,7 @@ class Harness:
 
     async def _reap(self) -> None:
         """Takes over the deliveries of crashed runs without waiting for their lease."""
-        settlements = SettlementBuilder(_REAPER, Alerts(), self.app.meter)
+        settlements = SettlementBuilder(_REAPER, Alerts(), self.app.meter, self.app.handlers)
         taken = await self.app.store.run(rescue(_REAPER, _LEASE, 500))
         acks = [settlements.build(claimed, LeaseExpired(), policy)[1] for claimed, policy in taken]
         if acks:

@@ -26,7 +26,7 @@ from holdfast.engine.confirmation import Confirmation
 from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.handler import Handler
-from holdfast.engine.log_fields import delivery_fields, error_fields
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.payloads import LargePayloads, LoadedBatch
 from holdfast.engine.runner import NEWER_VERSION_DELAY, RolledBack
 from holdfast.engine.settlement import SettlementBuilder
@@ -95,7 +95,7 @@ class BatchExecutor:
             self._settle(attempt, attempt.open[item.id], Released(started=False))
         for id, error in loaded.failed.items():
             item = attempt.open[id]
-            log.error("payload load failed", **delivery_fields(item) | error_fields(error))
+            log.error("payload load failed", **self._settlements.log_fields(item) | error_fields(error))
             self._settle(attempt, item, Failed(report(error, hidden()), Verdict.retry()))
         claims, events = await self._read(attempt, loaded.loaded)
         if not claims:
@@ -162,7 +162,7 @@ class BatchExecutor:
                 case ClaimState.LOST:
                     del attempt.open[claimed.id]
                     self._deps.meter.lost(claimed)
-                    log.warning("lease lost", **delivery_fields(claimed) | {"worker": self._worker})
+                    log.warning("lease lost", **self._settlements.log_fields(claimed))
                 case state:
                     if state is ClaimState.HELD and isinstance(outcome, Succeeded) and rolled_back is not None:
                         outcome = rolled_back

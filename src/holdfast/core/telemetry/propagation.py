@@ -1,7 +1,8 @@
-"""Headers of an untrusted record that the handler's calls, events and log lines inherit."""
+"""Headers of an untrusted record that calls, events, log lines and alerts inherit."""
 
 import functools
 import re
+from collections.abc import Mapping
 
 _SEPARATORS = re.compile(r"[^a-z0-9]")
 _PROPAGATED = frozenset({"requestid", "traceid", "traceparent", "tracestate", "correlationid", "causationid"})
@@ -17,3 +18,8 @@ def is_propagated(name: str) -> bool:
     [True, True, False, False]
     """
     return _SEPARATORS.sub("", name.lower()).removeprefix("x") in _PROPAGATED
+
+
+def propagated(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of an untrusted record that calls, events, log lines and alerts about it may carry."""
+    return {name: value for name, value in headers.items() if is_propagated(name)}
