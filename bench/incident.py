@@ -23,7 +23,8 @@ from holdfast.stores.sqlite.store import SqliteStore
 
 ROWS = 1_000_000
 RARE = 20
-"""How many deliveries, the oldest ones, are of a type and a consumer that nothing else has."""
+"""How many deliveries, the oldest ones, are of a type and a consumer that nothing else has; as many of the oldest dead
+letters are of that type."""
 
 _SPAN = timedelta(hours=2)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -108,8 +109,10 @@ class Incident:
         waits = death is None and n >= self.rows - self.rows // _WAITING
         ended = death.at if death else None if waits else at + timedelta(seconds=1)
         group = death.group if death else None
+        oldest_dead = self.rows // 100 - ceil(len(self.deaths) / 100)
+        type = "rare.thing" if n < RARE or (death and n < oldest_dead + RARE) else "order.placed"
         return (
-            (message, "rare.thing" if n < RARE else "order.placed", "shop", f'{{"n":{n}}}', "{}", 3, at, 1),
+            (message, type, "shop", f'{{"n":{n}}}', "{}", 3, at, 1),
             (
                 delivery,
                 message,
@@ -127,6 +130,7 @@ class Incident:
                 group.fingerprint if group else None,
                 group.error_type if group else None,
                 f"{group.error_type} for order {n}" if group else None,
+                type if group else None,
             ),
         )
 
@@ -134,7 +138,7 @@ class Incident:
 _MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
 _DELIVERY = (
     *("id", "message_id", "consumer", "queue", "priority", "generation", "status", "run_at", "attempts", "fence"),
-    *("created_at", "completed_at", "first_failed_at", "fingerprint", "error_type", "last_error"),
+    *("created_at", "completed_at", "first_failed_at", "fingerprint", "error_type", "last_error", "failed_type"),
 )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -32,6 +33,7 @@ Call = Callable[[], Awaitable[object]]
 
 def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
     """Every list, by what is asked for."""
+    now = datetime.now(UTC)
     filters = {
         "deliveries": Filter(),
         **{f"deliveries, {status.value}": Filter(statuses=(status,)) for status in Status},
@@ -41,7 +43,13 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
         "dead letters of a consumer": Filter(dead=True, consumers=("billing",)),
         "dead letters of a rare consumer": Filter(dead=True, consumers=("export",)),
         "dead letters of a rare type": Filter(dead=True, type="rare.thing"),
+        "dead letters of a rare type and its relatives": Filter(dead=True, type="rare.*"),
         "dead letters of a rare error": Filter(dead=True, error_type="ValueError"),
+        "dead letters of no such error": Filter(dead=True, error_type="NoSuchError"),
+        "dead letters of a consumer and a rare type": Filter(dead=True, consumers=("billing",), type="rare.thing"),
+        "dead letters of a rare type in an hour": Filter(
+            dead=True, type="rare.thing", since=now - timedelta(hours=1), until=now
+        ),
         "dead letters of a large group": Filter(dead=True, group=GROUPS[0].fingerprint),
         "dead letters of a small group": Filter(dead=True, group=GROUPS[-1].fingerprint),
         "discarded": Filter(discarded=True),

@@ -16,7 +16,8 @@ from generate_series(1, %(messages)s) n
 # The id shares its first half with the message's, as it does in the real thing; the rest only has to differ.
 _DELIVERIES = """
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, status, run_at, attempts, fence,
-                          locked_by, lease_until, completed_at, discarded_at, fingerprint, error_type, last_error)
+                          locked_by, lease_until, completed_at, discarded_at, fingerprint, error_type, last_error,
+                          failed_type)
 select (lpad(to_hex(1700000000000 + n), 12, '0') || '70009' || lpad(to_hex(%(slot)s::int), 2, '0')
           || lpad(to_hex(n), 13, '0'))::uuid,
        (lpad(to_hex(1700000000000 + n), 12, '0') || '70008' || lpad(to_hex(n), 15, '0'))::uuid,
@@ -28,7 +29,8 @@ select (lpad(to_hex(1700000000000 + n), 12, '0') || '70009' || lpad(to_hex(%(slo
        case when %(status)s = 'failed' and n %% 10 = 0 then now() end,
        case when %(status)s = 'failed' then 'fingerprint-' || n %% 7 end,
        case when %(status)s = 'failed' then 'ValueError' end,
-       case when %(status)s = 'failed' then repeat('x', 200) end
+       case when %(status)s = 'failed' then repeat('x', 200) end,
+       case when %(status)s = 'failed' then 'order.placed' end
 from generate_series(1, %(rows)s) n
 """
 _RUNS = """
@@ -42,12 +44,13 @@ insert into {hf}message (id, type, source, payload, headers, generation, sub_epo
 """
 _SQLITE_DELIVERIES = """
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, status, run_at, locked_by, lease_until,
-                          completed_at, fingerprint)
+                          completed_at, fingerprint, failed_type)
 {numbers}
 select printf('018b%04x-%04x-7000-9{slot:03x}-%012x', n / 65536, n % 65536, n), printf('018b%04x-%04x-7000-8000-%012x', n / 65536, n % 65536, n),
        '{consumer}', '{queue}', n % 4, 0, '{status}', n, case when '{status}' = 'in_flight' then 'worker' end,
        case when '{status}' = 'in_flight' then 1 end, case when '{status}' in ('delivered', 'failed') then 1 end,
-       case when '{status}' = 'failed' then 'fingerprint-' || n % 7 end
+       case when '{status}' = 'failed' then 'fingerprint-' || n % 7 end,
+       case when '{status}' = 'failed' then 'order.placed' end
 from number
 """
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
+from itertools import takewhile
 from pathlib import Path
 
 import psycopg
@@ -162,6 +163,34 @@ def test_behind_and_ahead_are_told_apart(address: str, version: int, advice: str
     with pytest.raises(SchemaMismatch, match=advice) as mismatch:
         store.check_schema()
     assert (mismatch.value.found, mismatch.value.expected) == (version, len(steps(store)))
+    store.close_sync()
+
+
+def test_failed_deliveries_from_before_get_their_type(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(address)
+    module = postgres if isinstance(store, PostgresStore) else sqlite
+    every = migrations(f"holdfast.stores.{store.dialect.name}.migrations")
+    earlier = list(takewhile(lambda one: one.name != "failed_type", every))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "migrations", lambda _: earlier)
+        store.migrate()
+    sql(
+        store,
+        "insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch) values "
+        "('018b0000-0000-7000-8000-000000000001', 'order.placed', 'shop', '{}', '{}', 0, 1)",
+    )
+    for n, status in enumerate(("failed", "delivered")):
+        sql(
+            store,
+            "insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, status) values "
+            f"('018b0000-0000-7000-900{n}-000000000001', '018b0000-0000-7000-8000-000000000001', 'mail{n}', 'default', 1, 0, "
+            f"'{status}')",
+        )
+    store.migrate()
+    assert sql(store, "select consumer, failed_type from {hf}delivery order by consumer") == [
+        ("mail0", "order.placed"),
+        ("mail1", None),
+    ]
     store.close_sync()
 
 

@@ -1,6 +1,7 @@
 """Pages that look back over a bounded stretch: together they hold everything once, and none reads more."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -9,6 +10,11 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.delivery import Status
 from holdfast.core.message import Address
+from holdfast.stores.admin.actions import cancel
+from holdfast.stores.deliveries.settle import Settlement
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.intake import take_in_settled
+from holdfast.stores.messages.prune import fill_failed_types
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
@@ -19,9 +25,20 @@ from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
 from tests.stores.backlog import Heap, pile, pile_sqlite
 from tests.stores.explain import session, sqlite_plan
-from tests.support.builders import claim_all, failure, finish, job, message, put, register_consumers, sql
+from tests.support.builders import (
+    all_deliveries,
+    claim_all,
+    failure,
+    finish,
+    job,
+    message,
+    put,
+    register_consumers,
+    sql,
+)
 
 T = TypeVar("T")
+_NOW, _DAY = datetime.now(UTC), timedelta(days=1)
 
 
 @pytest.fixture
@@ -97,37 +114,64 @@ async def test_a_page_may_be_empty_and_not_the_last(store: Store) -> None:
         Filter(dead=True, consumers=("rare",), queue="default"),
         Filter(dead=True, queue="rare"),
         Filter(dead=True, error_type="KeyError"),
+        Filter(dead=True, error_type="KeyError", since=_NOW - _DAY, until=_NOW + _DAY),
+        Filter(dead=True, type="job.rare"),
+        Filter(dead=True, type="job.rare", queue="default", since=_NOW - _DAY),
+        Filter(dead=True, type="job.rare.*"),
+        Filter(dead=True, type="job.rare", consumers=("rare", "mail")),
+        Filter(statuses=(Status.FAILED,), type="job.rare"),
         Filter(statuses=(Status.PENDING,), consumers=("rare",)),
         Filter(statuses=(Status.PENDING, Status.IN_FLIGHT), queue="rare"),
     ],
 )
 async def test_a_list_with_a_count_never_begins_with_an_empty_page(store: Store, wanted: Filter) -> None:
     """The three that match are the oldest, behind many stretches of others."""
-    await put(store, *(job("rare", queue=wanted.queue or "default") for _ in range(3)))
-    if wanted.dead:
+    failed = wanted.only_failed
+    rare = (job("rare", queue=wanted.queue or "default") for _ in range(3))
+    await put(store, *(one._replace(type="job.rare.one") if wanted.type == "job.rare.*" else one for one in rare))
+    if failed:
         for claimed in await claim_all(store):
             await finish(store, claimed, DeadLetter(), error=failure("no", KeyError))
     await put(store, *(job("mail") for _ in range(100)))
-    if wanted.dead:
+    if failed:
         for claimed in await claim_all(store):
             await finish(store, claimed, DeadLetter(), error=failure())
     found = await store.run(delivery_page(wanted, 2))
     assert [one.delivery.consumer for one in found.items] == ["rare", "rare"]
     rest = await store.run(delivery_page(wanted, 2, found.next))
-    assert len(rest.items) == 1
+    assert (len(rest.items), rest.next) == (1, None)
+    assert (await store.run(delivery_page(wanted, 3))).next is None, "a full page without another has no next"
 
 
 @pytest.mark.usefixtures("short")
-async def test_a_page_of_dead_letters_of_one_type_scans_a_bounded_stretch(store: Store) -> None:
-    """A type is looked up in each one's message: the three that match lie behind many stretches of others."""
+async def test_failed_deliveries_of_an_older_version_are_found_by_their_type(store: Store) -> None:
     await put(store, *(job("rare") for _ in range(3)), *(job("mail") for _ in range(100)))
     for claimed in await claim_all(store):
         await finish(store, claimed, DeadLetter(), error=failure())
-    first = await store.run(delivery_page(Filter(dead=True, type="job.rare"), 2))
-    assert (first.items, first.next is None) == ([], False)
-    pages = await in_pages(store, delivery_page, Filter(dead=True, type="job.rare"), limit=2)
-    assert len(pages) > 2
-    assert sum(map(len, pages)) == 3
+    sql(store, "update {hf}delivery set failed_type = null where consumer = 'rare'")
+    rare = Filter(dead=True, type="job.rare")
+    assert len((await store.run(delivery_page(rare, 5))).items) == 3
+    assert len(await store.run(deliveries(rare))) == 3
+    assert await store.run(fill_failed_types()) == 3
+    assert await store.run(fill_failed_types()) == 0
+    assert len((await store.run(delivery_page(rare, 5))).items) == 3
+
+
+@pytest.mark.parametrize("way", ["settled", "cancelled", "taken in"])
+async def test_a_delivery_that_fails_stores_its_type(store: Store, way: str) -> None:
+    if way == "taken in":
+        settlement = Settlement(UUID(int=1), 0, DeadLetter(), "failed", error=failure())
+        await store.run(take_in_settled(job(), settlement, "w1", Fanout()))
+    else:
+        await put(store, job(), job("other"))
+        if way == "cancelled":
+            ids = [one.id for one in await all_deliveries(store, Filter(consumers=("mail",)))]
+            await store.run(cancel(ids, "ada", None))
+        else:
+            (claimed,) = await claim_all(store, consumers=["mail"])
+            await finish(store, claimed, DeadLetter(), error=failure())
+    assert sql(store, "select failed_type from {hf}delivery where status = 'failed'") == [("job.mail",)]
+    assert sql(store, "select 1 from {hf}delivery where status <> 'failed' and failed_type is not null") == []
 
 
 @pytest.mark.usefixtures("short")
@@ -139,6 +183,7 @@ async def test_messages_come_in_pages_likewise_and_a_key_is_looked_up(store: Sto
     ((found,),) = await in_pages(store, message_page, key="k7")
     assert (found.key, found.source) == ("k7", "s1")
     assert await in_pages(store, message_page, key="k7", source="s0") == [[]]
+    assert (await store.run(message_page(limit=20))).next is None, "a full page without another has no next"
 
 
 _HEAPS = (Heap("mail", 40_000, status="delivered"), Heap("export", 8_000, status="failed"))
@@ -161,6 +206,17 @@ def test_the_dead_letters_of_one_consumer_are_read_in_order_by_an_index(full: Po
 
 
 @pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+def test_the_dead_letters_of_one_type_are_read_in_order_by_an_index(full: PostgresStore, mode: str) -> None:
+    with session(full) as asked:
+        asked.plan_mode(mode)
+        asked.run(delivery_page(Filter(dead=True, type="nothing.such"), 50))
+        plan = asked.explain("list_deliveries")
+        assert plan.scans("delivery") == {"delivery_type"}
+        assert plan.rows_read("delivery") + plan.rows_removed("delivery") == 0
+        assert asked.explain("untyped_failures").scans("delivery") == {"delivery_type"}
+
+
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
 @pytest.mark.parametrize(
     ("wanted", "index"),
     [
@@ -168,9 +224,9 @@ def test_the_dead_letters_of_one_consumer_are_read_in_order_by_an_index(full: Po
         (Filter(queue="nowhere", statuses=(Status.DELIVERED,)), "delivery_pkey"),
         (Filter(type="nothing.such"), "delivery_pkey"),
         (Filter(dead=True, error_type="NoSuchError"), "delivery_failed"),
-        (Filter(dead=True, type="nothing.such"), "delivery_failed"),
+        (Filter(dead=True, type="nothing.*"), "delivery_failed"),
     ],
-    ids=["consumer", "queue", "type", "dead error", "dead type"],
+    ids=["consumer", "queue", "type", "dead error", "dead types"],
 )
 def test_a_filter_that_matches_nothing_reads_one_stretch_after_the_other(
     full: PostgresStore, wanted: Filter, index: str, mode: str
@@ -191,6 +247,8 @@ def test_sqlite_reads_by_index_too(tmp_path_factory: pytest.TempPathFactory) -> 
     store = SqliteStore(tmp_path_factory.mktemp("lookback") / "holdfast.db")
     store.migrate()
     pile_sqlite(store, *_HEAPS)
+    _, plan = sqlite_plan(store, delivery_page(Filter(dead=True, type="no.such"), 50))
+    assert any("delivery_type (failed_type=?" in line for line in plan)
     for wanted in (Filter(consumers=("nobody",)), Filter(type="no.such"), Filter(dead=True, error_type="None")):
         (items, following), plan = sqlite_plan(store, delivery_page(wanted, 50))
         assert items == []

@@ -8,7 +8,7 @@ from holdfast.stores.admin.plan import forget_plan
 from holdfast.stores.deliveries.dedupe import forget_seen
 from holdfast.stores.deliveries.worker import forget_workers
 from holdfast.stores.integrations.idempotency import forget_requests
-from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prune_deliveries
+from holdfast.stores.messages.prune import FROM_THE_START, ceiling, fill_failed_types, prune_deliveries
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
 
@@ -37,6 +37,8 @@ class Pruner:
             if following is None:
                 break
             cursor = following
+        while await self._store.run(fill_failed_types()):
+            pass
         await self._store.run(forget_workers(_FORGET_AFTER))
         await self._store.run(forget_seen())
         await self._store.run(forget_alert_groups(_FORGET_AFTER))

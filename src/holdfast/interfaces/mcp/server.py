@@ -65,8 +65,8 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
         before: Before = None,
         limit: Limit = 20,
     ) -> object:
-        """List dead letters, newest first, without payloads. A page may be short or empty without being the last. If
-        `next` is present, pass it as `before` to get the next page."""
+        """List dead letters, newest first, without payloads. If `next` is present, pass it as `before` to get the next
+        page."""
         filter = delivery_filter(
             state="waiting",
             consumer=() if consumer is None else (consumer,),

@@ -14,8 +14,6 @@ from holdfast.stores.queries.query import DeliverySummary, Filter
 
 _SCAN_SECONDS = 0.03
 """Seconds for which an empty page is scanned further."""
-_DEAD_SCAN_SECONDS = 0.07
-"""The same for dead letters of one type: their number is shown elsewhere, so an empty page is surprising."""
 
 
 def delivery_page(
@@ -28,13 +26,12 @@ def delivery_page(
     """A page of deliveries, newest first; pass `next` as `before` for the next.
 
     A filter without an index is scanned within a bound: a page may have fewer items than `limit`, even none, and is the last
-    only if `next` is None. A page of dead letters is never empty while one matches, except with a type, which is read
-    from each message.
+    only if `next` is None. A page of failed deliveries has `limit` items or is the last.
     """
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
-    until = timer() + (_DEAD_SCAN_SECONDS if wanted.dead else _SCAN_SECONDS)
+    until = timer() + _SCAN_SECONDS
     items, next_id = yield from transact(pagination.delivery_page(wanted, limit, before))
     while not items and next_id is not None and timer() < until:
         items, next_id = yield from transact(pagination.delivery_page(wanted, limit, next_id))

@@ -37,6 +37,12 @@ def prune_deliveries(
 
 
 @operation
+def fill_failed_types() -> Steps[int]:
+    """Adds the type to a batch of failed deliveries without one, which workers of an older version left; returns their number."""
+    return len((yield Query("fill_failed_types", limit=_BATCH)))
+
+
+@operation
 def prune_messages(cursor: UUID, ceiling: UUID, older_than: timedelta) -> Steps[tuple[int, UUID | None]]:
     """Removes the messages of the next batch that no delivery and no subscription needs; returns the same values."""
     end = yield from _end("message_window", cursor, ceiling)

@@ -2,9 +2,8 @@
 
 Lists are ordered by id, newest first. If an index serves the filter in that order, a page is one index scan. Other
 filters have no index, because each index would slow down every write: a page scans a bounded number of deliveries,
-returns the matches and says where to continue. So a page may be short or empty without being the last one. For dead
-letters an empty page is the last one: the scan continues until it finds a match. With a filter by type their scan is
-bounded as well, because the type is not a column of a delivery.
+returns the matches and says where to continue. So a page may be short or empty without being the last one. A page of
+failed deliveries is full or the last one: they are few compared with all deliveries, and the scan continues.
 """
 
 from collections.abc import Mapping
@@ -51,27 +50,34 @@ class Slice(NamedTuple, Generic[T]):
 
 @operation(reads=True)
 def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[DeliverySummary]]:
-    """A page of deliveries, newest first; scans a bounded number of rows."""
-    limit, before = page_size(limit), _begin(wanted, before)
+    """A page of deliveries, newest first; scans a bounded number of rows, unless the filter has only failed ones."""
+    # One more than the page, so that it has a next page only if there is one.
+    found, following = yield from _delivery_page(wanted, page_size(limit) + 1, _begin(wanted, before))
+    if len(found) > limit:
+        return Slice(found[:limit], found[limit - 1].delivery.id)
+    return Slice(found, following)
+
+
+def _delivery_page(wanted: Filter, limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
+    """At most `limit` deliveries and, if the scan ended early, where to continue it."""
     if wanted.statuses and set(wanted.statuses) <= _UNFINISHED and wanted.ids is None:
         few = yield from _unfinished(wanted)
         if len(few) <= _UNFINISHED_READ:
             return (yield from _among(wanted, few, limit, before))
     base = _by_id(wanted)
+    if base.type is not None and (yield Query("untyped_failures")):
+        base = replace(base, type=None)
     if base == wanted:
-        return _full((yield from _deliveries(wanted, limit, before, None)), limit)
+        return Slice((yield from _deliveries(wanted, base, limit, before, None)), None)
     found: list[DeliverySummary] = []
     stretches = 0
-    counted = base != Filter() and wanted.type is None
-    while stretches < _STRETCHES or (not found and counted):
+    while stretches < _STRETCHES or base != Filter():
         # Growing ranges: small steps do not find distant matches sooner.
         size = STRETCH * 2 ** max(0, min(stretches - 1, 4))
         stretches += 1
-        lowest = yield from _far("far_delivery", *conditions(base), "where_before", before, size)
-        found += yield from _deliveries(wanted, limit - len(found), before, lowest)
-        if len(found) == limit:
-            return Slice(found, found[-1].delivery.id)
-        if lowest is None:
+        lowest = yield from _far("far_delivery", *_conditions(base, base), "where_before", before, size)
+        found += yield from _deliveries(wanted, base, limit - len(found), before, lowest)
+        if len(found) == limit or lowest is None:
             return Slice(found, None)
         before = lowest
     return Slice(found, before)
@@ -87,7 +93,6 @@ def message_page(
     before: UUID | None = None,
 ) -> Steps[Slice[Message]]:
     """A page of messages, newest first; scans a bounded number of rows. A key uses its index."""
-    limit = page_size(limit)
     values: dict[str, object] = {}
     where: list[str] = []
     for name, given in (("type", type), ("source", source), ("key", key)):
@@ -96,16 +101,23 @@ def message_page(
             values[name] = given
     if type is not None and type.endswith(".*"):
         where[0], values = "where_type_below", {**values, "type_prefix": type[:-1]}
-    if key is not None or not where:
-        messages = yield from _messages(tuple(where), values, limit, before, None)
-        return Slice(messages, messages[-1].id if len(messages) == limit else None)
+    found, following = yield from _message_page(tuple(where), values, page_size(limit) + 1, before, scan=key is None)
+    if len(found) > limit:
+        return Slice(found[:limit], found[limit - 1].id)
+    return Slice(found, following)
+
+
+def _message_page(
+    where: tuple[str, ...], values: Mapping[str, object], limit: int, before: UUID | None, *, scan: bool
+) -> Steps[Slice[Message]]:
+    """The same for messages; without `scan` an index serves the filter."""
+    if not scan or not where:
+        return Slice((yield from _messages(where, values, limit, before, None)), None)
     found: list[Message] = []
     for _ in range(_STRETCHES):
         lowest = yield from _far("far_message", (), {}, "where_message_before", before)
-        found += yield from _messages(tuple(where), values, limit - len(found), before, lowest)
-        if len(found) == limit:
-            return Slice(found, found[-1].id)
-        if lowest is None:
+        found += yield from _messages(where, values, limit - len(found), before, lowest)
+        if len(found) == limit or lowest is None:
             return Slice(found, None)
         before = lowest
     return Slice(found, before)
@@ -125,9 +137,9 @@ def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> 
     found: list[DeliverySummary] = []
     for at in range(0, len(left), MAX_PAGE):
         some = replace(wanted, ids=tuple(left[at : at + MAX_PAGE]))
-        found += yield from _deliveries(some, limit - len(found), before, None)
+        found += yield from _deliveries(some, some, limit - len(found), before, None)
         if len(found) == limit:
-            return Slice(found, found[-1].delivery.id)
+            break
     return Slice(found, None)
 
 
@@ -151,13 +163,10 @@ def _by_id(wanted: Filter) -> Filter:
         return Filter(dead=True, group=wanted.group)
     if wanted.dead and len(wanted.consumers) == 1:
         return Filter(dead=True, consumers=wanted.consumers)
-    if wanted.dead or wanted.discarded is True or wanted.statuses == (Status.FAILED,):
-        return Filter(statuses=(Status.FAILED,))
+    if wanted.only_failed:
+        exact = wanted.type is not None and not wanted.type.endswith(".*")
+        return Filter(statuses=(Status.FAILED,), type=wanted.type if exact else None)
     return Filter()
-
-
-def _full(items: list[DeliverySummary], limit: int) -> Slice[DeliverySummary]:
-    return Slice(items, items[-1].delivery.id if len(items) == limit else None)
 
 
 def _far(
@@ -175,11 +184,20 @@ def _far(
     return as_uuid(rows[0][0]) if rows else None
 
 
-def _deliveries(wanted: Filter, limit: int, before: UUID | None, lowest: UUID | None) -> Steps[list[DeliverySummary]]:
+def _conditions(wanted: Filter, base: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
+    """The conditions of a filter, in the form that lets the index of `base` be used."""
     where, values = conditions(wanted)
-    if wanted.ids is None:
-        # Subqueries per delivery: otherwise the planner may scan the whole table for a rare value.
-        where = tuple(_SUBQUERIES.get(name, name) for name in where)
+    if wanted.ids is not None:
+        return where, values
+    # Subqueries per delivery: otherwise the planner may scan the whole table for a rare value.
+    forms = _SUBQUERIES if base.type is None else _SUBQUERIES | {"where_failed_type": "where_failed_type_indexed"}
+    return tuple(forms.get(name, name) for name in where), values
+
+
+def _deliveries(
+    wanted: Filter, base: Filter, limit: int, before: UUID | None, lowest: UUID | None
+) -> Steps[list[DeliverySummary]]:
+    where, values = _conditions(wanted, base)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
     if lowest is not None:

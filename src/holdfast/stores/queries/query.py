@@ -44,6 +44,11 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
 
+    @property
+    def only_failed(self) -> bool:
+        """Whether only failed deliveries match; they contain the type of their message."""
+        return self.dead or self.discarded is True or self.statuses == (Status.FAILED,)
+
 
 @dataclass(frozen=True, slots=True)
 class DeliverySummary:
@@ -214,10 +219,12 @@ def conditions(wanted: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
     for name in ("queue", "group", "since", "until"):
         if (value := getattr(wanted, name)) is not None:
             add(f"where_{name}", **{name: value})
-    if wanted.type is not None and wanted.type.endswith(".*"):
-        add("where_type_below", type_prefix=wanted.type[:-1])
-    elif wanted.type is not None:
-        add("where_type", type=wanted.type)
+    if wanted.type is not None:
+        kind = "where_failed_type" if wanted.only_failed else "where_type"
+        if wanted.type.endswith(".*"):
+            add(f"{kind}_below", type_prefix=wanted.type[:-1])
+        else:
+            add(kind, type=wanted.type)
     if wanted.message_id is not None:
         low, high = delivery_range(wanted.message_id)
         add("where_message", message_id=wanted.message_id, low=low, high=high)

@@ -25,7 +25,8 @@ select u.id from u
 with u as (
   update {hf}delivery d
   set status = 'failed', completed_at = now(), discarded_at = now(), fence = d.fence + 1,
-      last_error = coalesce(:reason::text, 'cancelled'), lease_until = null, locked_by = null
+      last_error = coalesce(:reason::text, 'cancelled'), lease_until = null, locked_by = null,
+      failed_type = (select m.type from {hf}message m where m.id = d.message_id)
   where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
   returning d.id),
 a as (

@@ -30,6 +30,8 @@ u as (
       discarded_at = case when s.discarded then now() end,
       last_error = coalesce(s.error, d.last_error), error_type = coalesce(s.error_type, d.error_type),
       fingerprint = coalesce(s.fingerprint, d.fingerprint),
+      failed_type = case when s.status = 'failed' then (select m.type from {hf}message m where m.id = d.message_id)
+                         else d.failed_type end,
       first_failed_at = case when s.failure then coalesce(d.first_failed_at, now()) else d.first_failed_at end,
       lease_until = null, locked_by = null
   from s

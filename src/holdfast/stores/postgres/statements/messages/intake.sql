@@ -8,6 +8,8 @@ with u as (
       claimed_at = now(), completed_at = case when :status::text = 'failed' then now() end,
       discarded_at = case when :discarded::boolean then now() end,
       last_error = :error::text, error_type = :error_type::text, fingerprint = :fingerprint::text,
+      failed_type = case when :status::text = 'failed'
+                         then (select m.type from {hf}message m where m.id = d.message_id) end,
       first_failed_at = case when :failure::boolean then now() end
   where d.id = :delivery_id::uuid and d.status = 'pending' and d.fence = 0
   returning d.id, d.consumer),

@@ -39,6 +39,15 @@ c as (
   where c.name = p.consumer)
 select d.id from d order by d.id
 
+-- name: fill_failed_types
+-- Adds the type to a batch of failed deliveries that workers of an older version settled.
+update {hf}delivery d set failed_type = m.type
+from {hf}message m
+where m.id = d.message_id and d.status = 'failed'
+  and d.id = any (array(select f.id from {hf}delivery f where f.status = 'failed' and f.failed_type is null
+                        limit {limit} for update skip locked))
+returning d.id
+
 -- name: message_window
 -- The id that ends a batch of messages.
 select m.id from {hf}message m where m.id >= :cursor::uuid order by m.id limit 1 offset {limit}

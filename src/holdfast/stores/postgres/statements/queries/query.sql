@@ -56,6 +56,10 @@ and d.fingerprint = :group::text
 and d.message_id = :message_id::uuid and d.id between :low::uuid and :high::uuid
 -- fragment: where_type
 and m.type = :type::text
+-- fragment: where_failed_type
+and coalesce(d.failed_type, (select t.type from {hf}message t where t.id = d.message_id)) = :type::text
+-- fragment: where_failed_type_below
+and starts_with(coalesce(d.failed_type, (select t.type from {hf}message t where t.id = d.message_id)), :type_prefix::text)
 -- fragment: where_since
 and coalesce(d.completed_at, d.created_at) >= :since::timestamptz
 -- fragment: where_until

@@ -59,7 +59,8 @@ values (:actor, 'discard', 'delivery', :id, :reason, :request_id, :plan)
 -- once
 update {hf}delivery
 set status = 'failed', completed_at = {now}, discarded_at = {now}, fence = fence + 1,
-    last_error = coalesce(:reason, 'cancelled'), lease_until = null, locked_by = null
+    last_error = coalesce(:reason, 'cancelled'), lease_until = null, locked_by = null,
+    failed_type = (select m.type from {hf}message m where m.id = message_id)
 where id in (select value from json_each(:ids)) and status in ('pending', 'in_flight')
 returning id;
 -- each: returned

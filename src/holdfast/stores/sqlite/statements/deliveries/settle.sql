@@ -20,6 +20,8 @@ set status = :status, attempts = attempts - :returned, holds = holds + :held,
     discarded_at = case when :discarded then {now} end,
     last_error = coalesce(:error, last_error), error_type = coalesce(:error_type, error_type),
     fingerprint = coalesce(:fingerprint, fingerprint),
+    failed_type = case when :status = 'failed' then (select m.type from {hf}message m where m.id = message_id)
+                       else failed_type end,
     first_failed_at = case when :failure then coalesce(first_failed_at, {now}) else first_failed_at end,
     lease_until = null, locked_by = null
 where id = :delivery_id and fence = :fence and locked_by = :worker

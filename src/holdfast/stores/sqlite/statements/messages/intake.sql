@@ -7,6 +7,7 @@ set status = :status, attempts = 1 - :returned, holds = :held,
     claimed_at = {now}, completed_at = case when :status = 'failed' then {now} end,
     discarded_at = case when :discarded then {now} end,
     last_error = :error, error_type = :error_type, fingerprint = :fingerprint,
+    failed_type = case when :status = 'failed' then (select m.type from {hf}message m where m.id = message_id) end,
     first_failed_at = case when :failure then {now} end
 where id = :delivery_id and status = 'pending' and fence = 0
 returning id, consumer;

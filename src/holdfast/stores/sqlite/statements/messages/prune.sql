@@ -26,6 +26,12 @@ returning id, message_id, consumer;
 delete from {hf}run where delivery_id = :id;
 update {hf}consumer set pruned_to = max(coalesce(pruned_to, ''), :message_id) where name = :consumer
 
+-- name: fill_failed_types
+-- Adds the type to a batch of failed deliveries that workers of an older version settled.
+update {hf}delivery set failed_type = (select m.type from {hf}message m where m.id = message_id)
+where id in (select f.id from {hf}delivery f where f.status = 'failed' and f.failed_type is null limit :limit)
+returning id
+
 -- name: message_window
 -- The id that ends a batch of messages.
 select m.id from {hf}message m where m.id >= :cursor order by m.id limit 1 offset :limit

@@ -18,6 +18,12 @@ select d.id from {hf}delivery d
 where d.status = 'in_flight' and 'in_flight' in (select value from json_each(:statuses)) {narrow}
 limit :limit
 
+-- name: untyped_failures
+-- Whether a failed delivery lacks its type: one that a worker of an older version settled.
+select 1 from {hf}delivery d where d.status = 'failed' and d.failed_type is null limit 1
+
+-- fragment: where_failed_type_indexed
+and d.failed_type = :type
 -- fragment: where_from
 and d.id >= :lowest
 -- fragment: where_message_from

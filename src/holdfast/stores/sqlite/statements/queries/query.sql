@@ -55,6 +55,11 @@ and d.fingerprint = :group
 and d.message_id = :message_id and d.id between :low and :high
 -- fragment: where_type
 and m.type = :type
+-- fragment: where_failed_type
+and coalesce(d.failed_type, (select t.type from {hf}message t where t.id = d.message_id)) = :type
+-- fragment: where_failed_type_below
+and substr(coalesce(d.failed_type, (select t.type from {hf}message t where t.id = d.message_id)), 1,
+           length(:type_prefix)) = :type_prefix
 -- fragment: where_since
 and coalesce(d.completed_at, d.created_at) >= :since
 -- fragment: where_until
