@@ -1,7 +1,10 @@
 """A shop with data for each test, and two ways to run commands on it."""
 
 import asyncio
+import contextlib
 import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +61,26 @@ class Shop:
             cwd=self.folder,
             env=self.environment(**env),
         )
+
+    def on_terminal(self, *args: object, input: str = "") -> tuple[int, str]:
+        """Runs a command on a terminal of 80 columns; returns its exit code and everything it printed."""
+        main_end, terminal = pty.openpty()
+        printed = b""
+        process = subprocess.Popen(
+            command(*args),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            cwd=self.folder,
+            env=self.environment(COLUMNS="80", NO_COLOR="1", TERM="xterm"),
+        )
+        os.close(terminal)
+        os.write(main_end, input.encode())
+        with contextlib.suppress(OSError):  # raised when the command has closed the terminal
+            while chunk := os.read(main_end, 65536):
+                printed += chunk
+        os.close(main_end)
+        return process.wait(60), re.sub(r"\x1b\[[0-9;]*m", "", printed.decode()).replace("\r\n", "\n")
 
     def start(self, *args: object, **env: str) -> "subprocess.Popen[str]":
         """Starts a command that runs during the test."""

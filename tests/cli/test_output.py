@@ -155,6 +155,18 @@ def test_what_others_wrote_cannot_command_the_terminal(shop: Shop) -> None:
     assert printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
 
 
+def test_the_report_of_a_dead_letter_fits_a_terminal_of_80_columns(shop: Shop) -> None:
+    id = shop.dead[0]
+    whole = shop.run("dlq", "show", id).stdout
+    assert max(map(len, whole.splitlines())) > 80, "a pipe gets whole lines"
+    code, printed = shop.on_terminal("dlq", "show", id)
+    assert code == 0
+    commands = [line for line in whole.splitlines() if "  holdfast " in line]
+    assert set(commands) <= set(printed.splitlines()), "commands can be copied"
+    assert [line for line in printed.splitlines() if len(line) > 80 and line not in commands] == []
+    assert "in its failure group, including this one" in " ".join(printed.split())
+
+
 def test_colour_only_on_a_terminal_and_not_against_a_wish(shop: Shop) -> None:
     assert "\x1b[" not in shop.run("dlq", "list").stdout
     forced = shop.run("deliveries", "list", env={"FORCE_COLOR": "1"}).stdout

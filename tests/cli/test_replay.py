@@ -1,6 +1,7 @@
 """`holdfast replay` by failure group: the whole group unless a limit says otherwise, and nothing left unsaid."""
 
 import json
+import signal
 
 from tests.cli.conftest import Shop
 
@@ -58,3 +59,35 @@ def test_a_plan_tells_how_many_were_delivered_and_how_many_died_again(either: Sh
     assert shown.exit_code == 1, "two are dead again"
     assert "3 delivered, 2 dead again" in shown.stdout
     assert "next: holdfast dlq show" in shown.stderr
+
+
+def test_a_bulk_command_that_is_not_confirmed_leaves_no_plan(either: Shop) -> None:
+    def plans() -> list[object]:
+        found: list[object] = json.loads(either.run("plans", "list", "--format", "json").stdout)
+        return found
+
+    code, printed = either.on_terminal("replay", "--status", "failed", input="n\n")
+    assert (code, "nothing was changed" in printed) == (4, True)
+    assert either.run("replay", "--status", "failed").exit_code == 4, "stdin is no terminal"
+    assert either.run("replay", "--status", "failed", "--consumer", "unknown", "--yes").exit_code == 0
+    assert either.run("replay", "--event-id", either.dead[0], "--yes").exit_code in (3, 4)
+    assert plans() == []
+    file = either.folder / "kept.json"
+    either.run("replay", "--status", "failed", "--plan", file)
+    assert len(plans()) == 1, "a plan that was exported stays"
+
+
+def test_an_interrupted_bulk_command_says_whether_its_plan_is_paused(either: Shop) -> None:
+    either.heap(5_000)
+    process = either.start("replay", "--group", "f", "--yes")
+    try:
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        printed = process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
+    plan = plan_of(either)
+    assert f"plan {plan['id']} {'paused' if plan['state'] == 'paused' else 'is done'}; " in printed

@@ -1,3 +1,3 @@
 """Fixtures of the tests of the operations service."""
 
-from tests.support.stores import ops, place, store  # noqa: F401 - fixtures
+from tests.support.stores import ops, place, postgres_place, postgres_store, store  # noqa: F401 - fixtures

@@ -16,13 +16,16 @@ from holdfast.core.message import Address
 from holdfast.ops.plans import Plan, Report
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
-from holdfast.stores.admin.plan import PlanState, SkipReason, StoredPlan
+from holdfast.stores.admin.plan import Action, PlanState, SkipReason, StoredPlan, plan_items
+from holdfast.stores.admin.plan_creation import PlanRequest, create_plan
 from holdfast.stores.deliveries.settle import ClaimState, claim_states
+from holdfast.stores.operation import Query
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty
+from tests.stores.query_hook import before_each_query
 from tests.support.builders import (
     all_deliveries,
     claim_all,
@@ -156,8 +159,10 @@ async def test_an_interrupted_plan_continues_where_it_stopped(store: Store, ops:
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         await plan.execute(actor="ada", progress=interrupt)
+    (note,) = interrupted.value.__notes__
+    assert note.startswith(f"plan {plan.id} paused; `holdfast plans resume {plan.id}` continues it")
     done = await replays(store)
     assert len(done) == 100
     # What it replayed has failed again: that is another failure, and not this plan's to act on.
@@ -192,9 +197,64 @@ async def test_an_error_after_the_last_batch_is_raised_unchanged(
     def fail(_: object) -> None:
         raise error
 
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         await plan.execute(actor="ada", progress=fail)
     assert (await ops.plan(plan.id)).state is PlanState.DONE
+    (note,) = raised.value.__notes__
+    assert note.startswith(f"plan {plan.id} is done")
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_an_interrupted_plan_that_cannot_be_paused_says_so(store: Store, ops: Operations, blocking: bool) -> None:
+    """Its table is renamed at the interruption, so the pause fails; workers would continue it."""
+    await dead_letters(store, 150)
+    plan = await ops.plan_replay(Filter())
+    schema = "" if isinstance(store, PostgresStore) else "{hf}"
+
+    def interrupt(_: object) -> None:
+        sql(store, f"alter table {{hf}}plan rename to {schema}plan_renamed")
+        raise KeyboardInterrupt
+
+    async def execute() -> Report:
+        if blocking:
+            return plan.sync.execute(actor="ada", progress=interrupt)
+        return await plan.execute(actor="ada", progress=interrupt)
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        await execute()
+    sql(store, f"alter table {{hf}}plan_renamed rename to {schema}plan")
+    (note,) = interrupted.value.__notes__
+    assert note.startswith(f"plan {plan.id} could not be paused, so workers may continue it; `holdfast plans pause")
+    assert (await ops.plan(plan.id)).state is PlanState.RUNNING
+
+
+async def test_a_delivery_that_is_pruned_while_a_plan_is_made_is_in_it_once(postgres_store: PostgresStore) -> None:
+    """On SQLite nothing is written by others during a transaction."""
+    ids = await dead_letters(postgres_store, 3)
+
+    def prune(query: Query) -> None:
+        if query.name == "add_missing_plan_items":
+            sql(postgres_store, f"delete from {{hf}}delivery where id = '{ids[0]}'")
+
+    request = PlanRequest(action=Action.REPLAY, filter=Filter(ids=(*ids, absent := fresh_id())))
+    plan = await postgres_store.run(before_each_query(create_plan(request, None, None), prune))
+    items = await postgres_store.run(plan_items(plan.id))
+    assert sorted(one.id for one in items) == sorted([*ids, absent])
+    assert (plan.total, plan.items) == (4, 3)
+
+
+async def test_a_plan_that_was_never_started_can_be_deleted(store: Store, ops: Operations) -> None:
+    await dead_letters(store, 3)
+    started, plan = await ops.plan_replay(Filter()), await ops.plan_replay(Filter())
+    await ops.start_plan(started.id, actor="ada")
+    assert await ops.delete_plan(plan.id)
+    assert not await ops.delete_plan(plan.id)
+    assert not await ops.delete_plan(started.id)
+    assert [one.id for one in await ops.plans()] == [started.id]
+    assert sql(store, "select distinct plan_id from {hf}plan_item where plan_id is not null") in (
+        [(started.id,)],
+        [(str(started.id),)],
+    )
 
 
 async def test_a_cancelled_execution_leaves_no_running_plan(store: Store, ops: Operations) -> None:

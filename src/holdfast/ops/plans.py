@@ -8,14 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from uuid import UUID
 
 import orjson
 
-from holdfast.core.errors import ConfigurationError, HoldfastError, Refused
+from holdfast.core.errors import ConfigurationError, Refused
 from holdfast.core.message import check_generation
 from holdfast.ops.queries.redaction import shown_plan
 from holdfast.ops.steps import TaskSteps, call_store, run_steps, run_steps_sync, transact
@@ -64,7 +63,8 @@ class Plan(StoredPlan):
         """Acts on every delivery that is still as it was previewed, in batches that each commit; reports the others.
 
         Starts or resumes the plan. `generation` overrides the generations of the preview. If this call is interrupted,
-        it pauses the plan; execute it again to continue. If the process is killed, a worker continues the plan.
+        it pauses the plan; execute it again to continue. A note of the error says whether that succeeded. If the process is
+        killed, a worker continues the plan.
         """
         before = await run_steps(self.store, _begin(self.id, generation))
         try:
@@ -72,10 +72,13 @@ class Plan(StoredPlan):
             await run_steps(self.store, run_plan(self.id, progress=progress))
         except Refused:
             raise
-        except BaseException:
-            # The plan may have ended or may be paused, and the store may be unavailable: the first error counts.
-            with suppress(HoldfastError):
+        except BaseException as error:
+            problem: Exception | None = None
+            try:
                 await run_steps(self.store, pause_plan(self.id, actor=actor, reason="interrupted"))
+            except Exception as failed:  # noqa: BLE001 - the first error counts
+                problem = failed
+            error.add_note(_pause_result(self.id, problem))
             raise
         return await run_steps(self.store, _report(before))
 
@@ -101,9 +104,13 @@ class SyncPlan:
             run_steps_sync(store, run_plan(id, progress=progress))
         except Refused:
             raise
-        except BaseException:
-            with suppress(HoldfastError):
+        except BaseException as error:
+            problem: Exception | None = None
+            try:
                 run_steps_sync(store, pause_plan(id, actor=actor, reason="interrupted"))
+            except Exception as failed:  # noqa: BLE001 - the first error counts
+                problem = failed
+            error.add_note(_pause_result(id, problem))
             raise
         return run_steps_sync(store, _report(before))
 
@@ -211,6 +218,11 @@ def resume_plan(id: UUID, *, actor: str, reason: str | None = None) -> TaskSteps
 def abandon_plan(id: UUID, *, actor: str, reason: str | None = None) -> TaskSteps[StoredPlan]:
     """Ends a plan at its position; the deliveries that it changed stay changed."""
     return shown_plan((yield from transact(stored.abandon_plan(id, actor, reason))))
+
+
+def delete_plan(id: UUID) -> TaskSteps[bool]:
+    """Deletes a plan that was never started; false if there is none."""
+    return (yield from transact(stored.delete_plan(id)))
 
 
 def advance_plan(id: UUID, *, runner: str, lease: timedelta = LEASE) -> TaskSteps[StoredPlan | None]:
@@ -331,6 +343,18 @@ def _start_or_resume(before: StoredPlan, actor: str, reason: str | None, generat
         yield from start_plan(before.id, actor=actor, reason=reason, generation=generation)
     elif before.state is PlanState.PAUSED:
         yield from resume_plan(before.id, actor=actor, reason=reason)
+
+
+def _pause_result(id: UUID, problem: Exception | None) -> str:
+    """What became of a plan whose execution was interrupted and that was then paused, or could not be paused."""
+    if problem is None:
+        return f"plan {id} paused; `holdfast plans resume {id}` continues it, `holdfast plans abandon {id}` ends it"
+    if isinstance(problem, Refused):
+        # It ended, or another user paused it.
+        return f"plan {id} is {problem.state}; see `holdfast plans show {id}`"
+    return (
+        f"plan {id} could not be paused, so workers may continue it; `holdfast plans pause {id}` pauses it ({problem})"
+    )
 
 
 def _report(before: StoredPlan) -> TaskSteps[Report]:

@@ -59,6 +59,7 @@ class _Catalogue:
     pause_plan = ServiceMethod(_plans.pause_plan)
     resume_plan = ServiceMethod(_plans.resume_plan)
     abandon_plan = ServiceMethod(_plans.abandon_plan)
+    delete_plan = ServiceMethod(_plans.delete_plan)
     advance_plan = ServiceMethod(_plans.advance_plan)
     advance_plans = ServiceMethod(_plans.advance_plans)
     run_plan = ServiceMethod(_plans.run_plan)

@@ -1,12 +1,13 @@
 """Bulk actions on the command line: preview, confirmation, execution with progress, and report."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
 import orjson
 
-from holdfast.core.errors import ConfigurationError, NotFound, Refused
+from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Refused
 from holdfast.interfaces.cli.exit_codes import ExitCode
 from holdfast.interfaces.cli.output import ProgressLine, console, note, print_table, show_json
 from holdfast.interfaces.cli.settings import Settings
@@ -47,20 +48,29 @@ def act(
     generation: int | None = None,
     dry_run: bool = False,
     ask: bool = True,
+    file: Path | None = None,
 ) -> ExitCode:
-    """Executes or previews a plan and returns the exit code."""
+    """Executes or previews a plan and returns the exit code. A plan that is not confirmed is deleted, unless it is in a file."""
     if dry_run:
         show_plan(settings, plan, generation)
         return ExitCode.DONE
-    if not plan.items and plan.total:
-        raise nothing_to_do(plan.action, settings.operations().plan_items(plan.id, skipped=True), plan.total)
-    if not plan.items:
-        note(f"nothing to {plan.action}: no matching deliveries")
-        return ExitCode.DONE
-    if ask and not settings.yes:
-        for line in preview(plan, generation):
-            note(line)
-        settings.confirm(plan.action.value, many_deliveries(plan.items))
+    confirmed = False
+    try:
+        if not plan.items and plan.total:
+            raise nothing_to_do(plan.action, settings.operations().plan_items(plan.id, skipped=True), plan.total)
+        if not plan.items:
+            note(f"nothing to {plan.action}: no matching deliveries")
+            return ExitCode.DONE
+        if ask and not settings.yes:
+            for line in preview(plan, generation):
+                note(line)
+            settings.confirm(plan.action.value, many_deliveries(plan.items))
+        confirmed = True
+    finally:
+        if not confirmed and file is None:
+            # Otherwise it stays in the list of plans until it is pruned, which is not worth another error.
+            with suppress(HoldfastError):
+                settings.operations().delete_plan(plan.id)
     report = _execute(settings, plan, reason, generation)
     show_report(settings, report, plan)
     return exit_code(report)
@@ -80,10 +90,9 @@ def _execute(settings: Settings, plan: Plan, reason: str | None, generation: int
                 generation=generation,
                 progress=lambda now: progress(now.total - now.left, now.total),
             )
-        except KeyboardInterrupt:
-            note(
-                f"plan paused; `holdfast plans resume {plan.id}` continues it, `holdfast plans abandon {plan.id}` ends it"
-            )
+        except BaseException as error:
+            for line in getattr(error, "__notes__", ()):
+                note(line)
             raise
 
 

@@ -70,7 +70,7 @@ def add_bulk_action(parent: click.Group, action: Action, help: str) -> None:
             )
             if file is not None:
                 write_plan(settings(), plan, file)
-        return act(settings(), plan, reason=reason, dry_run=dry_run)
+        return act(settings(), plan, reason=reason, dry_run=dry_run, file=file)
 
 
 add_bulk_action(

@@ -15,6 +15,8 @@ _FRAMES = 3
 _PAYLOAD = 2000
 _RUNS = 15
 _AUDIT = 10
+_INDENT = 4
+"""Of the lines that continue a wrapped one."""
 
 Part = tuple[str, str]
 """Text and its style."""
@@ -25,9 +27,15 @@ def print_report(detail: DeliveryDetail) -> None:
     from rich.text import Text
 
     out = console()
-    for line in lines(detail):
-        # Not wrapped, so that ids and commands can be copied and pipes receive whole lines.
-        out.print(Text.assemble(*((printable(text), style) for text, style in line)), soft_wrap=True)
+    for parts in lines(detail):
+        text = Text.assemble(*((printable(text), style) for text, style in parts))
+        # Pipes receive whole lines, and commands can be copied.
+        if not out.is_terminal or text.cell_len <= out.width or parts[-1][0].startswith("holdfast "):
+            out.print(text, soft_wrap=True)
+            continue
+        indent = len(parts[0][0]) if parts[0][1] == "dim" and len(parts) > 1 else _INDENT
+        for n, line in enumerate(text[indent:].wrap(out, out.width - indent)):
+            out.print((Text(" " * indent) if n else text[:indent]) + line, soft_wrap=True)
 
 
 def lines(detail: DeliveryDetail) -> Iterator[list[Part]]:

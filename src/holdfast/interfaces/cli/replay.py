@@ -73,7 +73,7 @@ def cli(
     ops, who = settings().operations(), settings().who()
     if file is not None and not (named or filters or consumers):
         plan = read_plan(settings(), file, Action.REPLAY)
-        return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run)
+        return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, file=file)
     if not (named or filters or consumers):
         raise click.UsageError("nothing is selected; pass --id, --event-id, or a filter such as --status failed")
     if ids and (event_id or filters or consumers):
@@ -90,8 +90,9 @@ def cli(
         selected, limit=max(limit, len(ids)), rerun=rerun, actor=saver(settings(), dry_run), reason=reason
     )
     if event_id is not None and not plan.total:
+        ops.delete_plan(plan.id)
         ops.message(event_id)  # raises NotFound if the message does not exist
         raise Refused("replay", f"message {event_id}", "without a delivery that matches the given consumers or filters")
     if file is not None:
         write_plan(settings(), plan, file)
-    return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named)
+    return act(settings(), plan, reason=reason, generation=generation, dry_run=dry_run, ask=not named, file=file)

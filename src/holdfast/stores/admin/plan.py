@@ -260,6 +260,12 @@ def abandon_plan(id: UUID, actor: str, reason: str | None) -> Steps[StoredPlan]:
 
 
 @operation
+def delete_plan(id: UUID) -> Steps[bool]:
+    """Deletes a plan that was never started; false if there is none. The audit stays."""
+    return bool((yield Query("delete_plan", {"id": id})))
+
+
+@operation
 def forget_plan(older_than: timedelta) -> Steps[bool]:
     """Removes one plan that ended, or was never started, that long ago; false if there is none. The audit stays."""
     return bool((yield Query("forget_plan", {"older_than": older_than})))

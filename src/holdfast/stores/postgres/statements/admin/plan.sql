@@ -24,13 +24,14 @@ select :plan::uuid, row_number() over (order by c.skipped is not null, c.status 
 from candidate c join lane l on l.consumer = c.consumer and l.queue = c.queue
 
 -- name: add_missing_plan_items
--- Stores the requested ids that match no delivery, after the others.
+-- Stores the requested ids that match no delivery, after the others. A delivery may be pruned after it was selected.
 insert into {hf}plan_item (plan_id, n, delivery_id, outcome)
 select :plan::uuid,
        (select coalesce(max(i.n), 0) from {hf}plan_item i where i.plan_id = :plan::uuid) + row_number() over (), r.id,
        'not_found'
 from (select distinct r.id from unnest(:ids::uuid[]) r (id)) r
 where not exists (select 1 from {hf}delivery d where d.id = r.id)
+  and not exists (select 1 from {hf}plan_item i where i.plan_id = :plan::uuid and i.delivery_id = r.id)
 
 -- name: count_plan_items
 -- Counts the deliveries of a plan by everything that its preview shows.
@@ -177,6 +178,12 @@ set followed = :followed::integer, results = :results::text,
     settled_at = case when :settled::boolean then now() end
 where id = :id::uuid
 returning id
+
+-- name: delete_plan
+-- Deletes a plan that was never started. Its audit entries stay.
+with gone as (delete from {hf}plan p where p.id = :id::uuid and p.state = 'ready' returning p.id),
+items as (delete from {hf}plan_item i using gone where i.plan_id = gone.id)
+select gone.id from gone
 
 -- name: forget_plan
 -- Removes the oldest plan that ended, or was saved and never started, that long ago. Its audit entries stay.

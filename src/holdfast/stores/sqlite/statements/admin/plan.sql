@@ -171,6 +171,13 @@ set followed = :followed, results = :results,
 where id = :id
 returning id
 
+-- name: delete_plan
+-- Deletes a plan that was never started. Its audit entries stay.
+-- once
+delete from {hf}plan where id = :id and state = 'ready' returning id;
+-- each: returned
+delete from {hf}plan_item where plan_id = :id returning plan_id
+
 -- name: forget_plan
 -- Removes the oldest plan that ended, or was saved and never started, that long ago. Its audit entries stay.
 -- once
