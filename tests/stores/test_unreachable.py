@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from holdfast.core.errors import ConfigurationError, StoreError, StoreUnavailable
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import LazyMessages, publish
 from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
@@ -20,7 +22,7 @@ from holdfast.stores.queries.delivery_counts import counts
 from holdfast.stores.queries.query import clock
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.process import free_port, server_directory
-from tests.support.builders import all_deliveries, job, put, sql
+from tests.support.builders import all_deliveries, job, message, put, sql
 
 SECRET = "s3cret"
 SOON = timedelta(milliseconds=300)
@@ -126,6 +128,8 @@ def test_sqlite_on_a_read_only_file_is_unavailable() -> None:
 _UNPRIVILEGED = """
 import os, sys
 from holdfast.core.errors import StoreUnavailable
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import LazyMessages, publish
 from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.sqlite.store import SqliteStore, schema_text
 from tests.servers.process import unprivileged_user
@@ -171,6 +175,31 @@ async def test_cancelling_a_waiting_task_leaves_no_transaction_and_a_working_poo
             states = "select state from pg_stat_activity where application_name = 'cancelled'"
             assert [row for row in sql(postgres_store, states) if row != ("idle",)] == []
     assert await store.run(register([Declaration("mail")], [], 0))
+    await store.close()
+
+
+@pytest.mark.parametrize("gap", [None, 0, 0.001, 0.01], ids=["once", "twice", "a moment later", "later"])
+@pytest.mark.parametrize("count", [1, 3, 5_000], ids=["one", "few", "streamed"])
+async def test_a_cancelled_publish_prints_nothing_and_leaves_a_working_pool(
+    postgres_store: PostgresStore, caplog: pytest.LogCaptureFixture, count: int, gap: float | None
+) -> None:
+    """A second cancellation arrives while the driver still cancels the statement: it cannot roll back then."""
+    store = PostgresStore(f"{postgres_store.conninfo} application_name=cancelled", pool_size=1)
+    messages = [message() for _ in range(count)]
+    with psycopg.connect(postgres_store.conninfo) as other:
+        other.execute("lock table holdfast.message in exclusive mode")
+        lazy = LazyMessages(lambda: iter(messages)) if count > 1000 else messages
+        publishing = asyncio.create_task(store.run(publish(lazy, Fanout())))
+        await _until_it_waits(postgres_store)
+        publishing.cancel()
+        if gap is not None:
+            await asyncio.sleep(gap)
+            publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+    assert [record.getMessage() for record in caplog.records] == []
+    await put(store, message())
+    assert sql(postgres_store, "select count(*) from {hf}message") == [(1,)]
     await store.close()
 
 

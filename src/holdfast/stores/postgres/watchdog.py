@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 _CANCEL_SECONDS = 0.5
 _REPEAT_SECONDS = 0.1
@@ -39,6 +40,15 @@ class CancellableConnection(psycopg.AsyncConnection):
         """Waits for the driver's next step; cancels a shutdown that was scheduled during this wait."""
         try:
             return await super().wait(*args, **options)
+        except asyncio.CancelledError as error:
+            if (
+                isinstance(error.__context__, asyncio.CancelledError)
+                and self.pgconn.transaction_status == TransactionStatus.ACTIVE
+            ):
+                # A second cancellation interrupted the driver while it cancelled the statement. The statement still
+                # runs, so the connection accepts no other one, not even the rollback that comes next.
+                self.pgconn.finish()
+            raise
         finally:
             if self._shutdown is not None:
                 self._shutdown.cancel()
