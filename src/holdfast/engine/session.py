@@ -363,16 +363,19 @@ class WorkerSession:
             done = asyncio.wait(running)
             await first(done, self._lease_lost.wait(), self._control.force_stop.wait(), until=ends - reserve)
             await cancel_running(self._pools, self.id, reserve)
-        await self._deregister(ends, settled=settling.done())
+        await self._deregister(ends, settling)
         self._executor.close()
         released, unwritten = self._settlements.released, len(self._settler)
         log.info("worker stopped", worker=self.id, released=released, unwritten=unwritten)
 
-    async def _deregister(self, ends: float, *, settled: bool) -> None:
+    async def _deregister(self, ends: float, settling: "asyncio.Task[None]") -> None:
         """Writes the outcomes and removes the worker's row. If time runs out, the lease expires instead."""
+        seconds = max(_PARTING / 2, ends - _PARTING - time.monotonic())
+        # Together with the statement that this waits for: to cancel one on a silent connection takes up to a second.
+        asyncio.get_running_loop().call_later(seconds, settling.cancel)
         try:
-            async with asyncio.timeout(max(_PARTING / 2, ends - _PARTING - time.monotonic())):
-                if not settled:
+            async with asyncio.timeout(seconds):
+                if not settling.done():
                     await self._settler.drained()
                     await self._orphaned_claims.release_all()
                     await self._settler.drained()

@@ -65,15 +65,24 @@ class Worker:
     async def run(self) -> None:
         """Works until stopped, or until idle if the options say so. It waits through outages of the store."""
         self._loop = asyncio.get_running_loop()
-        changes = asyncio.create_task(self._deps.store.changes(self._woken), name="holdfast-changes")
+        listening = asyncio.create_task(self._listen(), name="holdfast-changes")
         try:
             await self._run_sessions()
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            await self._deps.alerts.sent()
+
+    async def _listen(self) -> None:
+        """Wakes the worker on notifications until it stops: to cancel a listener on a silent connection takes a second."""
+        changes = asyncio.create_task(self._deps.store.changes(self._woken))
+        try:
+            await first(changes, self._control.stop.wait())
         finally:
             changes.cancel()
             (error,) = await asyncio.gather(changes, return_exceptions=True)
             if isinstance(error, Exception):
                 log.error("notification listener failed", **error_fields(error))
-            await self._deps.alerts.sent()
 
     async def _run_sessions(self) -> None:
         pause = _SHORTEST_PAUSE

@@ -7,7 +7,7 @@ from holdfast.engine.worker import Worker
 from holdfast.runtime.loop import running_loop
 from holdfast.stores.protocol import Store
 
-_CLOSE_SECONDS = 5
+_CLOSE_SECONDS = 0.25
 
 
 class CommitNotifier:
@@ -31,9 +31,16 @@ class CommitNotifier:
             hint.add_done_callback(self._sent)
 
     async def drain(self) -> None:
-        """Waits for notifications in progress: after the store is closed, one would open a connection that stays open."""
+        """Waits shortly for notifications in progress, and cancels the others.
+
+        After the store is closed, one would open a connection that stays open. A silent server must not delay the end of
+        the process: without a notification a worker finds the work by polling.
+        """
         if self._sending:
-            await asyncio.wait(self._sending, timeout=_CLOSE_SECONDS)
+            _, late = await asyncio.wait(self._sending, timeout=_CLOSE_SECONDS)
+            for hint in late:
+                hint.remove_done_callback(self._sent)
+                hint.cancel()
 
     def _sent(self, hint: "asyncio.Future[None]") -> None:
         self._sending.discard(hint)
