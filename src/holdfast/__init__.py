@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.app.job import Job
     from holdfast.app.router import Router
+    from holdfast.app.workflow import Workflow
+    from holdfast.app.workflow_run import WorkflowRun
     from holdfast.core.errors import (
         AddressRefused,
         AlreadyHandled,
@@ -53,9 +55,11 @@ if TYPE_CHECKING:
         StoreTimeout,
         StoreUnavailable,
         TerminalError,
+        TransactionConflict,
         UnreadableRecord,
         UnsupportedConnection,
         WebhookRefused,
+        WorkflowFailed,
         WrongDatabase,
     )
     from holdfast.core.events.event import event, upcast
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.options import WorkerOptions
     from holdfast.engine.tracing import Tracing
+    from holdfast.engine.workflows.step import Step
     from holdfast.idempotency.asgi import IdempotencyMiddleware
     from holdfast.idempotency.fastapi import IdempotencyKey
     from holdfast.outbound.breaker import CircuitBreaker
@@ -92,6 +97,8 @@ _HOMES = {
     "Holdfast": "app.holdfast",
     "Job": "app.job",
     "Router": "app.router",
+    "Workflow": "app.workflow",
+    "WorkflowRun": "app.workflow_run",
     "Rules": "core.failures.classify",
     "Verdict": "core.failures.classify",
     "correlate": "core.telemetry.correlation",
@@ -110,6 +117,7 @@ _HOMES = {
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
     "Tracing": "engine.tracing",
+    "Step": "engine.workflows.step",
     "IdempotencyMiddleware": "idempotency.asgi",
     "IdempotencyKey": "idempotency.fastapi",
     "CircuitBreaker": "outbound.breaker",
@@ -191,6 +199,7 @@ __all__ = [
     "ServiceRefused",
     "Signal",
     "Snooze",
+    "Step",
     "StoreBusy",
     "StoreCircuits",
     "StoreError",
@@ -201,12 +210,16 @@ __all__ = [
     "SyncServiceClient",
     "TerminalError",
     "Tracing",
+    "TransactionConflict",
     "UnreadableRecord",
     "UnsupportedConnection",
     "Verdict",
     "WebhookOptions",
     "WebhookRefused",
     "WorkerOptions",
+    "Workflow",
+    "WorkflowFailed",
+    "WorkflowRun",
     "WrongDatabase",
     "__version__",
     "begin_immediate",

@@ -23,10 +23,10 @@ PUBLIC: list[str] = """
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
     InvalidName InvalidPayload InvalidSignature Job KeyConflict KeyRequired LeaseLost Limit LockTimeout LogRewound MemoryCircuits Message NoTransaction
     NotFound Outage PayloadTooLarge PermissionDenied Published Queue RaisesEvents Rate RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter
-    RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze StoreBusy
-    StoreCircuits StoreError StoreLocked StoreReplaced StoreTimeout StoreUnavailable SyncServiceClient TerminalError Tracing UnreadableRecord UnsupportedConnection
+    RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze Step StoreBusy
+    StoreCircuits StoreError StoreLocked StoreReplaced StoreTimeout StoreUnavailable SyncServiceClient TerminalError Tracing TransactionConflict UnreadableRecord UnsupportedConnection
     Verdict
-    WebhookOptions WebhookRefused WorkerOptions WrongDatabase __version__ begin_immediate collect_events correlate event immediate job_key key redact_logs upcast with_retry
+    WebhookOptions WebhookRefused WorkerOptions Workflow WorkflowFailed WorkflowRun WrongDatabase __version__ begin_immediate collect_events correlate event immediate job_key key redact_logs upcast with_retry
 """.split()  # noqa: SIM905
 
 # Drivers, frameworks and tools: none of them is needed to say what an event is.

@@ -20,6 +20,7 @@ from holdfast.core.change import (
     Release,
     Replay,
     Retry,
+    Suspend,
 )
 from holdfast.core.decide import MAX_HOLDS, PARK_DELAY, budget, decide, suspect_after
 from holdfast.core.delivery import Delivery, Status
@@ -36,6 +37,7 @@ from holdfast.core.outcome import (
     Released,
     Snoozed,
     Succeeded,
+    Suspended,
     error_of,
     outcome_of,
 )
@@ -69,6 +71,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Cancelled, st.text()),
     st.builds(LeaseExpired),
     st.builds(Released, st.booleans()),
+    st.builds(Suspended),
 )
 deliveries = st.builds(
     replace,
@@ -232,6 +235,7 @@ CHANGES: list[tuple[Change, str, Status, bool]] = [
     (Block("mail", SECOND, held=False), "block", Status.PENDING, True),
     (DeadLetter(), "dead_letter", Status.FAILED, False),
     (Discard("x"), "discard", Status.FAILED, False),
+    (Suspend(), "suspend", Status.PENDING, True),
     (Replay(3), "replay", Status.PENDING, False),
 ]
 
@@ -252,6 +256,7 @@ OUTCOMES: list[tuple[Outcome, str]] = [
     (Cancelled("x"), "cancelled"),
     (LeaseExpired(), "lease_expired"),
     (Released(started=True), "released"),
+    (Suspended(), "suspended"),
 ]
 
 

@@ -51,9 +51,11 @@ from holdfast.core.errors import (
     StoreTimeout,
     StoreUnavailable,
     TerminalError,
+    TransactionConflict,
     UnreadableRecord,
     UnsupportedConnection,
     WebhookRefused,
+    WorkflowFailed,
     WrongDatabase,
 )
 
@@ -111,6 +113,12 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (StoreReplaced("sqlite:///shop.db", "deleted"), ["sqlite:///shop.db", "was deleted", "start this process again"]),
     (StoreBusy(), ["SQLITE_BUSY_SNAPSHOT", "wrote since", "BEGIN IMMEDIATE", "roll back"]),
     (StoreBusy("shop.db", "SQLITE_BUSY"), ["shop.db", "another connection is writing", "BEGIN IMMEDIATE"]),
+    (TransactionConflict("start a run"), ["start a run", "repeatable read", "run the transaction again"]),
+    (
+        WorkflowFailed("order", ID, "failed", "step charge is dead"),
+        [str(ID), "'order' failed: step charge is dead", "holdfast workflows show"],
+    ),
+    (WorkflowFailed("order", ID, "cancelled", None), ["was cancelled; see"]),
     (SchemaMismatch("holdfast", None, 3), ["no Holdfast tables", "holdfast schema migrate"]),
     (SchemaMismatch("holdfast", 2, 3), ["version 2", "needs 3", "holdfast schema migrate"]),
     (SchemaMismatch("holdfast", 4, 3), ["version 4", "needs 3", "upgrade holdfast"]),

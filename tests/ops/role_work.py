@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from holdfast import Context, Holdfast, IdempotencyMiddleware, RetryPolicy, TerminalError
+from holdfast import Context, Holdfast, IdempotencyMiddleware, RetryPolicy, Step, TerminalError
 from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.postgres.store import PostgresStore
@@ -50,7 +50,14 @@ def application(dsn: str) -> Holdfast:
     def nightly() -> None:
         return None
 
+    flow = hf.workflow("flow")
+
+    @flow.step
+    async def approve(ctx: Step) -> str:
+        return f"approved by {await ctx.wait('approved', str)}"
+
     hf.mail = mail  # type: ignore[attr-defined]
+    hf.flow = flow  # type: ignore[attr-defined]
     return hf
 
 
@@ -64,6 +71,8 @@ async def produce(dsn: str) -> None:
         await hf.publish("order.placed", {"n": 3}, conn=conn, key="b")
         await hf.publish_many([("order.placed", {"n": n, "bad": True}) for n in range(20)], conn=conn)
         await hf.mail.using(conn=conn, unique="ada", delay="1s").enqueue("ada")  # type: ignore[attr-defined]
+        run = await hf.flow.using(conn=conn, key="f").start()  # type: ignore[attr-defined]
+        await run.signal("approved", "ada", conn=conn)
 
     async def order(request: Request) -> Response:
         if request.headers["idempotency-key"] == "bad":

@@ -1,18 +1,19 @@
 """Declares handlers, on the app or on a router that an app includes."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack
 
+from holdfast.app.event_patterns import event_patterns
 from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
+from holdfast.app.workflow import Workflow, new_declaration
 from holdfast.brokers.protocol import Source, Target
 from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.events.event import EventType, EventTypes, check_fields, event_type
-from holdfast.core.events.pattern import check_pattern
+from holdfast.core.events.event import EventType, EventTypes
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
@@ -26,6 +27,8 @@ from holdfast.engine.handler import (
     job_parameters,
     takes_context,
 )
+from holdfast.engine.workflows.commands import command_handler
+from holdfast.engine.workflows.declaration import WorkflowDeclaration
 from holdfast.runtime.broker_source import BrokerSource, broker_source
 from holdfast.runtime.broker_streams import reprocess_raw
 from holdfast.runtime.reactions import Reaction
@@ -46,6 +49,7 @@ class Router:
         self.reactions: list[Reaction] = []
         self.relays: dict[str, Relay] = {}
         self.broker_sources: dict[str, BrokerSource] = {}
+        self.workflows: dict[str, WorkflowDeclaration] = {}
         self.event_types = EventTypes()
         self._parent: Router | None = None
         self._defaulted: set[str] = set()
@@ -58,6 +62,8 @@ class Router:
         if not isinstance(router, Router):
             raise ConfigurationError(f"include() got {router!r}; give a Router")
         self.event_types.include(router.event_types)
+        for workflow in router.workflows.values():
+            self._take_workflow(workflow)
         for name in list(router.handlers):
             self._take(router, name)
         for reaction in router.reactions:
@@ -86,6 +92,14 @@ class Router:
             self.reactions.append(reaction)
         if self._parent is not None:
             self._parent._take_reaction(reaction)
+
+    def _take_workflow(self, workflow: WorkflowDeclaration) -> None:
+        if self.workflows.setdefault(workflow.name, workflow) is not workflow:
+            raise ConfigurationError(
+                f"two workflows are named {workflow.name!r}; give one of them another name, or use the same object"
+            )
+        if self._parent is not None:
+            self._parent._take_workflow(workflow)
 
     def _declared(self, name: str) -> None:
         """Passes a new handler to the router or app that includes this one."""
@@ -130,7 +144,7 @@ class Router:
             )
         if direct and options.get("batch") is not None:
             raise ConfigurationError("@hf.consumer: direct=True runs each record at once; leave batch= or direct= out")
-        patterns, known = _patterns("@hf.consumer", events)
+        patterns, known = event_patterns("@hf.consumer", events)
 
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.CONSUMER, options)
@@ -187,7 +201,7 @@ class Router:
         """
 
         check_options(Router.projector, options)
-        patterns, known = _patterns("@hf.projector", events)
+        patterns, known = event_patterns("@hf.projector", events)
 
         def decorate(function: F) -> F:
             handler = self._handler(function, Kind.PROJECTOR, {"keep_runs": True, **options})
@@ -214,7 +228,7 @@ class Router:
         It has the signature of a consumer: change the decorator to make it durable.
         """
 
-        patterns, known = _patterns("@hf.reaction", events)
+        patterns, known = event_patterns("@hf.reaction", events)
 
         def decorate(function: F) -> F:
             name = getattr(function, "__name__", repr(function))
@@ -269,6 +283,22 @@ class Router:
             return self._job(function, Kind.COMMAND, key, options)
 
         return decorate
+
+    def workflow(self, name: str, /, *, version: int = 1, compatible_with: Sequence[int] = ()) -> Workflow:
+        """A workflow: declare its steps with `@workflow.step`, or decorate one function with the workflow itself.
+
+        Raise `version` when the steps change. Runs keep the graph that they started with; `compatible_with` names the
+        older versions whose runs this code continues.
+        """
+        refuse_bare("@hf.workflow('order')", name)
+        declaration = new_declaration(name, version, compatible_with)
+        self._take_workflow(declaration)
+        self._add_step(command_handler())
+        return Workflow(self, declaration)
+
+    def _add_step(self, handler: Handler) -> None:
+        self._add(handler)
+        self._declared(handler.name)
 
     def cron(
         self,
@@ -339,25 +369,6 @@ class Router:
 
     async def _reprocess_raw(self, context: Context) -> None:
         await reprocess_raw(self._runtime, context)
-
-
-def _patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[str, ...], EventType | None]:
-    if not events:
-        raise ConfigurationError(f"{decorator}() names no event; give an event class, a name or a pattern")
-    patterns = []
-    for event in events:
-        refuse_bare(f"{decorator}(OrderPlaced), with the event that it is for", event)
-        if not isinstance(event, str | type):
-            raise ConfigurationError(
-                f"{decorator}: {event!r} is neither an event class nor a name; give each event as an argument"
-            )
-        patterns.append(check_pattern(event) if isinstance(event, str) else event_type(event).name)
-    known = [check_fields(event_type(event)) for event in events if isinstance(event, type)]
-    if known and len(events) > 1:
-        raise ConfigurationError(
-            f"{decorator}: one event class at a time, or names and patterns alone; its payload has one type"
-        )
-    return tuple(dict.fromkeys(patterns)), known[0] if known else None
 
 
 def _refuse_positional(example: str, given: object) -> None:

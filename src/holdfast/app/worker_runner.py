@@ -23,6 +23,8 @@ from holdfast.engine.process_limits import ProcessLimits
 from holdfast.engine.pruner import Pruner
 from holdfast.engine.quarantine import QuarantineRunner
 from holdfast.engine.worker import Worker
+from holdfast.engine.workflows.loader import has_steps
+from holdfast.engine.workflows.sweeper import RunSweeper
 from holdfast.ops.plan_runner import PlanRunner
 from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
@@ -189,6 +191,8 @@ def worker_deps(
     if runtime.retention is not None:
         periodic_tasks.append(Pruner(store, runtime.retention))
         periodic_tasks.append(HandledKeyPruner(store, runtime.broker_sources, runtime.retention))
+    if has_steps(runtime.handlers):
+        periodic_tasks.append(RunSweeper(store))
     periodic_tasks.append(PlanRunner(store))
     return WorkerDeps(
         store=store,

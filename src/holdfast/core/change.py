@@ -99,6 +99,15 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspend:
+    """Run again when what a step of a workflow waits for has happened; the run was not a failure."""
+
+    name: ClassVar[str] = "suspend"
+    status: ClassVar[Status] = Status.PENDING
+    returns_attempt: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """Start a new cycle with `generation`: no attempts, errors moved to the failure history."""
 
@@ -109,4 +118,4 @@ class Replay:
     returns_attempt: ClassVar[bool] = False
 
 
-Change: TypeAlias = Deliver | Retry | Postpone | Release | Park | Block | DeadLetter | Discard | Replay
+Change: TypeAlias = Deliver | Retry | Postpone | Release | Park | Block | DeadLetter | Discard | Suspend | Replay

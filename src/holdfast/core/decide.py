@@ -8,9 +8,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Protocol, assert_never
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Retry
+from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Retry, Suspend
 from holdfast.core.failures.verdict import VerdictKind
-from holdfast.core.outcome import Cancelled, Failed, LeaseExpired, Outcome, Released, Snoozed, Succeeded
+from holdfast.core.outcome import Cancelled, Failed, LeaseExpired, Outcome, Released, Snoozed, Succeeded, Suspended
 from holdfast.core.retry import RetryPolicy
 
 MAX_HOLDS = 20
@@ -21,6 +21,7 @@ PARK_DELAY = timedelta(minutes=5)
 
 _NOW = timedelta(0)
 _DELIVER = Deliver()
+_SUSPEND = Suspend()
 _HOLD = RetryPolicy.exponential(base=5, cap="5m", jitter="equal")
 
 
@@ -51,6 +52,8 @@ def decide(delivery: AttemptCounts, outcome: Outcome, policy: RetryPolicy, rando
             return _spend(delivery, policy, random)
         case Snoozed():
             return Postpone(outcome.delay)
+        case Suspended():
+            return _SUSPEND
         case Cancelled():
             return Discard(outcome.reason)
         case Released():

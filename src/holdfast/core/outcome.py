@@ -66,7 +66,14 @@ class Released:
     name: ClassVar[str] = "released"
 
 
-Outcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | LeaseExpired | Released
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A step of a workflow waits for a signal, a time, its items or a child run."""
+
+    name: ClassVar[str] = "suspended"
+
+
+Outcome: TypeAlias = Succeeded | Failed | Snoozed | Cancelled | LeaseExpired | Released | Suspended
 
 
 def outcome_of(

@@ -48,6 +48,9 @@ class Context:
         "invocation",
     )
 
+    suspension: object = None
+    """What a step of a workflow waits for; other handlers do not wait."""
+
     rebuilding = False
     """Whether a projector is being rebuilt: its handler then writes into the new result."""
 

@@ -12,7 +12,7 @@ from holdfast.core.decide import budget
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Verdict
 from holdfast.core.failures.report import report
-from holdfast.core.outcome import Failed, Outcome, Released
+from holdfast.core.outcome import Cancelled, Failed, Outcome, Released, Snoozed
 from holdfast.core.redaction.redact import hidden, hide_from_here, scrub
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.telemetry.trace_context import TRACEPARENT
@@ -26,10 +26,13 @@ from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
-from holdfast.engine.runner import Runner
+from holdfast.engine.runner import NEWER_VERSION_DELAY, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.engine.threads import Threads
+from holdfast.engine.workflows.loader import StepLoader, has_steps, may_run
+from holdfast.engine.workflows.step import Step
+from holdfast.engine.workflows.step_ack import completed, for_run
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.queries.query import first_trace
@@ -67,6 +70,8 @@ class DeliveryExecutor:
         )
         self._blocker = ConsumerBlocker(self._store, worker, deps.probes, self._threads, hold_back)
         self._payloads = LargePayloads(self._store)
+        self._steps = StepLoader(self._store, deps.handlers)
+        self._has_steps = has_steps(deps.handlers)
         self._confirmation = Confirmation(self._store, lease_lost)
         self.batches = BatchExecutor(
             deps,
@@ -81,6 +86,11 @@ class DeliveryExecutor:
             lease,
         )
         """Runs the deliveries of batch handlers."""
+
+    def accepted(self, claims: Sequence[Claimed]) -> None:
+        """Prepares for deliveries that were claimed and start soon."""
+        if self._has_steps:
+            self._steps.prefetch(claims)
 
     async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         """Runs one delivery in this task. A cancellation releases the delivery."""
@@ -136,16 +146,13 @@ class DeliveryExecutor:
     async def _run(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
         handler = self._deps.handlers[claimed.consumer]
         policy = handler.retry if claimed.retry is None else self._policy(claimed)
-        context = Context(
-            loaded,
-            self._worker,
-            self._store,
-            self._deps.publisher,
-            budget(claimed, policy),
-            keep_run=handler.keep_runs,
-            by_key=handler.by_key,
-            idle_timeout=self._lease,
+        context = (
+            self._context(loaded, handler, policy)
+            if handler.step is None
+            else await self._step(loaded, handler, policy)
         )
+        if context is None:
+            return
         run = await self._runner.run(handler, context, task)
         if run.claim_state is ClaimState.SETTLED:
             self._deps.meter.settled(claimed, Deliver.name, run.elapsed)
@@ -153,6 +160,8 @@ class DeliveryExecutor:
                 log.warning(
                     "handler raised after completion", **self._settlements.log_fields(claimed) | error_fields(run.error)
                 )
+            if isinstance(context, Step):
+                self._settler.add(completed(context))
             await self._blocker.ended(claimed, None)
         elif run.claim_state is ClaimState.LOST:
             self._deps.meter.lost(claimed)
@@ -164,10 +173,55 @@ class DeliveryExecutor:
             detail = (
                 context.detail if run.traceparent is None else {**(context.detail or {}), TRACEPARENT: run.traceparent}
             )
-            await self._settle(claimed, handler, policy, run.outcome, run.elapsed, detail)
+            step = context if isinstance(context, Step) else None
+            await self._settle(claimed, handler, policy, run.outcome, run.elapsed, detail, step)
         if run.thread is not None:
             # Nothing can stop it, so its slot is not free: the number of concurrent runs stays bounded.
             await asyncio.wait({run.thread})
+
+    def _context(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Context:
+        return Context(
+            loaded,
+            self._worker,
+            self._store,
+            self._deps.publisher,
+            budget(loaded, policy),
+            keep_run=handler.keep_runs,
+            by_key=handler.by_key,
+            idle_timeout=self._lease,
+        )
+
+    async def _step(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Step | None:
+        """The context of a step; None if it must not run, and then it is settled."""
+        spec = handler.step
+        assert spec is not None
+        run = await self._steps.load(loaded, spec)
+        claimed = loaded._replace(payload="")
+        if run is None or not may_run(run.status, spec.name):
+            state = "gone" if run is None else str(run.status)
+            log.info("step skipped", **self._settlements.log_fields(claimed) | {"run_status": state})
+            self.settle(claimed, Cancelled(f"the run is {state}"))
+            return None
+        graph = await self._steps.graph(spec, run.version)
+        if graph is None:
+            known = self._settlements.log_fields(claimed) | {
+                "version": run.version,
+                "known_version": spec.workflow.version,
+            }
+            log.warning("workflow version unknown", **known)
+            self.settle(claimed, Snoozed(NEWER_VERSION_DELAY))
+            return None
+        return Step(
+            loaded,
+            self._worker,
+            self._store,
+            self._deps.publisher,
+            budget(loaded, policy),
+            idle_timeout=self._lease,
+            spec=spec,
+            loaded=run,
+            graph=graph,
+        )
 
     async def _settle(
         self,
@@ -177,12 +231,15 @@ class DeliveryExecutor:
         outcome: Outcome,
         elapsed: float,
         detail: Mapping[str, object] | None,
+        step: Step | None,
     ) -> None:
         outcome = await self._blocker.found(claimed.consumer, outcome)
         noted = None if detail is None else orjson.dumps(scrub(dict(detail), hidden())).decode()
         change, ack = self._settlements.build(
             claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted
         )
+        if step is not None:
+            ack = for_run(ack, change, step)
         self._settler.add(ack)
         await self._blocker.ended(claimed, change)
 

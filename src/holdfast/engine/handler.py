@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events import payload
@@ -21,6 +21,9 @@ from holdfast.engine.invocation import Invocation
 from holdfast.engine.parameters import Parameters
 from holdfast.stores.messages.registry import Declaration, EventSubscription
 
+if TYPE_CHECKING:
+    from holdfast.engine.workflows.declaration import StepSpec
+
 
 class Kind(StrEnum):
     """The kind of a handler."""
@@ -31,6 +34,7 @@ class Kind(StrEnum):
     PROJECTOR = "projector"
     WEBHOOK = "webhook"
     RELAY = "relay"
+    STEP = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class Handler:
     reset: Callable[[Any], object] | None = None
     swap: Callable[[Any], object] | None = None
     flow: FlowSettings | None = None
+    step: "StepSpec | None" = None
+    """The step of a workflow that this handler runs."""
     is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,12 +114,13 @@ def check_function(what: str, function: Callable[..., Any]) -> None:
 
 
 def takes_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is annotated as `Context`."""
+    """Whether the first parameter is annotated as `Context`, or as `Step` for a step of a workflow."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None:
         return False
-    return _hints(function).get(first.name) is Context or (
-        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] == "Context"
+    annotation = hints_of(function).get(first.name)
+    return (isinstance(annotation, type) and issubclass(annotation, Context)) or (
+        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] in ("Context", "Step")
     )
 
 
@@ -128,7 +135,7 @@ def check_event_function(name: str, function: Callable[..., Any], event: EventTy
             f"consumer {name}: {function.__qualname__}{signature} must take (payload) or (ctx: Context, payload)"
         ) from None
     taken = [*signature.parameters.values()][first]
-    if taken.kind is taken.VAR_POSITIONAL or accepts(annotation := _hints(function).get(taken.name, Any), event):
+    if taken.kind is taken.VAR_POSITIONAL or accepts(annotation := hints_of(function).get(taken.name, Any), event):
         return
     what = inspect.formatannotation(annotation)
     if event is None:
@@ -146,7 +153,7 @@ def check_event_function(name: str, function: Callable[..., Any], event: EventTy
 
 def check_batch_function(name: str, function: Callable[..., Any], event: EventType | None) -> bool:
     """Rejects a function that does not take a list of payloads; returns whether it takes a context first."""
-    signature, hints = inspect.signature(function), _hints(function)
+    signature, hints = inspect.signature(function), hints_of(function)
     parameters = [*signature.parameters.values()]
     item = "dict" if event is None else event.cls.__name__
     shape = f"(events: list[{item}]) or (ctx: BatchContext, events: list[{item}])"
@@ -210,10 +217,11 @@ def job_parameters(name: str, function: Callable[..., Any]) -> Parameters:
     parameters = list(inspect.signature(function).parameters.values())
     if takes_context(function):
         parameters = parameters[1:]
-    return Parameters(name, parameters, _hints(function))
+    return Parameters(name, parameters, hints_of(function))
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function; none if one of them cannot be resolved at run time."""
     try:
         return get_type_hints(function, include_extras=True)
     except (NameError, TypeError):

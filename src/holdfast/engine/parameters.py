@@ -1,7 +1,7 @@
 """The parameters of a job: the names and types of the values in its payload."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.errors import ConfigurationError, InvalidPayload
@@ -17,15 +17,17 @@ PLACEMENT_OPTIONS = frozenset(
 class Parameters:
     """A job's parameters without its context; reads and validates the stored arguments of a call."""
 
-    def __init__(self, job: str, parameters: list[inspect.Parameter], types: dict[str, Any]) -> None:
+    def __init__(self, job: str, parameters: list[inspect.Parameter], types: dict[str, Any], kind: str = "job") -> None:
+        job = f"{kind} {job}"
         if parameters and parameters[0].name == "self":
-            raise ConfigurationError(f"job {job} is a method, and a worker has no object to call it on; use a function")
+            raise ConfigurationError(f"{job} is a method, and a worker has no object to call it on; use a function")
         for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise ConfigurationError(
-                    f"job {job}: parameter {parameter} cannot be stored by name; use ordinary or keyword-only parameters"
+                    f"{job}: parameter {parameter} cannot be stored by name; use ordinary or keyword-only parameters"
                 )
         self._job = job
+        self._call = f"{kind}.using({{}}=...).{'enqueue' if kind == 'job' else 'start'}(...)"
         self._signature = inspect.Signature(parameters)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
         self._types = {p.name: types.get(p.name, Any) for p in parameters}
@@ -38,8 +40,8 @@ class Parameters:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            hint = next((f"; write job.using({name}=...).enqueue(...)" for name in kwargs if self._is_option(name)), "")
-            raise TypeError(f"job {self._job}{self._signature}: {error}{hint}") from None
+            hint = next((f"; write {self._call.format(name)}" for name in kwargs if self._is_option(name)), "")
+            raise TypeError(f"{self._job}{self._signature}: {error}{hint}") from None
         bound.apply_defaults()
         return dict(bound.arguments)
 
@@ -50,13 +52,17 @@ class Parameters:
         """The stored arguments of a call as the function takes them; `InvalidPayload` for those that do not fit."""
         given = payload.decode(text)
         if not isinstance(given, dict):
-            raise InvalidPayload("$", f"job {self._job} takes an object of named arguments")
+            raise InvalidPayload("$", f"{self._job} takes an object of named arguments")
         if given.keys() != self.names:
             if unknown := given.keys() - self.names:
-                raise InvalidPayload(f"$.{min(unknown)}", f"job {self._job} has no such parameter")
+                raise InvalidPayload(f"$.{min(unknown)}", f"{self._job} has no such parameter")
             if missing := self._required - given.keys():
-                raise InvalidPayload(f"$.{min(missing)}", f"job {self._job} needs this parameter")
+                raise InvalidPayload(f"$.{min(missing)}", f"{self._job} needs this parameter")
         return {name: self._read(name, value) for name, value in given.items()}
+
+    def take(self, given: Mapping[str, object]) -> dict[str, Any]:
+        """The arguments that the function takes out of `given`, validated; others are ignored."""
+        return {name: self._read(name, given[name]) for name in self._types if name in given}
 
     def _read(self, name: str, value: object) -> object:
         if name not in self._validators:
@@ -69,4 +75,4 @@ class Parameters:
             return validate(value)
         except ValueError as error:
             takes = self._signature.parameters[name].replace(default=inspect.Parameter.empty)
-            raise misfit(error, f"job {self._job} takes {takes}", (name,)) from error
+            raise misfit(error, f"{self._job} takes {takes}", (name,)) from error

@@ -1,6 +1,7 @@
 """Removes old rows that are no longer needed."""
 
 from datetime import timedelta
+from uuid import UUID
 
 from holdfast._log import get_logger
 from holdfast.stores.admin.alert import forget_alert_groups
@@ -11,6 +12,7 @@ from holdfast.stores.integrations.idempotency import forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, ceiling, fill_failed_types, prune_deliveries
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
+from holdfast.stores.workflows.run import prune_runs
 
 log = get_logger("holdfast.prune")
 
@@ -18,7 +20,7 @@ _FORGET_AFTER = timedelta(days=1)
 
 
 class Pruner:
-    """Removes delivered rows and ended plans older than `keep`, rows of workers long gone, and keys that have expired.
+    """Removes ended runs, delivered rows and ended plans older than `keep`, rows of workers long gone, and keys that have expired.
 
     Messages and failures stay.
     """
@@ -30,6 +32,10 @@ class Pruner:
 
     async def perform(self, worker: str) -> None:
         top = ceiling(await self._store.run(clock()), self._keep)
+        # Runs first: the deliveries and the message of a run stay while it exists.
+        first: UUID | None = FROM_THE_START
+        while first is not None:
+            _, first = await self._store.run(prune_runs(first, top, self._keep))
         cursor, removed = FROM_THE_START, 0
         while True:
             count, following = await self._store.run(prune_deliveries(cursor, top, self._keep))

@@ -27,7 +27,7 @@ from holdfast.core.failures.classify import Rules
 from holdfast.core.failures.report import report
 from holdfast.core.failures.verdict import Verdict
 from holdfast.core.message import RAW_TYPE
-from holdfast.core.outcome import Failed, Outcome, Released, Snoozed, Succeeded, outcome_of
+from holdfast.core.outcome import Failed, Outcome, Released, Snoozed, Succeeded, Suspended, outcome_of
 from holdfast.core.redaction.redact import hidden
 from holdfast.core.telemetry.correlation import leave, resume
 from holdfast.core.telemetry.propagation import propagated
@@ -37,6 +37,7 @@ from holdfast.engine.invocation import Invocation, RunResult, Thread
 from holdfast.engine.log_fields import log_fields, run_fields
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing, traced
+from holdfast.engine.workflows.step import Step
 from holdfast.stores.deliveries.dedupe import window_key
 from holdfast.stores.deliveries.settle import ClaimState
 
@@ -156,11 +157,16 @@ async def _invoke(
     try:
         result = await _once(handler, context, threads, window)
         check_returned(handler, result)
+        if isinstance(context, Step) and not isinstance(result, Signal):
+            context.returned(result)
     except NewerVersion as newer:
         return RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001
+        if context.suspension is not None and not isinstance(error, ConfigurationError):
+            # Also when the handler's own code wrapped the exception, for example a task group.
+            return RunResult(Suspended())
         # SystemExit too: a handler must not end the worker.
         return failed(error, surrounding, handler, app_rules)
     finally:
@@ -271,7 +277,7 @@ async def _call(handler: Handler, context: Context, threads: Threads) -> object:
     if run.type == RAW_TYPE and handler.reprocess_raw is not None:
         await handler.reprocess_raw(context)
         return None
-    positional, named = handler.arguments(run)
+    positional, named = ((), context.arguments()) if isinstance(context, Step) else handler.arguments(run)
     if handler.takes_context:
         positional = (context, *positional)
     return await call_function(handler, positional, named, threads, run)

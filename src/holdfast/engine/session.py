@@ -222,6 +222,7 @@ class WorkerSession:
             work = as_batches(claims, self._deps.handlers)
         pool.accept(claims if work is None else work)
         if claims:
+            self._executor.accepted(claims)
             self._spawn_slot(pool)
             self._claimed_at = time.monotonic()
         self._deps.meter.claimed(claims)
@@ -231,7 +232,7 @@ class WorkerSession:
         if (
             self._backlogged
             or self._options.until_idle
-            or any(ack.settlement.change.status is Status.PENDING for ack in batch)
+            or any(ack.settlement.change.status is Status.PENDING or ack.step is not None for ack in batch)
         ):
             self._control.wake.set()
 

@@ -7,11 +7,24 @@ from functools import partial
 from uuid import UUID
 
 from holdfast._log import get_logger
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
+from holdfast.core.change import (
+    Block,
+    Change,
+    DeadLetter,
+    Deliver,
+    Discard,
+    Park,
+    Postpone,
+    Release,
+    Replay,
+    Retry,
+    Suspend,
+)
 from holdfast.core.decide import budget, decide, suspect_after
 from holdfast.core.failures.report import ErrorReport
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.workflows.names import COMMANDS, is_start
 from holdfast.engine.alert import Alerts, DeadLetterAlert
 from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import Invocation
@@ -19,6 +32,7 @@ from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.meter import Meter
 from holdfast.engine.repeats import Write
 from holdfast.engine.settler import Ack
+from holdfast.engine.workflows.settler import FinalFailure
 from holdfast.stores.deliveries.settle import Settlement
 
 log = get_logger("holdfast.worker")
@@ -75,7 +89,11 @@ class SettlementBuilder:
             keep_run=keep_run and isinstance(change, Deliver),
             detail=detail,
         )
-        return change, Ack(settlement, partial(self._written, claimed, change, error, policy, elapsed, share), lost)
+        written = partial(self._written, claimed, change, error, policy, elapsed, share)
+        # Any worker may find that a step is dead, also one without the code of its workflow.
+        is_dead_step = isinstance(change, DeadLetter) and is_start(claimed.type) and claimed.consumer != COMMANDS
+        failure = FinalFailure(claimed.message_id, claimed.consumer) if is_dead_step else None
+        return change, Ack(settlement, written, lost, step=failure)
 
     def take_over(self, claimed: Invocation, policy: RetryPolicy) -> tuple[Change, Ack]:
         """The change and the settlement of a delivery whose worker died."""
@@ -130,6 +148,8 @@ class SettlementBuilder:
                 log.info("delivery released", **known)
             case Discard():
                 log.info("delivery discarded", **known)
+            case Suspend():
+                log.debug("step suspended", **known)
             case Replay():
                 # Only an operator replays a delivery; `decide` never returns this change.
                 pass

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.failures.report import ErrorReport
 from holdfast.engine.log_fields import error_fields
+from holdfast.engine.workflows.settler import StepOutcome, StepSettlement, StepSettler
 from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, settle
 from holdfast.stores.protocol import Store
 
@@ -21,16 +22,22 @@ _BATCH = 500
 _MOST_UNWRITTEN = 4 * _BATCH
 _SHORTEST_PAUSE = 0.05
 _LONGEST_PAUSE = 5.0
+_NONE: frozenset[UUID] = frozenset()
 _UNSTORABLE = ErrorReport("holdfast.Unstorable", "the error could not be stored", "", "unstorable")
 
 
 class Ack(NamedTuple):
-    """A queued settlement, with callbacks for when it is durable or lost. `refusals` counts failed writes."""
+    """A queued settlement, with callbacks for when it is durable or lost. `refusals` counts failed writes.
+
+    `step` is what it means for the run of a workflow; `skips` counts batches in which that run was locked.
+    """
 
     settlement: Settlement
     written: Callable[[], None] | None = None
     lost: Callable[[], None] | None = None
     refusals: int = 0
+    step: StepOutcome | None = None
+    skips: int = 0
 
 
 class Settler:
@@ -47,6 +54,7 @@ class Settler:
         self._waiting: deque[Ack] = deque()
         self._in_progress: list[Ack] = []
         self._refused: list[Ack] = []
+        self._steps: StepSettler | None = None
         self._added = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -65,6 +73,8 @@ class Settler:
 
     def add(self, ack: Ack) -> None:
         """Queues a settlement; it is written within a batch or two."""
+        if ack.step is not None and self._steps is None:
+            self._steps = StepSettler(self._store, self._worker)
         self._waiting.append(ack)
         self._empty.clear()
         self._added.set()
@@ -90,7 +100,7 @@ class Settler:
         pause = _SHORTEST_PAUSE
         while True:
             try:
-                settled = await self._settle(batch)
+                settled, skipped = await self._settle_all(batch)
             except StoreUnavailable as error:
                 log.warning("store unavailable", task="settle", settlements=len(batch), error=str(error))
             except Exception as error:  # noqa: BLE001
@@ -103,12 +113,26 @@ class Settler:
                 return
             else:
                 for ack in batch:
+                    if ack.settlement.delivery_id in skipped:
+                        self._later(ack._replace(skips=ack.skips + 1), _SHORTEST_PAUSE)
+                        continue
                     callback = ack.written if ack.settlement.delivery_id in settled else ack.lost
                     if callback is not None:
                         _call_back(callback)
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, self._longest_pause)
+
+    async def _settle_all(self, batch: list[Ack]) -> tuple[Set[UUID], Set[UUID]]:
+        """The deliveries whose outcome is durable, and steps whose run is locked by another transaction."""
+        if self._steps is None or not (steps := [ack for ack in batch if ack.step is not None]):
+            return await self._settle(batch), _NONE
+        plain = [ack for ack in batch if ack.step is None]
+        settled = await self._settle(plain) if plain else _NONE
+        ended, skipped = await self._steps.settle(
+            [StepSettlement(ack.settlement, ack.step, ack.skips) for ack in steps if ack.step is not None]
+        )
+        return settled | ended, skipped
 
     async def _settle(self, batch: list[Ack]) -> frozenset[UUID]:
         """The deliveries whose outcome is durable, by this attempt or an earlier one. Another worker owns the others."""
@@ -129,9 +153,11 @@ class Settler:
         if ack.refusals and settlement.error is not None:
             settlement = settlement._replace(error=_UNSTORABLE)
         again = ack._replace(settlement=settlement, refusals=ack.refusals + 1)
-        self._refused.append(again)
-        pause = min(_SHORTEST_PAUSE * 2**ack.refusals, _LONGEST_PAUSE)
-        asyncio.get_running_loop().call_later(pause, self._requeue, again)
+        self._later(again, min(_SHORTEST_PAUSE * 2**ack.refusals, _LONGEST_PAUSE))
+
+    def _later(self, ack: Ack, pause: float) -> None:
+        self._refused.append(ack)
+        asyncio.get_running_loop().call_later(pause, self._requeue, ack)
 
     def _requeue(self, ack: Ack) -> None:
         self._refused.remove(ack)

@@ -19,6 +19,7 @@ from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import MAX_PAGE, clock, prunable_messages
+from holdfast.stores.workflows.run import prune_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,10 @@ def prune(
     """
     top = ceiling((yield from transact(clock())), older_than)
     removed = Pruned()
+    # Runs first: the deliveries and the message of a run stay while it exists.
+    first: UUID | None = FROM_THE_START
+    while first is not None:
+        _, first = yield from transact(prune_runs(first, top, older_than))
 
     def batch_of(kind: str, cursor: UUID) -> Operation[tuple[int, UUID | None]]:
         if kind == "messages":

@@ -36,6 +36,7 @@ from holdfast.stores.messages.publish import (
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import SubscriptionRecord, subscriptions
+from holdfast.stores.workflows.run import NewRun, start_runs
 
 _CONFIRM_SECONDS = 1.0
 
@@ -240,6 +241,32 @@ class Producer:
             self._notify()
         else:
             stored = run_on(publish(messages, fanout), self.store.dialect, bound.adapter)
+            bound.after_commit(self._notify)
+        return stored
+
+    async def start_runs(
+        self, runs: Sequence[NewRun], bound: BoundConnection[AsyncConnection] | None
+    ) -> list[Published]:
+        """Registers the app's declarations, starts runs in the caller's transaction or a separate one, and wakes workers."""
+        if not self._registration.is_complete:
+            await self._registration.prepare(None if bound is None else bound.adapter)
+        if bound is None:
+            stored = await self.store.run(start_runs(runs))
+            self._notify()
+        else:
+            stored = await run_on_async(start_runs(runs), self.store.dialect, bound.adapter)
+            bound.after_commit(self._notify)
+        return stored
+
+    def start_runs_sync(self, runs: Sequence[NewRun], bound: BoundConnection[Connection] | None) -> list[Published]:
+        """`start_runs`, blocking."""
+        if not self._registration.is_complete:
+            self._registration.prepare_sync(None if bound is None else bound.adapter)
+        if bound is None:
+            stored = self.store.run_sync(start_runs(runs))
+            self._notify()
+        else:
+            stored = run_on(start_runs(runs), self.store.dialect, bound.adapter)
             bound.after_commit(self._notify)
         return stored
 

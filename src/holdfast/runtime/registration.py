@@ -14,6 +14,7 @@ from holdfast.stores.event_log.projection import with_projectors
 from holdfast.stores.messages.registry import register
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
+from holdfast.stores.workflows.definition import DeclaredWorkflow, with_workflows
 
 
 class Registration:
@@ -96,5 +97,11 @@ class Registration:
             self._generation,
             self._redactions.own,
             self._queues,
+        )
+        workflows = {
+            handler.step.workflow.name: handler.step.workflow for handler in handlers if handler.step is not None
+        }
+        registration = with_workflows(
+            registration, [DeclaredWorkflow(one.graph, one.compatible_with) for one in workflows.values()]
         )
         return with_projectors(registration, [handler.name for handler in handlers if handler.kind is Kind.PROJECTOR])

@@ -20,8 +20,9 @@ from holdfast.runtime.commit_notifier import CommitNotifier
 from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
-from holdfast.stores.messages.publish import Messages, Published
+from holdfast.stores.messages.publish import LazyMessages, Messages, Published
 from holdfast.stores.protocol import Store
+from holdfast.stores.workflows.run import NewRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +73,25 @@ class Runtime:
         self.reactions.published(messages, published, bound)
         self.meter.published(len(published))
         return published
+
+    async def start_runs(self, runs: Sequence[NewRun], conn: Any, call: str) -> list[Published]:
+        """Starts runs of workflows in the caller's transaction, or with `conn=None` in a separate one."""
+        bound = None if conn is None else await self.producer.bind(conn, call)
+        with self.tracing.publishing([run.message for run in runs]) as messages:
+            published = await self.producer.start_runs(_with_messages(runs, messages), bound)
+        self.meter.published(len(published))
+        return published
+
+    def start_runs_sync(self, runs: Sequence[NewRun], conn: Any, call: str) -> list[Published]:
+        """`start_runs`, blocking."""
+        bound = None if conn is None else self.producer.bind_sync(conn, call)
+        with self.tracing.publishing([run.message for run in runs]) as messages:
+            published = self.producer.start_runs_sync(_with_messages(runs, messages), bound)
+        self.meter.published(len(published))
+        return published
+
+
+def _with_messages(runs: Sequence[NewRun], messages: Messages) -> list[NewRun]:
+    """The runs with the messages that tracing returned: they carry the trace of the start."""
+    assert not isinstance(messages, LazyMessages)
+    return [run._replace(message=message) for run, message in zip(runs, messages, strict=True)]

@@ -21,6 +21,7 @@
     ├── RebuildLost                   another process owns the rebuild now
     ├── RebuildStopped                the handler cannot apply an event during a rebuild
     ├── AlreadyHandled                the effect was already applied; roll back
+    ├── WorkflowFailed                the run has failed or was cancelled, so it has no result
     ├── Refused                       the state of the item does not allow an operator action
     ├── ServiceRefused                a service answered a call with an error status
     ├── AddressRefused                a webhook URL resolves to an address that must not be called
@@ -34,6 +35,7 @@
     │   ├── PermissionDenied          PostgreSQL: the role lacks a grant
     │   ├── StoreReplaced             SQLite: the file was deleted or replaced while it was open
     │   ├── StoreBusy                 SQLite: a read snapshot cannot become a write
+    │   ├── TransactionConflict       PostgreSQL: the caller's snapshot is too old; run the transaction again
     │   ├── SchemaMismatch
     │   ├── LogRewound                PostgreSQL: the event store was restored on another server
     │   ├── EngineRunning             a second engine on one SQLite file
@@ -52,7 +54,7 @@ are attributes. Every error can be pickled and copied, including subclasses with
 """
 
 from holdfast.core.errors.connection import NoTransaction, UnsupportedConnection, WrongDatabase
-from holdfast.core.errors.operation import NotFound, Refused
+from holdfast.core.errors.operation import NotFound, Refused, WorkflowFailed
 from holdfast.core.errors.ownership import AlreadyHandled, LeaseLost, RebuildLost, RebuildStopped, ReservationLost
 from holdfast.core.errors.remote import (
     AddressRefused,
@@ -84,6 +86,7 @@ from holdfast.core.errors.store import (
     StoreReplaced,
     StoreTimeout,
     StoreUnavailable,
+    TransactionConflict,
 )
 from holdfast.core.errors.validation import (
     ConfigurationError,
@@ -138,9 +141,11 @@ __all__ = [
     "StoreTimeout",
     "StoreUnavailable",
     "TerminalError",
+    "TransactionConflict",
     "UnreadableRecord",
     "UnsupportedConnection",
     "WebhookRefused",
+    "WorkflowFailed",
     "WrongDatabase",
 ]
 

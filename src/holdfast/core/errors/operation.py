@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from holdfast.core.errors.root import HoldfastError, picklable, quoted
 
 
@@ -26,3 +28,19 @@ class Refused(HoldfastError):
     def __str__(self) -> str:
         text = f"cannot {self.action} {self.item}: it is {self.state}"
         return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class WorkflowFailed(HoldfastError):
+    """The run ended without a result: it failed, or it was cancelled."""
+
+    def __init__(self, workflow: str, run_id: UUID, status: str, reason: str | None) -> None:
+        super().__init__(workflow, run_id, status, reason)
+        self.workflow, self.run_id, self.status, self.reason = workflow, run_id, status, reason
+
+    def __str__(self) -> str:
+        how = "failed" if self.status == "failed" else f"was {self.status}"
+        why = f": {self.reason}" if self.reason else ""
+        return (
+            f"run {self.run_id} of workflow {quoted(self.workflow)} {how}{why}; see its steps with `holdfast workflows show "
+            f"{self.run_id}`"
+        )

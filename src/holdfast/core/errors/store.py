@@ -112,6 +112,20 @@ class StoreBusy(StoreError):
         )
 
 
+class TransactionConflict(StoreError):
+    """PostgreSQL: the caller's transaction has a snapshot from before a concurrent change. Roll back and run it again."""
+
+    def __init__(self, action: str) -> None:
+        super().__init__(action)
+        self.action = action
+
+    def __str__(self) -> str:
+        return (
+            f"cannot {self.action} in this transaction: another transaction changed the same rows after its snapshot was "
+            "taken (isolation level repeatable read or serializable); roll back and run the transaction again"
+        )
+
+
 class SchemaMismatch(StoreError):
     """The tables do not have the version that this release needs. Nothing was read or written."""
 

@@ -6,7 +6,19 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.core.change import Block, Change, DeadLetter, Deliver, Discard, Park, Postpone, Release, Replay, Retry
+from holdfast.core.change import (
+    Block,
+    Change,
+    DeadLetter,
+    Deliver,
+    Discard,
+    Park,
+    Postpone,
+    Release,
+    Replay,
+    Retry,
+    Suspend,
+)
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
@@ -189,5 +201,7 @@ def _when(change: Change) -> tuple[timedelta | None, datetime | None]:
             return delay, until
         case Deliver() | DeadLetter() | Discard():
             return None, None
-        case Replay():
-            raise TypeError("a replay is an operator's action, not an outcome to settle")
+        case Replay() | Suspend():
+            raise TypeError(
+                f"{change.name} is not settled here: an operator replays, and a workflow suspends its steps"
+            )

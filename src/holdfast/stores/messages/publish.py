@@ -16,7 +16,7 @@ from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import WRITE_LOCKED
 from holdfast.stores.messages.fanout import Fanout, Subscriptions, read_subscriptions
 from holdfast.stores.messages.flow import DeliveryKey, FlowKeys, adopt, flow_keys
-from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
+from holdfast.stores.operation import Columns, Operation, Query, Rows, Steps, columns, operation
 
 # PostgreSQL plans large batches with conflict handling badly.
 _CHUNK = 1000
@@ -210,6 +210,14 @@ def _late_keys(messages: Sequence[NewMessage], stored: Mapping[UUID, Published],
     """The keys of messages with a key or a unique key: their deliveries are written without one."""
     late = [m for m in messages if (m.key is not None or _unique(m)) and stored[m.id].created]
     return [key for m in late for key in keys.of(m)]
+
+
+def addressed_batches(messages: Sequence[NewMessage]) -> dict[str, Columns]:
+    """The batches `messages` and `deliveries` of addressed messages, for a statement that stores more with them."""
+    return {
+        "messages": columns(_KEYED, [_row(m, _EVERY_EPOCH) for m in messages]),
+        "deliveries": columns(_DELIVERY, _addressed(messages)),
+    }
 
 
 def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscriptions: Subscriptions) -> Steps[int]:

@@ -45,6 +45,9 @@ where m.id < :ceiling::uuid and m.occurred_at < now() - :older_than::interval
     select 1 from {hf}subscription s
     where s.retired_at is null and (s.mark_tx, s.mark_position) < (m.tx, m.position))
   and {relayed}
+  and not exists (
+    select 1 from {hf}workflow_run r
+    where r.id = m.id and (r.ended_at is null or r.ended_at >= now() - :older_than::interval) offset 0)
 
 -- fragment: unless_set_aside
 and ({set_aside}) is not true

@@ -1,7 +1,11 @@
 -- fragment: done
-d.status = 'delivered' and d.completed_at < now() - :older_than::interval
+d.status = 'delivered' and d.completed_at < now() - :older_than::interval and {of_no_live_run}
 -- fragment: set_aside
-d.status = 'failed' and d.discarded_at < now() - :older_than::interval
+d.status = 'failed' and d.discarded_at < now() - :older_than::interval and {of_no_live_run}
+-- fragment: of_no_live_run
+not exists (
+  select 1 from {hf}workflow_run r
+  where r.id = d.message_id and (r.ended_at is null or r.ended_at >= now() - :older_than::interval) offset 0)
 
 -- name: delivery_window
 -- The id that ends a batch: only a start and an order, so that no query plan sorts the whole table.
@@ -69,6 +73,7 @@ with old as materialized (
       select 1 from {hf}subscription s
       where s.retired_at is null and (s.mark_tx, s.mark_position) < (m.tx, m.position))
     and {relayed}
+    and not exists (select 1 from {hf}workflow_run r where r.id = m.id offset 0)
   for update of m skip locked),
 h as (
   delete from {hf}handled h using old where h.source = old.source and h.key = old.key),

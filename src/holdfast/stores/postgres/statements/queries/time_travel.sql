@@ -22,7 +22,12 @@ e as (update {hf}endpoint
           disabled_at = disabled_at - :by::interval),
 b as (update {hf}breaker
       set open_until = open_until - :by::interval, probe_until = probe_until - :by::interval,
-          changed_at = changed_at - :by::interval, window_at = window_at - :by::interval)
+          changed_at = changed_at - :by::interval, window_at = window_at - :by::interval),
+r as (update {hf}workflow_run
+      set started_at = started_at - :by::interval, ended_at = ended_at - :by::interval,
+          deadline = deadline - :by::interval),
+t as (update {hf}workflow_step set wake_at = wake_at - :by::interval, done_at = done_at - :by::interval),
+g as (update {hf}workflow_signal set sent_at = sent_at - :by::interval)
 update {hf}message set occurred_at = occurred_at - :by::interval
 
 -- name: abandon

@@ -44,6 +44,9 @@ where m.id < :ceiling and m.occurred_at < {now} - :older_than
   and not exists (
     select 1 from {hf}subscription s where s.retired_at is null and s.mark_position < m.position)
   and {relayed}
+  and not exists (
+    select 1 from {hf}workflow_run r
+    where r.id = m.id and (r.ended_at is null or r.ended_at >= {now} - :older_than))
 
 -- fragment: unless_set_aside
 and ({set_aside}) is not true

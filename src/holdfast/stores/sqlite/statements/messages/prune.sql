@@ -1,7 +1,11 @@
 -- fragment: done
-d.status = 'delivered' and d.completed_at < {now} - :older_than
+d.status = 'delivered' and d.completed_at < {now} - :older_than and {of_no_live_run}
 -- fragment: set_aside
-d.status = 'failed' and d.discarded_at < {now} - :older_than
+d.status = 'failed' and d.discarded_at < {now} - :older_than and {of_no_live_run}
+-- fragment: of_no_live_run
+not exists (
+  select 1 from {hf}workflow_run r
+  where r.id = d.message_id and (r.ended_at is null or r.ended_at >= {now} - :older_than))
 
 -- name: delivery_window
 -- The id that ends a batch.
@@ -49,6 +53,7 @@ where m.id >= :cursor and m.id < :ceiling and m.occurred_at < {now} - :older_tha
   and not exists (
     select 1 from {hf}subscription s where s.retired_at is null and s.mark_position < m.position)
   and {relayed}
+  and not exists (select 1 from {hf}workflow_run r where r.id = m.id)
 returning id, source, key;
 -- each: returned
 delete from {hf}handled where source = :source and key = :key

@@ -1,0 +1,289 @@
+"""Workflows: named steps that run in order, durably. A run is its start message, a step is a delivery of it."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+from uuid import UUID
+
+from holdfast.app.handler_options import HandlerOptions, check_flag, refuse_option
+from holdfast.app.workflow_run import WorkflowRun
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.key import check_key
+from holdfast.core.message import Address, NewMessage
+from holdfast.core.workflows.graph import Exhausted
+from holdfast.core.workflows.names import check_workflow_name, start_type, step_consumer
+from holdfast.engine.handler import Handler, Kind, check_function
+from holdfast.engine.workflows.declaration import StepSpec, WorkflowDeclaration
+from holdfast.engine.workflows.step import Step
+from holdfast.runtime.runtime import Runtime
+from holdfast.stores.messages.publish import Published
+from holdfast.stores.workflows.run import NewRun
+
+if TYPE_CHECKING:
+    from holdfast.app.router import Router
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+
+MAIN = "main"
+_UNCHANGED = object()
+_STEP_OPTIONS = frozenset(
+    {"queue", "priority", "retry", "timeout", "dead_on", "retry_on", "block_on", "park_on", "classify"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions:
+    """How one run is started."""
+
+    conn: Any = None
+    key: str | None = None
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    deadline: timedelta | None = None
+
+
+class Workflow:
+    """Steps that run in order, each with its own attempts, queue and dead letters.
+
+    >>> from holdfast import Holdfast, Step
+    >>> hf = Holdfast("sqlite:///shop.db")
+    >>> order = hf.workflow("order")
+    >>> @order.step
+    ... async def reserve(ctx: Step, sku: str) -> int:
+    ...     return 1
+    >>> @order.step(after=reserve)
+    ... async def ship(ctx: Step, sku: str, reserve: int) -> str:
+    ...     return f"{reserve} of {sku}"
+
+    A parameter that is named like a step gets the result of that step; all others are values of the start.
+    """
+
+    def __init__(self, router: "Router", declaration: WorkflowDeclaration, options: StartOptions | None = None) -> None:
+        self._router, self.declaration = router, declaration
+        self._options = options or StartOptions()
+        self.sync = SyncWorkflow(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the workflow, which must never change."""
+        return self.declaration.name
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Step, P], R], /) -> "FunctionWorkflow[P, R]": ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> "FunctionWorkflow[P, R]": ...
+    def __call__(self, function: Any, /) -> "FunctionWorkflow[Any, Any]":
+        """Makes a function the workflow: it has one step, called main, which waits, sleeps and remembers with its context."""
+        self._add_step(function, MAIN, (), {})
+        return FunctionWorkflow(self._router, self.declaration, self._options)
+
+    @overload
+    def step(self, function: F, /) -> F: ...
+    @overload
+    def step(
+        self,
+        *,
+        after: object = ...,
+        undo: Callable[..., Any] | None = ...,
+        exhausted: str = ...,
+        manual: bool = ...,
+        **options: Unpack[HandlerOptions],
+    ) -> Callable[[F], F]: ...
+    def step(  # type: ignore[misc] # mypy does not match an unpacked TypedDict with itself here
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        after: object = (),
+        undo: Callable[..., Any] | None = None,
+        exhausted: str = Exhausted.DEAD,
+        manual: bool = False,
+        **options: Unpack[HandlerOptions],
+    ) -> Any:
+        """Declares a step. It stays an ordinary function.
+
+        It starts once the steps in `after` are done, and a `manual` one also needs its trigger. `exhausted` says what
+        happens when its attempts are used up: `"dead"` fails the run, `"block"` holds it until the step is replayed. When
+        the run fails, `undo` functions of all steps that ever started run, the latest first.
+        """
+        before = _sequence(after)
+        policy = _exhausted(self.name, exhausted)
+        check_flag("manual", manual)
+        for option in options:
+            if option not in _STEP_OPTIONS and option != "name":
+                refuse_option(
+                    f"@{self.name}.step", option, (*_STEP_OPTIONS, "after", "undo", "exhausted", "manual", "name")
+                )
+
+        def decorate(function: F) -> F:
+            name = options.get("name", getattr(function, "__name__", None))
+            self._add_step(function, str(name), before, options, policy, undo=undo, manual=manual)
+            return function
+
+        return decorate if function is None else decorate(function)
+
+    def using(
+        self,
+        *,
+        conn: Any = _UNCHANGED,
+        key: str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> "Workflow":
+        """The same workflow with options for `start`: a transaction, a key, a delay, a deadline for the whole run."""
+        return Workflow(self._router, self.declaration, self._with(conn, key, delay, run_at, deadline))
+
+    async def start(self, *args: Any, **kwargs: Any) -> WorkflowRun:
+        """Stores a run with the values that its steps take; workers run it once it is committed.
+
+        The same key returns the same run. Without a connection it commits at once in a separate transaction.
+        """
+        runtime, run = self._new_run(args, kwargs)
+        (published,) = await runtime.start_runs([run], self._options.conn, f"{self.name}.start")
+        return self._handle(published)
+
+    def run(self, id: UUID | str) -> WorkflowRun:
+        """The handle of an existing run."""
+        return WorkflowRun(lambda: self._router._runtime, self.name, UUID(str(id)))
+
+    def _start_sync(self, *args: Any, **kwargs: Any) -> WorkflowRun:
+        runtime, run = self._new_run(args, kwargs)
+        (published,) = runtime.start_runs_sync([run], self._options.conn, f"{self.name}.start")
+        return self._handle(published)
+
+    def _handle(self, published: Published) -> WorkflowRun:
+        return WorkflowRun(lambda: self._router._runtime, self.name, published.id, created=published.created)
+
+    def _new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runtime, NewRun]:
+        runtime, options = self._router._runtime, self._options
+        graph = self.declaration.graph
+        parameters = self.declaration.parameters
+        arguments = parameters.bind(args, kwargs)
+        type = start_type(self.name)
+        message: NewMessage = runtime.producer.build(
+            type,
+            arguments,
+            key=options.key,
+            key_scope=type,
+            addressed=[self._address(runtime.handlers[step_consumer(self.name, step)]) for step in graph.first],
+        )
+        if runtime.producer.validate and parameters.typed:
+            parameters.read(message.payload)
+        return runtime, NewRun(message, self.name, graph.version, len(graph.last), deadline=options.deadline)
+
+    def _address(self, handler: Handler) -> Address:
+        return Address(
+            consumer=handler.name,
+            queue=handler.queue,
+            priority=handler.priority,
+            delay=self._options.delay,
+            run_at=self._options.run_at,
+        )
+
+    def _with(
+        self,
+        conn: Any,
+        key: str | None,
+        delay: Duration | None,
+        run_at: datetime | None,
+        deadline: Duration | None,
+    ) -> StartOptions:
+        given: dict[str, Any] = {
+            "key": None if key is None else check_key(key),
+            "delay": None if delay is None else to_timedelta(delay, name="delay"),
+            "run_at": run_at,
+            "deadline": None if deadline is None else to_timedelta(deadline, name="deadline"),
+        }
+        changed = {name: value for name, value in given.items() if value is not None}
+        if conn is not _UNCHANGED:
+            changed["conn"] = conn
+        return replace(self._options, **changed)
+
+    def _add_step(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        after: Sequence[object],
+        options: HandlerOptions,
+        exhausted: Exhausted = Exhausted.DEAD,
+        *,
+        undo: Callable[..., Any] | None = None,
+        manual: bool = False,
+    ) -> None:
+        check_function(f"step {name} of workflow {self.name}", function)
+        if undo is not None:
+            check_function(f"undo= of step {name} of workflow {self.name}", undo)
+        spec = self.declaration.add(function, name, after, manual=manual, exhausted=exhausted, undo=undo is not None)
+        self._declare(function, spec, options)
+        if undo is not None:
+            self._declare(undo, self.declaration.add_undo(undo, name), options)
+
+    def _declare(self, function: Callable[..., Any], spec: StepSpec, options: HandlerOptions) -> None:
+        named: HandlerOptions = {**options, "name": step_consumer(self.name, spec.name)}
+        self._router._add_step(replace(self._router._handler(function, Kind.STEP, named), step=spec))
+
+
+class FunctionWorkflow(Workflow, Generic[P, R]):
+    """A workflow that is one function. `start` takes the parameters of the function, which type checkers check."""
+
+    if TYPE_CHECKING:
+
+        async def start(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowRun:
+            """Stores a run; workers run the function once it is committed."""
+            ...
+
+    def using(
+        self,
+        *,
+        conn: Any = _UNCHANGED,
+        key: str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        deadline: Duration | None = None,
+    ) -> "FunctionWorkflow[P, R]":
+        """`Workflow.using` with the parameters of the function."""
+        return FunctionWorkflow(self._router, self.declaration, self._with(conn, key, delay, run_at, deadline))
+
+
+class SyncWorkflow:
+    """The blocking methods of a workflow."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._workflow = workflow
+
+    def start(self, *args: Any, **kwargs: Any) -> WorkflowRun:
+        """`Workflow.start`, blocking."""
+        return self._workflow._start_sync(*args, **kwargs)
+
+
+def new_declaration(name: str, version: int, compatible_with: object) -> WorkflowDeclaration:
+    """A workflow without steps; raises `ConfigurationError` for versions that cannot be."""
+    check_workflow_name(name)
+    versions = tuple(compatible_with) if isinstance(compatible_with, Sequence) and not isinstance(compatible_with, str) else (compatible_with,)  # fmt: skip
+    for one in (version, *versions):
+        if isinstance(one, bool) or not isinstance(one, int) or one < 1:
+            raise ConfigurationError(f"workflow {name}: {one!r} is not a version; give whole numbers from 1")
+    if wrong := [one for one in versions if one >= version]:
+        raise ConfigurationError(
+            f"workflow {name} version {version}: compatible_with names {wrong[0]}, which is not older; name older versions"
+        )
+    return WorkflowDeclaration(name, version, versions)
+
+
+def _sequence(after: object) -> tuple[object, ...]:
+    return tuple(after) if isinstance(after, list | tuple | set | frozenset) else (after,)
+
+
+def _exhausted(workflow: str, given: str) -> Exhausted:
+    try:
+        return Exhausted(given)
+    except ValueError:
+        near = difflib.get_close_matches(str(given), [one.value for one in Exhausted], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "give 'dead' or 'block'"
+        raise ConfigurationError(f"workflow {workflow}: exhausted is {given!r}; {hint}") from None

@@ -1,0 +1,148 @@
+"""Handles of runs: commands to a run, and its result."""
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from holdfast.core.drive import drive, drive_async
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import WorkflowFailed
+from holdfast.core.events import payload
+from holdfast.core.message import Address, NewMessage
+from holdfast.core.names import check_name
+from holdfast.core.workflows.names import COMMANDS
+from holdfast.engine.workflows.commands import CANCEL, SIGNAL, TRIGGER
+from holdfast.runtime.runtime import Runtime
+from holdfast.stores.messages.publish import Published
+from holdfast.stores.workflows.definition import definition
+from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
+
+_SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.5
+
+
+class PollDelay(NamedTuple):
+    """A request to wait before the next query."""
+
+    seconds: float
+
+
+class WorkflowRun:
+    """A run of a workflow. Its commands are stored first and applied by a worker, once per key.
+
+    `created` says whether this start created it; the same key returns the same run.
+    """
+
+    def __init__(self, runtime: Callable[[], Runtime], workflow: str, id: UUID, *, created: bool = False) -> None:
+        self._runtime, self.workflow, self.id, self.created = runtime, workflow, id, created
+        self.sync = SyncWorkflowRun(self)
+
+    def __repr__(self) -> str:
+        return f"WorkflowRun({self.workflow!r}, {str(self.id)!r})"
+
+    async def signal(self, name: str, value: object = None, *, conn: Any = None, key: str | None = None) -> Published:
+        """Sends a signal to the run, in `conn`'s transaction; a repeated `key` sends nothing and returns the first one.
+
+        A step that waits for it gets `value`. A signal that no step waits for is kept for the next wait of this name.
+        """
+        return await self._send(self._signal(name, value, key), conn, "run.signal")
+
+    async def trigger(self, step: str, *, conn: Any = None, key: str | None = None) -> Published:
+        """Triggers a manual step; it starts when the steps before it are done."""
+        return await self._send(self._trigger(step, key), conn, "run.trigger")
+
+    async def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
+        """Cancels the run and its child runs: steps that wait are discarded, steps in flight cannot settle any more."""
+        return await self._send(self._cancel(reason, key), conn, "run.cancel")
+
+    async def status(self) -> RunStatus:
+        """The status of the run; `NotFound` if it does not exist."""
+        return (await self._runtime().store.run(run_outcome(self.id))).status
+
+    async def result(self, *, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109
+        """Waits until the run is done and returns the result of its last step, or of each by name if it has several.
+
+        Raises `WorkflowFailed` if it failed or was cancelled, and `TimeoutError` if it is still active after `timeout`.
+        """
+        store = self._runtime().store
+
+        async def perform(request: Any) -> Any:
+            return await (asyncio.sleep(request.seconds) if isinstance(request, PollDelay) else store.run(request))
+
+        return await drive_async(self._result(timeout), perform)
+
+    def _result(self, timeout: Duration | None) -> Generator[Any, Any, Any]:
+        ends = None if timeout is None else time.monotonic() + to_timedelta(timeout, name="timeout").total_seconds()
+        pause = _SHORTEST_POLL
+        while True:
+            outcome: RunOutcome = yield run_outcome(self.id)
+            if not outcome.status.is_active:
+                break
+            left = pause if ends is None else ends - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"run {self.id} of workflow {outcome.name} is {outcome.status} after {timeout}")
+            yield PollDelay(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_POLL)
+        if outcome.status is not RunStatus.DONE:
+            raise WorkflowFailed(outcome.name, self.id, outcome.status.value, outcome.reason)
+        graph = yield definition(outcome.name, outcome.version)
+        last = () if graph is None else graph.last
+        results = {step: payload.decode(outcome.results.get(step) or "null") for step in last}
+        return next(iter(results.values())) if len(results) == 1 else results
+
+    def _signal(self, name: str, value: object, key: str | None) -> NewMessage:
+        return self._message(SIGNAL, key, signal=check_name("signal", name), payload=value)
+
+    def _trigger(self, step: str, key: str | None) -> NewMessage:
+        return self._message(TRIGGER, key, step=step)
+
+    def _cancel(self, reason: str | None, key: str | None) -> NewMessage:
+        return self._message(CANCEL, key, reason=reason)
+
+    def _message(self, type: str, key: str | None, **command: object) -> NewMessage:
+        return self._runtime().producer.build(
+            type,
+            {"run": str(self.id), **command},
+            key=key,
+            key_scope=f"{type}:{self.id}",
+            addressed=[Address(consumer=COMMANDS)],
+        )
+
+    async def _send(self, message: NewMessage, conn: Any, call: str) -> Published:
+        return (await self._runtime().publish([message], conn, call))[0]
+
+
+class SyncWorkflowRun:
+    """The blocking methods of a run."""
+
+    def __init__(self, run: WorkflowRun) -> None:
+        self._run = run
+
+    def signal(self, name: str, value: object = None, *, conn: Any = None, key: str | None = None) -> Published:
+        """`WorkflowRun.signal`, blocking."""
+        return self._send(self._run._signal(name, value, key), conn, "run.signal")
+
+    def trigger(self, step: str, *, conn: Any = None, key: str | None = None) -> Published:
+        """`WorkflowRun.trigger`, blocking."""
+        return self._send(self._run._trigger(step, key), conn, "run.trigger")
+
+    def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
+        """`WorkflowRun.cancel`, blocking."""
+        return self._send(self._run._cancel(reason, key), conn, "run.cancel")
+
+    def status(self) -> RunStatus:
+        """`WorkflowRun.status`, blocking."""
+        return self._run._runtime().store.run_sync(run_outcome(self._run.id)).status
+
+    def result(self, *, timeout: Duration | None = None) -> Any:
+        """`WorkflowRun.result`, blocking."""
+        store = self._run._runtime().store
+
+        def perform(request: Any) -> Any:
+            return time.sleep(request.seconds) if isinstance(request, PollDelay) else store.run_sync(request)
+
+        return drive(self._run._result(timeout), perform)
+
+    def _send(self, message: NewMessage, conn: Any, call: str) -> Published:
+        return self._run._runtime().publish_sync([message], conn, call)[0]

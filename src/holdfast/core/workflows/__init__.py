@@ -1,0 +1,1 @@
+"""Workflows as values: the graph of the steps, the names in the store, and the states that are shown."""

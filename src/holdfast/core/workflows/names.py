@@ -1,0 +1,75 @@
+"""The names of a workflow's parts in the store."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.core.errors import InvalidName
+from holdfast.core.names import MAX_NAME, check_name
+
+COMMANDS = "holdfast/workflows"
+"""The consumer that applies signals, triggers, cancellations and the ends of child runs."""
+
+_START = "workflow.start."
+_STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNDO = ":undo"
+
+
+def start_type(workflow: str) -> str:
+    """The type of the message that starts a run."""
+    return _START + workflow
+
+
+def is_start(type: str) -> bool:
+    """Whether a message of this type is the start of a run, so that its deliveries are steps."""
+    return type.startswith(_START)
+
+
+def step_consumer(workflow: str, step: str) -> str:
+    """The consumer of a step."""
+    return f"{workflow}/{step}"
+
+
+def step_of(consumer: str) -> str:
+    """The step of a consumer of a workflow."""
+    return consumer.rpartition("/")[2]
+
+
+def undo_of(step: str) -> str:
+    """The name of the step that undoes a step."""
+    return step + _UNDO
+
+
+def is_undo(step: str) -> bool:
+    """Whether this step undoes another one."""
+    return step.endswith(_UNDO)
+
+
+def undone_step(step: str) -> str:
+    """The step that an undo step undoes."""
+    return step.removesuffix(_UNDO)
+
+
+def check_workflow_name(value: str) -> str:
+    """Return `value` if it is valid as a workflow's name, else raise `InvalidName`."""
+    check_name("workflow", value)
+    if "/" in value or len(value) > MAX_NAME // 2:
+        raise InvalidName(
+            "workflow", value, "it has a slash" if "/" in value else "it is too long", "1 to 50 of A-Z a-z 0-9 _ : -"
+        )
+    return value
+
+
+def check_step_name(workflow: str, value: str) -> str:
+    """Return `value` if a parameter can have this name, else raise `InvalidName`."""
+    if not isinstance(value, str) or not _STEP.fullmatch(value) or len(step_consumer(workflow, value)) > MAX_NAME - 5:
+        raise InvalidName(
+            "step", value, "a step is named like a parameter, because its result is passed by its name",
+            "letters, digits and underscores, not starting with a digit, at most 44 characters",
+        )  # fmt: skip
+    return value
+
+
+def memo_name(step: str, name: str) -> str:
+    """The name under which a step remembers a value, a wait or a join of items."""
+    return f"{step}/{name}"

@@ -1,0 +1,59 @@
+"""The state of a step as it is shown: a view of its delivery, not a second state machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.core.delivery import Status
+
+
+class StepState(StrEnum):
+    """The states of a step."""
+
+    IDLE = "idle"  # the steps before it are not done, or it waits for its trigger
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"  # suspended until a signal, a time, its items or a child run
+    RETRY_WAIT = "retry_wait"
+    DONE = "done"
+    BLOCKED = "blocked"  # its attempts are used up, and the run waits for an operator
+    DEAD = "dead"
+    REPLAYING = "replaying"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryFacts:
+    """What the state of a step depends on."""
+
+    status: Status
+    is_due: bool
+    attempts: int
+    is_discarded: bool
+    was_replayed: bool
+
+
+def step_state(delivery: DeliveryFacts | None, *, is_done: bool, waits: bool, run_is_active: bool) -> StepState:
+    """The state of a step. `waits`: it has an open wait; a step without a delivery is idle, unless it is done.
+
+    >>> step_state(None, is_done=False, waits=False, run_is_active=True)
+    <StepState.IDLE: 'idle'>
+    """
+    if delivery is None:
+        return StepState.DONE if is_done else StepState.IDLE
+    match delivery.status:
+        case Status.DELIVERED:
+            return StepState.DONE
+        case Status.IN_FLIGHT:
+            return StepState.REPLAYING if delivery.was_replayed and delivery.attempts <= 1 else StepState.RUNNING
+        case Status.FAILED:
+            if delivery.is_discarded:
+                return StepState.CANCELLED
+            return StepState.BLOCKED if run_is_active else StepState.DEAD
+        case Status.PENDING:
+            if waits and not delivery.is_due:
+                return StepState.WAITING
+            if delivery.attempts:
+                return StepState.RETRY_WAIT
+            return StepState.REPLAYING if delivery.was_replayed else StepState.QUEUED

@@ -1,0 +1,65 @@
+"""The consumer that applies signals, triggers and cancellations, and reports the end of a child run to its parent."""
+
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from holdfast._log import get_logger
+from holdfast.core.errors import NotFound, Refused, TerminalError
+from holdfast.core.failures.classify import Rules
+from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE
+from holdfast.core.retry import RetryPolicy
+from holdfast.core.workflows.names import COMMANDS
+from holdfast.engine.context import Context
+from holdfast.engine.handler import Handler, Kind
+from holdfast.engine.workflows.settler import new_events
+from holdfast.stores.protocol import Store
+from holdfast.stores.workflows.failure import cancel_run, trigger_step
+from holdfast.stores.workflows.wait import send_signal
+
+log = get_logger("holdfast.worker")
+
+SIGNAL, TRIGGER, CANCEL = "workflow.signal", "workflow.trigger", "workflow.cancel"
+
+
+async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
+    """Applies one command to its run. A run that has ended ignores it; one that does not exist makes it a dead letter."""
+    store = ctx._store
+    run_id = UUID(str(command["run"]))
+    try:
+        match ctx.type:
+            case "workflow.signal":
+                text = orjson.dumps(command.get("payload")).decode()
+                if not await store.run(send_signal(ctx.message_id, run_id, str(command["signal"]), text)):
+                    log.info("signal ignored", run=str(run_id), signal=command["signal"])
+            case "workflow.trigger":
+                await store.run(trigger_step(run_id, str(command["step"]), new_events()))
+            case "workflow.cancel":
+                await cancel_tree(store, run_id, command.get("reason"))
+            case other:
+                raise TerminalError(f"{other} is not a command to a run; use a release of Holdfast that knows it")
+    except (NotFound, Refused) as error:
+        raise TerminalError(str(error)) from error
+
+
+async def cancel_tree(store: Store, run_id: UUID, reason: str | None) -> bool:
+    """Cancels a run and its children, each in its own transaction; False if the run has ended already."""
+    children = await store.run(cancel_run(run_id, reason, new_events()))
+    for child in children or ():
+        await cancel_tree(store, child, f"parent run {run_id} was cancelled")
+    return children is not None
+
+
+def command_handler() -> Handler:
+    """The handler of commands; every app with workflows has it."""
+    return Handler(
+        name=COMMANDS,
+        kind=Kind.JOB,
+        function=apply_command,
+        queue=DEFAULT_QUEUE,
+        priority=DEFAULT_PRIORITY,
+        retry=RetryPolicy.exponential(attempts=10, base=0.2, cap="1m"),
+        rules=Rules(),
+        takes_context=True,
+    )

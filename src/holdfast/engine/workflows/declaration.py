@@ -1,0 +1,193 @@
+"""Declared workflows: the steps of the code, their parameters, and the graph that follows from them."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
+from holdfast.core.workflows.names import check_step_name, undo_of
+from holdfast.engine.handler import hints_of, takes_context
+from holdfast.engine.parameters import Parameters
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepSpec:
+    """A step of a workflow: what its function takes. A parameter that is named like a step gets that step's result."""
+
+    workflow: "WorkflowDeclaration"
+    name: str
+    inputs: Parameters
+    results: Mapping[str, Any]
+    """The annotation of each result that it takes, by step."""
+    returns: Any
+    item: str | None = None
+    """The parameter that gets the item, of a step that runs through `ctx.map`."""
+
+
+@dataclass(slots=True, eq=False)
+class WorkflowDeclaration:
+    """A workflow of the code. Steps are added while its module is imported; the graph follows from them."""
+
+    name: str
+    version: int = 1
+    compatible_with: tuple[int, ...] = ()
+    steps: dict[str, StepSpec] = field(default_factory=dict)
+    _functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _inputs: dict[str, tuple[str, inspect.Parameter, Any]] = field(default_factory=dict)
+    _graph: Graph | None = None
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the declared steps; `ConfigurationError` without steps."""
+        if self._graph is None:
+            if not self._nodes:
+                raise ConfigurationError(
+                    f"workflow {self.name} has no steps; decorate functions with @{self.name}.step"
+                )
+            self._graph = Graph(self.name, self.version, self._nodes.values())
+            if not self._graph.last:
+                raise ConfigurationError(
+                    f"workflow {self.name} has only mapped steps; declare a step that calls ctx.map"
+                )
+        return self._graph
+
+    @property
+    def parameters(self) -> Parameters:
+        """The parameters of a start: all parameters of steps that are not results."""
+        given = sorted(
+            (parameter for _, parameter, _ in self._inputs.values()),
+            key=lambda p: (p.kind is p.KEYWORD_ONLY, p.kind is not p.KEYWORD_ONLY and p.default is not p.empty),
+        )
+        return Parameters(self.name, given, {name: kind for name, (_, _, kind) in self._inputs.items()}, "workflow")
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        after: Sequence[object],
+        *,
+        manual: bool = False,
+        exhausted: Exhausted = Exhausted.DEAD,
+        undo: bool = False,
+        mapped: bool = False,
+    ) -> StepSpec:
+        """Declares a step; raises `ConfigurationError` for one that could not run."""
+        check_step_name(self.name, name)
+        if name in self._nodes:
+            raise ConfigurationError(f"workflow {self.name} has two steps named {name}; give one of them another name=")
+        if name in self._inputs:
+            raise ConfigurationError(
+                f"workflow {self.name}: step {name} has the name of a parameter of step {self._inputs[name][0]}, which is "
+                "a value of the start; rename the parameter or the step, or declare the step first to pass its result"
+            )
+        before = tuple(self._step_name(name, one) for one in after)
+        graph = Graph(
+            self.name, self.version, [*self._nodes.values(), Node(name, before, manual, exhausted, undo, mapped)]
+        )
+        spec = self._spec(function, name, graph.ancestors(name), mapped=mapped)
+        self._nodes[name], self.steps[name], self._functions[name] = graph.nodes[name], spec, function
+        self._graph = None
+        return spec
+
+    def add_undo(self, function: Callable[..., Any], step: str) -> StepSpec:
+        """Declares the function that undoes a step. It takes results of that step and of those before it."""
+        graph = Graph(self.name, self.version, self._nodes.values())
+        spec = self._spec(function, undo_of(step), {step, *graph.ancestors(step)})
+        self.steps[spec.name] = spec
+        return spec
+
+    def _step_name(self, step: str, given: object) -> str:
+        if isinstance(given, str):
+            if given not in self._nodes:
+                raise ConfigurationError(
+                    f"workflow {self.name}: step {step} comes after {given!r}, which is not declared above it; "
+                    f"{nearest_step(given, self._nodes)}"
+                )
+            return given
+        for name, function in self._functions.items():
+            if function is given:
+                return name
+        raise ConfigurationError(
+            f"workflow {self.name}: step {step} comes after {getattr(given, '__name__', given)!r}, which is not a step of "
+            f"this workflow; decorate it with @{self.name}.step first, or give the name of a step"
+        )
+
+    def _spec(
+        self, function: Callable[..., Any], name: str, before: Iterable[str], *, mapped: bool = False
+    ) -> StepSpec:
+        hints = hints_of(function)
+        parameters = list(inspect.signature(function).parameters.values())[1 if takes_context(function) else 0 :]
+        item = None
+        if mapped:
+            if not parameters:
+                raise ConfigurationError(
+                    f"workflow {self.name}: mapped step {name} takes no parameter for its item; add one"
+                )
+            item = parameters[0].name
+        results: dict[str, Any] = {}
+        inputs: list[inspect.Parameter] = []
+        for parameter in parameters:
+            annotation = hints.get(parameter.name, Any)
+            if parameter.name == item:
+                continue
+            if parameter.name in self._nodes:
+                self._check_result(name, parameter.name, annotation, before)
+                results[parameter.name] = annotation
+            else:
+                self._check_input(name, parameter, annotation)
+                inputs.append(parameter)
+        # Checks the kinds of all parameters before anything is stored.
+        Parameters(name, [*parameters], hints, "step")
+        for parameter in inputs:
+            self._inputs.setdefault(parameter.name, (name, parameter, hints.get(parameter.name, Any)))
+        return StepSpec(self, name, Parameters(name, inputs, hints, "step"), results, hints.get("return", Any), item)
+
+    def _check_result(self, step: str, taken: str, annotation: Any, before: Iterable[str]) -> None:
+        if taken not in before:
+            raise ConfigurationError(
+                f"workflow {self.name}: step {step} takes the result of step {taken}, which is not done before it; add "
+                f"{taken} to after=, or rename the parameter"
+            )
+        returned = self.steps[taken].returns
+        if not _fits(returned, annotation):
+            raise ConfigurationError(
+                f"workflow {self.name}: step {step} takes {taken}: {inspect.formatannotation(annotation)}, but step "
+                f"{taken} returns {inspect.formatannotation(returned)}; give both the same type"
+            )
+
+    def _check_input(self, step: str, parameter: inspect.Parameter, annotation: Any) -> None:
+        if (known := self._inputs.get(parameter.name)) is None:
+            return
+        first, other, kind = known
+        if kind != annotation and Any not in (kind, annotation):
+            raise ConfigurationError(
+                f"workflow {self.name}: step {step} takes {parameter.name}: {inspect.formatannotation(annotation)}, but "
+                f"step {first} takes {parameter.name}: {inspect.formatannotation(kind)}; a value of the start has one type"
+            )
+        if other.default != parameter.default:
+            raise ConfigurationError(
+                f"workflow {self.name}: parameter {parameter.name} has different defaults in steps {first} and {step}; "
+                "give it the same default, or none"
+            )
+
+
+def _fits(returned: Any, taken: Any) -> bool:
+    """Whether a result may have the type of the parameter, as far as that can be determined."""
+    if get_origin(taken) is Annotated:
+        taken = get_args(taken)[0]
+    if get_origin(returned) is Annotated:
+        returned = get_args(returned)[0]
+    if Any in (returned, taken) or returned == taken:
+        return True
+    if get_origin(taken) in (Union, UnionType):
+        return any(_fits(returned, one) for one in get_args(taken))
+    returned, taken = (NoneType if one is None else get_origin(one) or one for one in (returned, taken))
+    if not isinstance(returned, type) or not isinstance(taken, type):
+        return True
+    if (returned, taken) == (int, float):
+        return True
+    return issubclass(returned, taken)

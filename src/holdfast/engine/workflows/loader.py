@@ -1,0 +1,101 @@
+"""Loads the runs of claimed steps: one query for all steps of a claim."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from holdfast._log import get_logger
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.workflows.graph import Graph
+from holdfast.core.workflows.names import is_undo
+from holdfast.engine.handler import Handler
+from holdfast.engine.log_fields import delivery_fields
+from holdfast.engine.workflows.declaration import StepSpec
+from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.protocol import Store
+from holdfast.stores.workflows.definition import definition
+from holdfast.stores.workflows.run import LoadedRun, RunStatus, StepRequest, load_steps
+
+log = get_logger("holdfast.worker")
+
+_MOST_LOADED = 5000
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+
+
+class StepLoader:
+    """Reads runs before their steps start. A value from before the start is safe: a wait compares it with the run, and a
+    settlement checks that the run is active."""
+
+    def __init__(self, store: Store, handlers: Mapping[str, Handler]) -> None:
+        self._store, self._handlers = store, handlers
+        self._loading: dict[tuple[UUID, int], tuple[asyncio.Task[list[LoadedRun | None]], int]] = {}
+        self._graphs: dict[tuple[str, int], Graph] = {}
+
+    def prefetch(self, claims: Sequence[Claimed]) -> None:
+        """Starts to load the runs of all steps in a claim."""
+        steps = [
+            (claimed, handler.step)
+            for claimed in claims
+            if (handler := self._handlers.get(claimed.consumer)) is not None and handler.step is not None
+        ]
+        if not steps:
+            return
+        if len(self._loading) > _MOST_LOADED:
+            # Deliveries that were released before they started.
+            self._loading.clear()
+        wanted = [_request(claimed, spec) for claimed, spec in steps]
+        task = asyncio.create_task(self._store.run(load_steps(wanted)))
+        task.add_done_callback(_retrieve)
+        for n, (claimed, _) in enumerate(steps):
+            self._loading[claimed.id, claimed.fence] = task, n
+
+    async def load(self, claimed: Claimed, spec: StepSpec) -> LoadedRun | None:
+        """The run of a claimed step; waits while the store is unavailable. None if the run does not exist."""
+        task, n = self._loading.pop((claimed.id, claimed.fence), (None, 0))
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                if task is not None:
+                    return (await asyncio.shield(task))[n]
+                return (await self._store.run(load_steps([_request(claimed, spec)])))[0]
+            except StoreUnavailable as error:
+                known = delivery_fields(claimed) | {"task": "load run", "error": str(error)}
+                log.warning("store unavailable", **known)
+            task = None
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def graph(self, spec: StepSpec, version: int) -> Graph | None:
+        """The graph of a run's version; None if this code cannot continue runs of that version."""
+        own = spec.workflow
+        if version == own.version:
+            return own.graph
+        if version not in own.compatible_with:
+            return None
+        known = own.name, version
+        if known not in self._graphs:
+            if (found := await self._store.run(definition(own.name, version))) is None:
+                return None
+            self._graphs[known] = found
+        return self._graphs[known]
+
+
+def has_steps(handlers: Mapping[str, Handler]) -> bool:
+    """Whether one of the handlers is a step."""
+    return any(handler.step is not None for handler in handlers.values())
+
+
+def may_run(status: RunStatus, step: str) -> bool:
+    """Whether a step of a run with this status may start: an undo step only while the run is compensated."""
+    return status is (RunStatus.COMPENSATING if is_undo(step) else RunStatus.RUNNING)
+
+
+def _request(claimed: Claimed, spec: StepSpec) -> StepRequest:
+    results = [*spec.results, spec.name] if is_undo(spec.name) else list(spec.results)
+    return StepRequest(claimed.message_id, spec.name, results, claimed.id)
+
+
+def _retrieve(task: "asyncio.Task[list[LoadedRun | None]]") -> None:
+    """Marks an error as seen: each step that waits for the task gets it."""
+    if not task.cancelled():
+        task.exception()

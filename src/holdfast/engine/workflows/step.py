@@ -1,0 +1,280 @@
+"""The context of a step: what it remembers, what it waits for, and how it completes."""
+
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, cast, overload
+from uuid import UUID
+
+from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.errors import ConfigurationError, LeaseLost
+from holdfast.core.events import payload
+from holdfast.core.events.validation import misfit, validator_of
+from holdfast.core.names import check_name
+from holdfast.core.workflows.graph import Graph
+from holdfast.core.workflows.names import is_undo, memo_name
+from holdfast.engine.context import Context, SyncContext
+from holdfast.engine.handler import hints_of
+from holdfast.engine.workflows.declaration import StepSpec
+from holdfast.stores.operation import Operation
+from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, next_steps
+from holdfast.stores.workflows.run import LoadedRun, StepRow
+from holdfast.stores.workflows.wait import Suspension, WaitOutcome, memo, resolve_wait
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_LOCK_HINT = "call it before ctx.complete, in whose transaction this step is locked"
+
+
+class StepSuspended(BaseException):
+    """Ends a run of a step that waits. Not an `Exception`, so that a handler's `except Exception` does not catch it."""
+
+
+class Step(Context):
+    """One step of a workflow as its function sees it. After a wait the function runs again from its start.
+
+    So an effect before a wait belongs into `ctx.step`, which remembers its result. `ctx.key` is the same in every run of
+    the step: pass it to other systems as the idempotency key.
+    """
+
+    __slots__ = ("_calls", "_graph", "_item", "_loaded", "_max_bytes", "_memos", "_spec", "result", "suspension")
+
+    def __init__(self, *args: Any, spec: StepSpec, loaded: LoadedRun, graph: Graph, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._spec, self._loaded, self._graph = spec, loaded, graph
+        self._memos = {(row.name, row.occurrence): row for row in loaded.rows}
+        self._item = next((row for row in loaded.rows if row.item is not None and spec.item is not None), None)
+        self._calls: Counter[str] = Counter()
+        self.result: str | None = None
+        """The result as JSON text, once the function has returned."""
+        self.suspension: Suspension | None = None
+        """What the step waits for, once it waits."""
+
+    @property
+    def run_id(self) -> UUID:
+        """The id of the run, which is the id of its start message."""
+        return self.message_id
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self._spec.name
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow."""
+        return self._loaded.name
+
+    @property
+    def key(self) -> str:
+        """An idempotency key for effects of this step: the same in every attempt, retry and replay."""
+        item = "" if self._item is None else f":{self._item.occurrence}"
+        return f"{self.run_id}:{self._spec.name}{item}"
+
+    @property
+    def sync(self) -> "SyncStep":
+        """The same methods for a plain function."""
+        return SyncStep(self)
+
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def step(self, name: str, function: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Calls a function and remembers its result under this name: a later run of the step does not call it again.
+
+        A crash between the call and the stored result repeats the call, so pass `ctx.key` to it where another system is
+        changed. The result passes through JSON, also the first time.
+        """
+        memo_key, known = self._recall(name)
+        if known is not None:
+            return _read(known.result, function)
+        result = function(*args, **kwargs)
+        text = payload.encode(await result if inspect.isawaitable(result) else result)
+        self._stored(await self._store.run(self._memo(memo_key, text)))
+        return _read(text, function)
+
+    @overload
+    async def wait(self, signal: str, type: type[T]) -> T: ...
+    @overload
+    async def wait(self, signal: str, type: type[T], *, timeout: Duration) -> T | None: ...  # noqa: ASYNC109
+    @overload
+    async def wait(self, signal: str, *, timeout: Duration | None = None) -> Any: ...  # noqa: ASYNC109
+    async def wait(self, signal: str, type: Any = Any, *, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109
+        """Waits for a signal of this name and returns its payload, or None when `timeout` passes first.
+
+        The step is suspended: it holds no slot, and its function runs again from its start once the signal is there. A
+        signal that was sent earlier counts; each signal ends one wait.
+        """
+        wait, known, delay = self._wait(f"wait:{check_name('signal', signal)}", timeout)
+        if known is None:
+            known = await self._store.run(resolve_wait(self.claim, self.run_id, *wait, signal))
+        return self._outcome(known, wait, signal, delay, type)
+
+    async def sleep(self, duration: Duration) -> None:
+        """Suspends the step for this time, by the database's clock, once: a later run of the step continues after it."""
+        wait, known, delay = self._wait("sleep:timer", duration)
+        if known is None:
+            known = await self._store.run(resolve_wait(self.claim, self.run_id, *wait, None))
+        self._outcome(known, wait, None, delay, Any)
+
+    async def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
+        """Marks this step done with a `result` in the handler's transaction: effect and outcome commit together.
+
+        What the function returns afterwards is ignored. See `Context.complete` for the errors and the time limit.
+        """
+        self.result = payload.encode(result)
+        await super().complete(conn=conn, key=key)
+
+    def end(self) -> StepEnd:
+        """This step as completed, with the steps that wait for it."""
+        run = self.invocation
+        return StepEnd(
+            self.run_id,
+            self._spec.name,
+            0 if self._item is None else self._item.occurrence,
+            run.id,
+            run.fence,
+            self.result,
+            self._next(),
+            run.source,
+            run.generation,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the function: values of the start, results of steps, and the item of a map."""
+        given = payload.decode(self.invocation.payload)
+        named = self._spec.inputs.take(given if isinstance(given, dict) else {})
+        for step, annotation in self._spec.results.items():
+            row = self._memos.get((step, 0))
+            named[step] = None if row is None or not row.done else _checked(row.result, annotation, step)
+        if self._item is not None and self._spec.item is not None:
+            named[self._spec.item] = payload.decode(self._item.item or "null")
+        return named
+
+    def returned(self, result: object) -> None:
+        """Keeps what the function returned, unless it completed the step itself."""
+        if self.suspension is not None:
+            raise ConfigurationError(
+                f"step {self._spec.name} caught the exception that suspends it and returned; let it pass, for example by "
+                "`except Exception` instead of a bare except"
+            )
+        if not self.completing:
+            self.result = payload.encode(result)
+
+    def _next(self) -> str:
+        if is_undo(self._spec.name) or self._item is not None:
+            own = self._memos.get((self._spec.name, 0)) if self._item is None else self._item
+            return NO_NEXT if own is None or own.next is None else own.next
+        return next_steps(self.run_id, self._graph, self._spec.name)
+
+    def _completion(self, key: str | None) -> Operation[None]:
+        return complete_step(super()._completion(key), self.end())
+
+    def _recall(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
+        """The key of a memo and its stored row, if any; the nth call with a name has its own memo."""
+        if ":" in check_name("memo", name):
+            raise ConfigurationError(f"ctx.step({name!r}): the name has a colon; leave it out")
+        if self.completing:
+            raise ConfigurationError(
+                f"ctx.step({name!r}) after ctx.complete would wait for its lock forever; {_LOCK_HINT}"
+            )
+        return self._remembered(name)
+
+    def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
+        step = self._spec.name if self._item is None else f"{self._spec.name}#{self._item.occurrence}"
+        found = memo_name(step, name), self._calls[name]
+        self._calls[name] += 1
+        return found, self._memos.get(found)
+
+    def _memo(self, memo_key: tuple[str, int], text: str) -> Operation[bool]:
+        return memo(self.claim, self.run_id, *memo_key, text)
+
+    def _stored(self, stored: bool) -> None:
+        if not stored:
+            raise LeaseLost(self.delivery_id, self.fence)
+
+    def _wait(
+        self, name: str, timeout: Duration | None
+    ) -> tuple[tuple[str, int], WaitOutcome | None, timedelta | None]:
+        if self.completing:
+            raise ConfigurationError(f"step {self._spec.name} cannot wait after ctx.complete; {_LOCK_HINT}")
+        wait, row = self._remembered(name)
+        done = None if row is None or not row.done else WaitOutcome(True, row.outcome, row.result)
+        return wait, done, None if timeout is None else to_timedelta(timeout, name="timeout")
+
+    def _outcome(
+        self, known: WaitOutcome, wait: tuple[str, int], signal: str | None, delay: timedelta | None, type: Any
+    ) -> Any:
+        if not known.held:
+            raise LeaseLost(self.delivery_id, self.fence)
+        if known.outcome is None:
+            self._suspend(wait, signal, delay)
+        return _checked(known.result, type, f"signal {signal}") if known.outcome == "signal" else None
+
+    def _suspend(
+        self, wait: tuple[str, int], signal: str | None, delay: timedelta | None, *, stored: bool = True
+    ) -> None:
+        self.suspension = Suspension(
+            self.run_id, *wait, self.delivery_id, self.fence, self._loaded.signals, signal, delay, stored
+        )
+        raise StepSuspended(f"step {self._spec.name} waits for {wait[0]}")
+
+
+class SyncStep(SyncContext):
+    """The blocking methods of a step."""
+
+    __slots__ = ()
+
+    @property
+    def _step(self) -> Step:
+        return cast("Step", self._context)
+
+    def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """`Step.step`, blocking."""
+        step = self._step
+        memo_key, known = step._recall(name)
+        if known is not None:
+            return cast("R", _read(known.result, function))
+        text = payload.encode(function(*args, **kwargs))
+        step._stored(step._store.run_sync(step._memo(memo_key, text)))
+        return cast("R", _read(text, function))
+
+    def wait(self, signal: str, type: Any = Any, *, timeout: Duration | None = None) -> Any:
+        """`Step.wait`, blocking only for a query: the step is suspended, and its thread ends."""
+        step = self._step
+        wait, known, delay = step._wait(f"wait:{check_name('signal', signal)}", timeout)
+        if known is None:
+            known = step._store.run_sync(resolve_wait(step.claim, step.run_id, *wait, signal))
+        return step._outcome(known, wait, signal, delay, type)
+
+    def sleep(self, duration: Duration) -> None:
+        """`Step.sleep`: the step is suspended, and its thread ends."""
+        step = self._step
+        wait, known, delay = step._wait("sleep:timer", duration)
+        if known is None:
+            known = step._store.run_sync(resolve_wait(step.claim, step.run_id, *wait, None))
+        step._outcome(known, wait, None, delay, Any)
+
+    def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
+        """`Step.complete`, blocking."""
+        self._step.result = payload.encode(result)
+        super().complete(conn=conn, key=key)
+
+
+def _read(text: str | None, function: Callable[..., Any]) -> Any:
+    return _checked(text, hints_of(function).get("return", Any), getattr(function, "__name__", "the function"))
+
+
+def _checked(text: str | None, annotation: Any, what: str) -> Any:
+    """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
+    value = None if text is None else payload.decode(text)
+    if annotation is Any or annotation is None:
+        return value
+    try:
+        return validator_of(annotation).validate_python(value)
+    except ValueError as error:
+        raise misfit(error, f"the stored result of {what} must be {inspect.formatannotation(annotation)}") from error

@@ -1,0 +1,28 @@
+"""The meaning of a step's settlement for its run."""
+
+from holdfast.core.change import Change, Deliver, Discard, Suspend
+from holdfast.core.outcome import Succeeded
+from holdfast.engine.settler import Ack
+from holdfast.engine.workflows.settler import CompletedStep, RunCancellation, StepOutcome
+from holdfast.engine.workflows.step import Step
+from holdfast.stores.deliveries.settle import Settlement
+
+
+def for_run(ack: Ack, change: Change, step: Step) -> Ack:
+    """The settlement of a step with what it means for its run; retries and releases mean nothing for it."""
+    outcome: StepOutcome | None = ack.step
+    match change:
+        case Deliver():
+            outcome = step.end()
+        case Suspend():
+            assert step.suspension is not None
+            outcome = step.suspension
+        case Discard(reason):
+            outcome = RunCancellation(step.run_id, reason)
+    return ack if outcome is ack.step else ack._replace(step=outcome)
+
+
+def completed(step: Step) -> Ack:
+    """Advances the run of a step that the handler's transaction settled."""
+    settlement = Settlement(step.delivery_id, step.fence, Deliver(), Succeeded.name)
+    return Ack(settlement, step=CompletedStep(step.end()))

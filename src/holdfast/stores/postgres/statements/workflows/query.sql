@@ -1,0 +1,43 @@
+-- fragment: run_record
+r.id, r.name, r.version, r.status, m.key, r.reason, r.parent_run, r.deadline, r.started_at, r.ended_at
+
+-- name: workflow_runs
+-- The newest runs below a cursor.
+select {run_record} from {hf}workflow_run r join {hf}message m on m.id = r.id
+where r.id < :before::uuid {where}
+order by r.id desc limit {limit}
+
+-- fragment: where_run_name
+and r.name = :name::text
+-- fragment: where_run_status
+and r.status = :status::text
+
+-- name: workflow_run
+-- One run with the values of its start.
+select {run_record}, m.payload::text from {hf}workflow_run r join {hf}message m on m.id = r.id
+where r.id = :run_id::uuid
+
+-- name: child_runs
+-- The child runs of a run, newest first.
+select {run_record} from {hf}workflow_run r join {hf}message m on m.id = r.id
+where r.parent_run = :run_id::uuid order by r.id desc limit {limit}
+
+-- name: workflow_run_steps
+-- The rows of a run: results, joins, items, memos and waits.
+select t.name, t.occurrence, t.delivery_id, t.waiting, t.item::text, t.signal, t.wake_at, t.outcome, t.result::text,
+       t.done_at
+from {hf}workflow_step t where t.run_id = :run_id::uuid
+order by t.name, t.occurrence limit {limit}
+
+-- name: workflow_run_deliveries
+-- The deliveries of a run's steps.
+select d.id, d.consumer, d.status, d.run_at <= now(), d.run_at, d.attempts, d.claimed_at, d.completed_at, d.discarded_at,
+       d.last_error, coalesce(d.failure_history, '[]'::jsonb) <> '[]'::jsonb
+from {hf}delivery d
+where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid and d.consumer <> :commands::text
+order by d.created_at, d.id limit {limit}
+
+-- name: workflow_run_signals
+-- The signals that were sent to a run.
+select g.id, g.name, g.payload::text, g.consumed_by, g.sent_at from {hf}workflow_signal g
+where g.run_id = :run_id::uuid order by g.id limit {limit}

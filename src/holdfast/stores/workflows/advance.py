@@ -1,0 +1,167 @@
+"""Progress: completed steps make the steps due that waited for them, and end their run."""
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+import orjson
+
+from holdfast.core.identity import delivery_id
+from holdfast.core.workflows.graph import Graph, Node
+from holdfast.core.workflows.names import step_consumer
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
+from holdfast.stores.workflows.event import EndedRun, WorkflowEvents, announce
+from holdfast.stores.workflows.run import RunStatus
+
+NO_NEXT = "[]"
+_STEP = ("run_id", "step", "occurrence", "delivery_id", "fence", "result", "next")
+_COMPLETED = ("run_id", "step", "occurrence", "next")
+_LARGE = 8192
+_LOCK_WAIT = timedelta(seconds=2)
+_SWEPT = 500
+
+
+class StepEnd(NamedTuple):
+    """A completed step: its claim, its result as JSON text, and the steps that wait for it as JSON text."""
+
+    run_id: UUID
+    step: str
+    occurrence: int
+    delivery_id: UUID
+    fence: int
+    result: str | None
+    next: str
+    source: str
+    generation: int
+
+
+class Advanced(NamedTuple):
+    """The deliveries that were settled, the runs that ended, and the runs that are being compensated."""
+
+    settled: frozenset[UUID]
+    ended: tuple[EndedRun, ...]
+    compensating: frozenset[UUID]
+
+
+class UnadvancedStep(NamedTuple):
+    """A step that was completed in a handler's transaction and not advanced yet."""
+
+    run_id: UUID
+    step: str
+    occurrence: int
+    next: str | None
+    workflow: str
+    version: int
+    source: str
+    generation: int
+
+
+def next_steps(run_id: UUID, graph: Graph, step: str) -> str:
+    """The steps that wait for this one, as `advance` takes them."""
+    return steps_json(run_id, graph.workflow, graph.following(step))
+
+
+def steps_json(run_id: UUID, workflow: str, nodes: Sequence[Node]) -> str:
+    """Steps of a run, as `advance` takes them."""
+    if not nodes:
+        return NO_NEXT
+    return orjson.dumps(
+        [
+            {"name": n.name, "id": str(delivery_id(run_id, step_consumer(workflow, n.name))), "joins": n.joins}
+            for n in nodes
+        ]
+    ).decode()
+
+
+def advance(worker: str, ends: Sequence[StepEnd], events: WorkflowEvents, *, wait: bool = False) -> Operation[Advanced]:
+    """Settles completed steps under their fences and advances their runs.
+
+    A step that is not returned was lost, its run has ended, or another transaction has locked its run. With `wait` it
+    waits for such a lock, for a limited time.
+    """
+    ends = sorted(ends, key=lambda end: (end.run_id, end.step, end.occurrence))
+    single = not wait and not any(end.next == NO_NEXT or _is_large(end) for end in ends)
+    return Operation(lambda: _advance(worker, ends, events, wait), single=single, hot=True)
+
+
+def _advance(worker: str, ends: Sequence[StepEnd], events: WorkflowEvents, wait: bool) -> Steps[Advanced]:
+    if wait:
+        yield Query("limit_lock_wait", {"milliseconds": str(round(_LOCK_WAIT.total_seconds() * 1000))})
+    batch = [(*end[:5], None if _is_large(end) else end.result, end.next) for end in ends]
+    rows = yield Query(
+        "advance",
+        {"worker": worker},
+        {"steps": columns(_STEP, batch)},
+        slots=(("locking", () if wait else ("skip_locked",)),),
+    )
+    advanced = _read(rows, {end.run_id: (end.source, end.generation) for end in ends})
+    for end in ends:
+        if _is_large(end) and end.delivery_id in advanced.settled:
+            values = {"run_id": end.run_id, "step": end.step, "occurrence": end.occurrence, "result": end.result}
+            yield Query("store_result", values)
+    yield from announce(advanced.ended, events)
+    return advanced
+
+
+def complete_step(completion: Operation[None], end: StepEnd) -> Operation[None]:
+    """`completion` of a step's delivery in the caller's transaction, with its result. It only appends: the run is advanced
+    after the commit."""
+
+    def steps() -> Steps[None]:
+        yield from completion.start()
+        values = dict(zip(_STEP[:6], end, strict=False))
+        yield Query("complete_step", values)
+
+    return Operation(steps)
+
+
+@operation
+def advance_completed(
+    run_id: UUID, step: str, occurrence: int, next: str, source: str, generation: int, events: WorkflowEvents
+) -> Steps[Advanced]:
+    """Advances the run of a step that `ctx.complete` settled; only the first call for a step changes anything."""
+    return (yield from advance_row((run_id, step, occurrence, next), source, generation, events))
+
+
+def advance_row(
+    row: tuple[UUID, str, int, str], source: str, generation: int, events: WorkflowEvents
+) -> Steps[Advanced]:
+    """`advance_completed` in the transaction of another operation."""
+    rows = yield Query("advance_completed", batches={"steps": columns(_COMPLETED, [row])})
+    advanced = _read(rows, {row[0]: (source, generation)})
+    yield from announce(advanced.ended, events)
+    return advanced
+
+
+@operation
+def unadvanced_steps(older_than: timedelta) -> Steps[list[UnadvancedStep]]:
+    """Completed steps of active runs whose worker did not advance them; forgets those of ended runs."""
+    yield Query("forget_unadvanced", {"older_than": older_than})
+    rows = yield Query("unadvanced_steps", {"older_than": older_than}, limit=_SWEPT)
+    return [
+        UnadvancedStep(as_uuid(run), str(step), occurrence, next, str(workflow), version, str(source), generation)
+        for run, step, occurrence, next, workflow, version, source, generation in rows
+    ]
+
+
+def _read(rows: Rows, known: Mapping[UUID, tuple[str, int]]) -> Advanced:
+    settled: set[UUID] = set()
+    ended: list[EndedRun] = []
+    compensating = False
+    for id, run_id, status, name, parent, reason in rows:
+        if run_id is None:
+            settled.add(as_uuid(id))
+            compensating = compensating or status == RunStatus.COMPENSATING
+        elif not (ends := RunStatus(status)).is_active:
+            run = as_uuid(run_id)
+            parent_run = None if parent is None else as_uuid(parent)
+            ended.append(EndedRun(run, ends, str(name), parent_run, reason, *known[run]))
+    # A batch rarely contains a run that is being compensated; then all its runs are checked.
+    checked = frozenset(known) - {run.run_id for run in ended} if compensating else frozenset()
+    return Advanced(frozenset(settled), tuple(ended), frozenset(checked))
+
+
+def _is_large(end: StepEnd) -> bool:
+    return end.result is not None and len(end.result) > _LARGE

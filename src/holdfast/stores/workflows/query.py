@@ -1,0 +1,215 @@
+"""Queries about runs for operators."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from holdfast.core.delivery import Status
+from holdfast.core.errors import NotFound
+from holdfast.core.identity import delivery_range
+from holdfast.core.workflows.graph import Graph
+from holdfast.core.workflows.names import COMMANDS, step_of
+from holdfast.core.workflows.state import DeliveryFacts, StepState, step_state
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.workflows.definition import read_definition
+from holdfast.stores.workflows.run import RunStatus
+
+_LAST = UUID(int=2**128 - 1)
+_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run in a list."""
+
+    id: UUID
+    workflow: str
+    version: int
+    status: RunStatus
+    key: str | None
+    reason: str | None
+    parent_run: UUID | None
+    deadline: datetime | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """A step of a run with its state. Times are those of its delivery; `result` is JSON text."""
+
+    name: str
+    state: StepState
+    delivery_id: UUID | None = None
+    occurrence: int = 0
+    attempts: int = 0
+    due_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    last_error: str | None = None
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RememberedRow:
+    """What a step remembers: a memo, a wait, items or a child run. `outcome` is `signal` or `timeout` for a wait."""
+
+    name: str
+    occurrence: int
+    waiting: int | None
+    signal: str | None
+    wake_at: datetime | None
+    outcome: str | None
+    result: str | None
+    done_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalRecord:
+    """A signal that was sent to a run. `consumed_by` is the wait that got it."""
+
+    id: UUID
+    name: str
+    payload: str | None
+    consumed_by: str | None
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetail:
+    """A run with its steps in the order of its graph, what they remember, its signals and its children."""
+
+    run: RunRecord
+    graph: Graph | None
+    payload: str
+    steps: Sequence[StepRecord]
+    remembered: Sequence[RememberedRow]
+    signals: Sequence[SignalRecord]
+    children: Sequence[RunRecord]
+
+
+@operation(reads=True)
+def workflow_runs(
+    *,
+    workflow: str | None = None,
+    status: RunStatus | None = None,
+    limit: int = 50,
+    before: UUID | None = None,
+) -> Steps[list[RunRecord]]:
+    """The newest runs; pass the last id as `before` for the next page."""
+    where = (
+        *(("where_run_name",) if workflow is not None else ()),
+        *(("where_run_status",) if status is not None else ()),
+    )
+    values = {"before": before or _LAST, "name": workflow, "status": None if status is None else status.value}
+    rows = yield Query("workflow_runs", values, slots=(("where", where),), limit=limit)
+    return [_run(row) for row in rows]
+
+
+@operation
+def workflow_run(run_id: UUID) -> Steps[RunDetail]:
+    """One run with everything about it; `NotFound` for an unknown run."""
+    rows = yield Query("workflow_run", {"run_id": run_id})
+    if not rows:
+        raise NotFound("run", run_id)
+    *record, payload = rows[0]
+    run = _run(record)
+    graph = yield from read_definition(run.workflow, run.version)
+    stored = yield Query("workflow_run_steps", {"run_id": run_id}, limit=_ROWS)
+    low, high = delivery_range(run_id)
+    found = {"run_id": run_id, "low": low, "high": high, "commands": COMMANDS}
+    deliveries = yield Query("workflow_run_deliveries", found, limit=_ROWS)
+    signals = yield Query("workflow_run_signals", {"run_id": run_id}, limit=_ROWS)
+    children = yield Query("child_runs", {"run_id": run_id}, limit=_ROWS)
+    return RunDetail(
+        run=run,
+        graph=graph,
+        payload=str(payload),
+        steps=_steps(run, graph, stored, deliveries),
+        remembered=[_remembered(row) for row in stored if "/" in str(row[0])],
+        signals=[
+            SignalRecord(id=as_uuid(id), name=str(name), payload=text, consumed_by=by, sent_at=aware_time(at))
+            for id, name, text, by, at in signals
+        ],
+        children=[_run(row) for row in children],
+    )
+
+
+def _steps(run: RunRecord, graph: Graph | None, stored: Sequence[Row], deliveries: Sequence[Row]) -> list[StepRecord]:
+    results = {(str(row[0]), row[1]): row for row in stored}
+    occurrences = {as_uuid(row[2]): row[1] for row in stored if "/" not in str(row[0])}
+    waits = {as_uuid(row[2]) for row in stored if "/" in str(row[0]) and row[9] is None}
+    shown = [_step(run, row, results, occurrences, waits) for row in deliveries]
+    known = {step.name for step in shown}
+    order = {name: n for n, name in enumerate(() if graph is None else graph.order)}
+    for name in order:
+        if name not in known:
+            row = results.get((name, 0))
+            is_done = row is not None and row[9] is not None
+            state = step_state(None, is_done=is_done, waits=False, run_is_active=run.status.is_active)
+            shown.append(StepRecord(name=name, state=state, result=row[8] if row is not None and is_done else None))
+    return sorted(shown, key=lambda step: (order.get(step.name, len(order)), step.name, step.occurrence))
+
+
+def _step(
+    run: RunRecord,
+    row: Row,
+    results: dict[tuple[str, int], Row],
+    occurrences: dict[UUID, int],
+    waits: set[UUID],
+) -> StepRecord:
+    id, consumer, status, is_due, run_at, attempts, claimed, completed, discarded, error, replayed = row
+    delivery, name = as_uuid(id), step_of(str(consumer))
+    occurrence = occurrences.get(delivery, 0)
+    stored = results.get((name, occurrence))
+    facts = DeliveryFacts(
+        status=Status(status),
+        is_due=bool(is_due),
+        attempts=attempts,
+        is_discarded=discarded is not None,
+        was_replayed=bool(replayed),
+    )
+    return StepRecord(
+        name=name,
+        state=step_state(facts, is_done=False, waits=delivery in waits, run_is_active=run.status.is_active),
+        delivery_id=delivery,
+        occurrence=occurrence,
+        attempts=attempts,
+        due_at=aware_time(run_at),
+        started_at=optional_time(claimed),
+        ended_at=optional_time(completed),
+        last_error=error,
+        result=None if stored is None or stored[9] is None else stored[8],
+    )
+
+
+def _remembered(row: Row) -> RememberedRow:
+    name, occurrence, _, waiting, _, signal, wake_at, outcome, result, done_at = row
+    return RememberedRow(
+        name=str(name),
+        occurrence=occurrence,
+        waiting=waiting,
+        signal=signal,
+        wake_at=optional_time(wake_at),
+        outcome=outcome,
+        result=result,
+        done_at=optional_time(done_at),
+    )
+
+
+def _run(row: Row) -> RunRecord:
+    id, name, version, status, key, reason, parent, deadline, started, ended = row
+    return RunRecord(
+        as_uuid(id),
+        str(name),
+        version,
+        RunStatus(status),
+        key,
+        reason,
+        None if parent is None else as_uuid(parent),
+        optional_time(deadline),
+        aware_time(started),
+        optional_time(ended),
+    )

@@ -1,0 +1,91 @@
+"""Waits: steps that are suspended until a signal, a time, their items or a child run, and what steps remember."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+from holdfast.core.delivery import Claim
+from holdfast.stores.dialect import as_uuid
+from holdfast.stores.operation import Operation, Query, Steps, columns, operation
+
+_SUSPENDED = ("run_id", "step", "occurrence", "delivery_id", "fence", "seen", "signal", "delay", "stored")
+
+
+class Suspension(NamedTuple):
+    """A step that waits. `step` and `occurrence` name its wait; `seen` is the run's counter from before the step started.
+
+    `signal` may wake it before `delay`. A wait that is not `stored` has a row already.
+    """
+
+    run_id: UUID
+    step: str
+    occurrence: int
+    delivery_id: UUID
+    fence: int
+    seen: int
+    signal: str | None
+    delay: timedelta | None
+    stored: bool = True
+
+
+class WaitOutcome(NamedTuple):
+    """Whether the claim is still held, and how the wait ended: `signal`, `timeout`, or None while it lasts."""
+
+    held: bool
+    outcome: str | None
+    result: str | None
+
+
+def suspend(worker: str, suspensions: Sequence[Suspension], *, wait: bool = False) -> Operation[frozenset[UUID]]:
+    """Returns steps to pending until something that they wait for happens; returns the suspended deliveries.
+
+    A step is due at once if the run's counter rose since the step started. One that is not returned was lost, its run has
+    ended, or another transaction has locked the run.
+    """
+    batch = sorted(suspensions)
+
+    def steps() -> Steps[frozenset[UUID]]:
+        slots = (("locking", () if wait else ("skip_locked",)),)
+        rows = yield Query("suspend", {"worker": worker}, {"steps": columns(_SUSPENDED, batch)}, slots=slots)
+        return frozenset(as_uuid(row[0]) for row in rows)
+
+    return Operation(steps, single=True, hot=True)
+
+
+@operation(single=True)
+def resolve_wait(claim: Claim, run_id: UUID, wait: str, occurrence: int, signal: str | None) -> Steps[WaitOutcome]:
+    """Ends a wait with the oldest open signal of this name or by its time, once, and returns how it ended."""
+    ((held, outcome, result),) = yield Query(
+        "resolve_wait", {**_owned(claim, run_id, wait, occurrence), "signal": signal}
+    )
+    return WaitOutcome(bool(held), outcome, result)
+
+
+@operation(single=True)
+def memo(claim: Claim, run_id: UUID, name: str, occurrence: int, result: str) -> Steps[bool]:
+    """Remembers a value of a step while its claim is held; False if the claim was lost or the value exists."""
+    return bool((yield Query("memo", {**_owned(claim, run_id, name, occurrence), "result": result})))
+
+
+@operation
+def send_signal(id: UUID, run_id: UUID, name: str, payload: str) -> Steps[bool]:
+    """Stores a signal once and wakes the step that waits for it; False if the run is not active.
+
+    Two statements: the first locks the run, so that the second sees each wait that was stored before.
+    """
+    if not (yield Query("raise_signals", {"run_id": run_id})):
+        return False
+    yield Query("store_signal", {"id": id, "run_id": run_id, "signal": name, "payload": payload})
+    return True
+
+
+def _owned(claim: Claim, run_id: UUID, step: str, occurrence: int) -> dict[str, object]:
+    return {
+        "delivery_id": claim.delivery_id,
+        "fence": claim.fence,
+        "worker": claim.worker,
+        "run_id": run_id,
+        "step": step,
+        "occurrence": occurrence,
+    }

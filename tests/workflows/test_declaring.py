@@ -1,0 +1,241 @@
+"""What a declaration accepts, and how it refuses the rest: with the remedy and the nearest right name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import ConfigurationError, Holdfast, InvalidName, Router, Step, Workflow
+from holdfast.core.workflows.graph import Exhausted, Graph, Node
+
+
+async def a(ctx: Step, n: int) -> str:
+    return str(n)
+
+
+async def b(a: str) -> None: ...
+
+
+def flow() -> Workflow:
+    return Router().workflow("flow")
+
+
+def declared() -> Workflow:
+    made = flow()
+    made.step(a)
+    made.step(after=a)(b)
+    return made
+
+
+def test_a_graph_follows_from_the_steps() -> None:
+    made = declared()
+
+    @made.step(after=["a", b], manual=True, exhausted="block")
+    def c(a: str, n: int) -> None: ...
+
+    graph = made.declaration.graph
+    assert (graph.first, graph.last, graph.order) == (("a",), ("c",), ("a", "b", "c"))
+    assert graph.nodes["c"] == Node("c", ("a", "b"), manual=True, exhausted=Exhausted.BLOCK)
+    assert graph.nodes["c"].joins == 3
+    assert graph.ancestors("c") == {"a", "b"}
+    assert graph.descendants("a") == {"b", "c"}
+    assert made.declaration.parameters.names == {"n"}
+
+
+def test_a_graph_survives_its_json() -> None:
+    graph = declared().declaration.graph
+    again = Graph.from_json("flow", 1, graph.to_json())
+    assert (again.nodes, again.hash) == (graph.nodes, graph.hash)
+
+
+def test_the_hash_depends_on_steps_and_order_and_not_on_budgets() -> None:
+    plain = Graph("flow", 1, [Node("a"), Node("b", ("a",))])
+    assert Graph("flow", 1, [Node("b", ("a",)), Node("a", exhausted=Exhausted.BLOCK)]).hash == plain.hash
+    assert Graph("flow", 1, [Node("a"), Node("b")]).hash != plain.hash
+    assert Graph("flow", 1, [Node("a"), Node("b", ("a",), manual=True)]).hash != plain.hash
+
+
+def _unknown(made: Workflow) -> None:
+    @made.step(after="aa")
+    def c() -> None: ...
+
+
+def _foreign(made: Workflow) -> None:
+    def other() -> None: ...
+
+    @made.step(after=other)
+    def c() -> None: ...
+
+
+def _twice(made: Workflow) -> None:
+    made.step(a)
+
+
+def _after_twice(made: Workflow) -> None:
+    @made.step(after=[a, "a"])
+    def c() -> None: ...
+
+
+def _not_before(made: Workflow) -> None:
+    @made.step
+    def c(b: None) -> None: ...
+
+
+def _wrong_type(made: Workflow) -> None:
+    @made.step(after=a)
+    def c(a: dict[str, int]) -> None: ...
+
+
+def _input_of_another_type(made: Workflow) -> None:
+    @made.step(after=a)
+    def c(n: str) -> None: ...
+
+
+def _input_with_another_default(made: Workflow) -> None:
+    @made.step(after=a)
+    def c(n: int = 1) -> None: ...
+
+
+def _named_like_an_input(made: Workflow) -> None:
+    @made.step
+    def n() -> None: ...
+
+
+def _exhausted(made: Workflow) -> None:
+    made.step(exhausted="blocked")
+
+
+def _manual(made: Workflow) -> None:
+    made.step(manual="yes")  # type: ignore[call-overload]
+
+
+def _option(made: Workflow) -> None:
+    made.step(retries=3)  # type: ignore[call-overload]
+
+
+def _keep_runs(made: Workflow) -> None:
+    made.step(keep_runs=True)
+
+
+def _queue(made: Workflow) -> None:
+    @made.step(queue="a queue")
+    def c() -> None: ...
+
+
+def _variadic(made: Workflow) -> None:
+    @made.step
+    def c(*numbers: int) -> None: ...
+
+
+def _class(made: Workflow) -> None:
+    made.step(dict)
+
+
+def _undo(made: Workflow) -> None:
+    @made.step(undo=3)  # type: ignore[call-overload]
+    def c() -> None: ...
+
+
+def _undo_of_a_later_result(made: Workflow) -> None:
+    def undo(b: None) -> None: ...
+
+    @made.step(after=a, undo=undo)
+    def c() -> None: ...
+
+
+REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
+    (_unknown, "after 'aa', which is not declared above it; did you mean a?"),
+    (_foreign, "after 'other', which is not a step of this workflow; decorate it with @flow.step first"),
+    (_twice, "two steps named a; give one of them another name="),
+    (_after_twice, "names a step twice in after=; name it once"),
+    (_not_before, "takes the result of step b, which is not done before it; add b to after="),
+    (_wrong_type, r"takes a: dict\[str, int\], but step a returns str; give both the same type"),
+    (_input_of_another_type, "takes n: str, but step a takes n: int; a value of the start has one type"),
+    (_input_with_another_default, "different defaults in steps a and c"),
+    (_named_like_an_input, "has the name of a parameter of step a"),
+    (_exhausted, "exhausted is 'blocked'; did you mean 'block'?"),
+    (_manual, "manual is 'yes'; give True or False"),
+    (_option, "has no option 'retries'; give a policy"),
+    (_keep_runs, "has no option 'keep_runs'"),
+    (_queue, "queue name 'a queue' is invalid"),
+    (_variadic, "cannot be stored by name"),
+    (_class, "decorate a function"),
+    (_undo, "undo= of step c of workflow flow is 3; decorate a function"),
+    (_undo_of_a_later_result, "takes the result of step b, which is not done before it"),
+]
+
+
+@pytest.mark.parametrize(("declare", "remedy"), REFUSED, ids=[one.__name__ for one, _ in REFUSED])
+def test_what_cannot_work_is_refused_when_it_is_declared(declare: Callable[[Workflow], None], remedy: str) -> None:
+    with pytest.raises((ConfigurationError, InvalidName), match=remedy):
+        declare(declared())
+
+
+def test_steps_that_wait_for_each_other_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="steps a, b wait for each other"):
+        Graph("flow", 1, [Node("a", ("b",)), Node("b", ("a",)), Node("c")])
+
+
+def test_a_graph_with_an_unknown_step_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="which is not a step; did you mean charge"):
+        Graph("flow", 1, [Node("charge"), Node("b", ("charg",))])
+
+
+NAMES: list[tuple[dict[str, Any], str]] = [
+    ({"name": "a b"}, "workflow name 'a b' is invalid"),
+    ({"name": "a/b"}, "it has a slash"),
+    ({"name": "x" * 60}, "it is too long"),
+    ({"name": "f", "version": 0}, "0 is not a version"),
+    ({"name": "f", "version": True}, "True is not a version"),
+    ({"name": "f", "version": 2, "compatible_with": (2,)}, "names 2, which is not older"),
+    ({"name": "f", "version": 2, "compatible_with": ("1",)}, "'1' is not a version"),
+]
+
+
+@pytest.mark.parametrize(("given", "remedy"), NAMES)
+def test_wrong_names_and_versions_are_refused(given: dict[str, Any], remedy: str) -> None:
+    with pytest.raises((ConfigurationError, InvalidName), match=remedy):
+        Router().workflow(given.pop("name"), **given)
+
+
+def test_a_bare_decorator_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="lacks its parentheses"):
+        Router().workflow(a)  # type: ignore[arg-type]
+
+
+def test_two_workflows_of_one_name_are_refused() -> None:
+    router = Router()
+    router.workflow("flow")
+    with pytest.raises(ConfigurationError, match="two workflows are named 'flow'"):
+        router.workflow("flow")
+
+
+def test_a_step_stays_an_ordinary_function() -> None:
+    made = flow()
+
+    @made.step
+    def double(n: int) -> int:
+        return n * 2
+
+    assert double(2) == 4
+
+
+def test_a_start_takes_the_values_that_steps_take(sqlite_dsn: str) -> None:
+    hf = Holdfast(sqlite_dsn)
+    made = hf.workflow("flow")
+
+    @made.step
+    def one(sku: str, count: int = 1) -> None: ...
+
+    for args, kwargs, problem in (
+        ((), {}, "missing a required argument: 'sku'"),
+        (("a", 1, 2), {}, "too many positional arguments"),
+        (("a",), {"key": "k"}, r"write workflow.using\(key=...\).start"),
+    ):
+        with pytest.raises(TypeError, match=problem):
+            made.sync.start(*args, **kwargs)
+
+
+def test_a_workflow_without_steps_is_refused_at_its_start(sqlite_dsn: str) -> None:
+    with pytest.raises(ConfigurationError, match="workflow flow has no steps"):
+        Holdfast(sqlite_dsn).workflow("flow").sync.start()
