@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.stores.connections.connection import Psycopg, Sqlite3, run_on
-from holdfast.stores.dialect import Answer, Parameters, Stream, Style
+from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import HOT_SESSION, PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
@@ -97,7 +97,7 @@ class Session:
     def explain(self, name: str) -> Plan:
         """Executes the last query of this name once more, with the statement that is prepared for it, and undoes it."""
         text, values = next(self._dialect.expand(self._queries[name], Style.NUMERIC))
-        assert not isinstance(values, Stream)
+        assert not isinstance(values, Stream | LockedCall)
         prepared = self.connection.execute(
             "select name from pg_prepared_statements where statement = %s", (text,)
         ).fetchone()
@@ -143,7 +143,7 @@ class Told(Sqlite3):
         self.plan: list[str] = []
 
     def run(self, text: str, values: Parameters) -> Answer:
-        assert not isinstance(values, Stream)
+        assert not isinstance(values, Stream | LockedCall)
         self.plan += [row[3] for row in self.connection.execute(f"explain query plan {text}", values)]
         return super().run(text, values)
 

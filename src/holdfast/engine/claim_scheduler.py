@@ -18,7 +18,7 @@ from holdfast.stores.deliveries.claim import Claimed, Lane
 
 MAX_CLAIM = 500
 _CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
-_SHALLOW = timedelta(seconds=10)
+SHALLOW = timedelta(seconds=10)
 _COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
 _LOW_PRIORITY_SHARE = 8
@@ -66,7 +66,7 @@ class NextScan(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Due:
+class CostDelay:
     """The time of the next scan of one depth. The wait is proportional to the duration of the last scan."""
 
     factor: float = _COST_FACTOR
@@ -87,7 +87,7 @@ class ClaimScheduler:
         self._slots, self._prefetch = slots, prefetch
         self._lanes: list[Lane] = []
         self._floors: dict[tuple[str, str, int, int], Lane] = {}
-        self._whole, self._shallow = _Due(), _Due(_SHALLOW_FACTOR)
+        self._whole, self._shallow = CostDelay(), CostDelay(_SHALLOW_FACTOR)
         self._depth = self._whole
         self._round = 0
         self._outdated_at = float("-inf")
@@ -98,6 +98,10 @@ class ClaimScheduler:
         self._max_prefetch = self._low_mark = 0
         self.trials: dict[str, list[Lane]] = {}
         """Lanes of blocked consumers whose pause is over: one delivery of each consumer may be tried."""
+        self.flow_lanes: list[Lane] = []
+        """Lanes with flow control; the claim by lanes does not take from them."""
+        self.finds_flow = False
+        """Whether there may be lanes with flow control, which a full scan does not find."""
 
     def is_low(self, waiting: int) -> bool:
         """Whether to claim now: a claim takes about as long as its deliveries take to run."""
@@ -117,8 +121,18 @@ class ClaimScheduler:
                 self._max_prefetch = min(_MAX_PREFETCH, int(self._rate * _PREFETCH_SECONDS))
                 self._low_mark = self._max_prefetch // 2
 
+    @property
+    def prefetch(self) -> int:
+        """How many deliveries may wait for a slot."""
+        return self._max_prefetch
+
     def next_scan(self, now: float, room: int, *, woken: bool) -> NextScan:
         """Which query finds work for `room` slots. A wake-up of an idle pool may be for a lane that is not known yet."""
+        if self.finds_flow:
+            due_in = self._refresh_due - now
+            return NextScan(
+                claim_size(room), False, due_in <= 0, due_in if woken and self._idle and due_in > 0 else None
+            )
         needed, due_in = woken and self._idle, self._full_scan_due - now
         full = needed and due_in <= 0
         refresh = not full and now >= self._refresh_due
@@ -133,13 +147,16 @@ class ClaimScheduler:
 
     def refreshed(self, found: Sequence[Lane], started: float, ended: float) -> None:
         """Stores the lanes of a query; the next query is due after a multiple of its cost."""
-        self._lanes, self.trials = [], {}
+        self._lanes, self.trials, self.flow_lanes = [], {}, []
         if started <= self._outdated_at:
             # The query began before the change.
             return
         for lane in found:
             if lane.blocked:
                 self.trials.setdefault(lane.consumer, []).append(lane)
+            elif lane.flow is not None:
+                self.flow_lanes.append(lane)
+                self.finds_flow = True
             else:
                 self._lanes.append(lane)
         self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
@@ -147,7 +164,7 @@ class ClaimScheduler:
 
     def outdate(self, now: float) -> None:
         """Discards the known lanes: nothing is claimed before the next query."""
-        self._lanes, self.trials, self._outdated_at, self._refresh_due = [], {}, now, 0.0
+        self._lanes, self.trials, self.flow_lanes, self._outdated_at, self._refresh_due = [], {}, [], now, 0.0
 
     def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> bool:
         """Learns from a claim by lane, sorted by `urgency`; returns whether there may be more to claim."""
@@ -194,12 +211,12 @@ class ClaimScheduler:
         if now >= self._shallow.at:
             self._depth = self._shallow
             return [self._lowered(lane) for lane in ordered]
-        self._depth = _Due()
+        self._depth = CostDelay()
         return [self._floors.get(lane[:4], lane) for lane in ordered]
 
     def _lowered(self, lane: Lane) -> Lane:
         floor = self._floors.get(lane[:4])
-        return lane if floor is None else floor._replace(floor_at=floor.floor_at - _SHALLOW, floor_id=lane.floor_id)
+        return lane if floor is None else floor._replace(floor_at=floor.floor_at - SHALLOW, floor_id=lane.floor_id)
 
 
 def wait_after_round(*, more: bool, poll: float, until_idle: bool, busy: bool, unsettled: bool) -> float | None:

@@ -34,6 +34,7 @@ from holdfast.engine.workflows.loader import StepLoader, has_steps, may_run
 from holdfast.engine.workflows.step import Step
 from holdfast.engine.workflows.step_ack import completed, for_run
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
+from holdfast.stores.deliveries.flow import flow_trial
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.queries.query import first_trace
 
@@ -129,7 +130,10 @@ class DeliveryExecutor:
         claims: list[Claimed] = []
         for consumer, found in lanes.items():
             longest = max(options.lease, self._deps.handlers[consumer].timeout or options.lease)
-            trial = claim_trial(found, self._worker, options.lease, longest, suspects=options.suspects)
+            flow = None
+            if any(lane.flow is not None for lane in found):
+                flow = flow_trial(self._worker, options.lease, suspects=options.suspects)
+            trial = claim_trial(found, self._worker, options.lease, longest, suspects=options.suspects, flow=flow)
             claims += await self._store.run(trial)
         self._blocker.started(claims)
         return claims

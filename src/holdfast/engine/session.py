@@ -18,6 +18,7 @@ from holdfast.engine.claim_scheduler import wait_after_round
 from holdfast.engine.control import WorkerControl, call_threadsafe
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.executor import DeliveryExecutor
+from holdfast.engine.flow_claimer import FlowClaimer
 from holdfast.engine.idle import IdleCheck
 from holdfast.engine.lease import Lease
 from holdfast.engine.log_fields import error_fields
@@ -81,6 +82,7 @@ class WorkerSession:
         self._orphaned_claims = OrphanedClaims(self._store, self.id, self._settler, self._pools)
         self._idle = IdleCheck(self._store, self.id, deps, options)
         self._lease: Lease | None = None
+        self._flow = FlowClaimer(self._store, self.id, options, deps.handlers, self._pools, self._accept)
 
     async def register(self) -> None:
         """Creates the worker's row and starts to renew it.
@@ -177,6 +179,8 @@ class WorkerSession:
             more |= any([await self._claim(pool, room, woken) for pool in self._pools if (room := pool.room())])
             if self._batches and not first:
                 more |= await self._batch_claimer.claim()
+            if self._flow.has_lanes:
+                more |= await self._flow.claim(self._held_back, self._control.wake.set)
         poll = self._options.poll.total_seconds()
         wait = wait_after_round(
             more=more,
@@ -200,7 +204,7 @@ class WorkerSession:
             self._accept(pool, claims)
             return more
         if scan.full_scan_in is not None:
-            pool.schedule_full_scan(scan.full_scan_in + _SLICE, self._control.wake.set)
+            pool.full_scan_timer.start(scan.full_scan_in + _SLICE, self._control.wake.set)
         if scan.refresh:
             scheduler.refreshed(await self._lanes(pool.queues), started, time.monotonic())
             self._accept(pool, await self._executor.trials(scheduler.trials, self._options))
@@ -214,13 +218,15 @@ class WorkerSession:
         self._accept(pool, claims)
         return more
 
-    def _accept(self, pool: SlotPool, claims: list[Claimed], work: "list[Work] | None" = None) -> None:
-        """Queues claimed deliveries, or the work that they form."""
+    def _accept(
+        self, pool: SlotPool, claims: list[Claimed], work: list[Work] | None = None, *, first: bool = False
+    ) -> None:
+        """Queues claimed deliveries, or the work that they form; with `first` in front of those that wait."""
         if claims:
             self._batches_first = work is None and bool(self._batches)
         if work is None and self._deps.batches:
             work = as_batches(claims, self._deps.handlers)
-        pool.accept(claims if work is None else work)
+        pool.accept(claims if work is None else work, first=first)
         if claims:
             self._executor.accepted(claims)
             self._spawn_slot(pool)
@@ -228,12 +234,9 @@ class WorkerSession:
         self._deps.meter.claimed(claims)
 
     def _on_settled(self, batch: Sequence[Ack]) -> None:
-        """Wakes the claim loop if it waited for settlements, or if one of them may have made a delivery due."""
-        if (
-            self._backlogged
-            or self._options.until_idle
-            or any(ack.settlement.change.status is Status.PENDING or ack.step is not None for ack in batch)
-        ):
+        """Wakes the claim loop if it, a limit or an order waited for settlements, or if one made a delivery due."""
+        due = any(ack.settlement.change.status is Status.PENDING or ack.step is not None for ack in batch)
+        if due or self._backlogged or self._options.until_idle or self._flow.has_lanes:
             self._control.wake.set()
 
     def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:

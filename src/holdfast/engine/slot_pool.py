@@ -15,6 +15,22 @@ from holdfast.stores.deliveries.claim import Claimed
 log = get_logger("holdfast.worker")
 
 
+class WakeTimer:
+    """Calls a function later, once at a time: a start while it runs changes nothing."""
+
+    def __init__(self) -> None:
+        self._running = False
+
+    def start(self, seconds: float, wake: Callable[[], None]) -> None:
+        if not self._running:
+            self._running = True
+            asyncio.get_running_loop().call_later(seconds, self._end, wake)
+
+    def _end(self, wake: Callable[[], None]) -> None:
+        self._running = False
+        wake()
+
+
 class SlotPool:
     """Slots that serve some queues, and the claimed deliveries that wait for one."""
 
@@ -29,7 +45,9 @@ class SlotPool:
         """Slots that only yield to other tasks."""
         self.turn_started_at = 0.0
         """When this turn of the loop began."""
-        self.full_scan_timer: asyncio.TimerHandle | None = None
+        self.flow_timer = WakeTimer()
+        """Timer for the next token of a rate."""
+        self.full_scan_timer = WakeTimer()
         """Timer for the next full scan; rate-limited because the last one was expensive."""
 
     @property
@@ -55,16 +73,6 @@ class SlotPool:
         held = sum(type(work) is ClaimedBatch for work in (*self.waiting, *self.running.values()))
         return min(self.room(), max(0, self.slots - held))
 
-    def schedule_full_scan(self, seconds: float, wake: Callable[[], None]) -> None:
-        """Calls `wake` when the rate-limited full scan is due; one timer at a time."""
-        if self.full_scan_timer is None:
-
-            def due() -> None:
-                self.full_scan_timer = None
-                wake()
-
-            self.full_scan_timer = asyncio.get_running_loop().call_later(seconds, due)
-
     async def rest(self) -> None:
         """Yields to all other tasks for one turn of the loop."""
         self.resting += 1
@@ -73,10 +81,13 @@ class SlotPool:
         finally:
             self.resting -= 1
 
-    def accept(self, claims: "list[Claimed] | list[Work]") -> None:
-        """Queues claimed deliveries, most urgent first."""
+    def accept(self, claims: "list[Claimed] | list[Work]", *, first: bool = False) -> None:
+        """Queues claimed deliveries, most urgent first; with `first` in front of those that wait."""
         claims.sort(key=urgency)
-        self.waiting.extend(claims)
+        if first:
+            self.waiting.extendleft(reversed(claims))
+        else:
+            self.waiting.extend(claims)
 
     def take_back(self, consumer: str | None = None) -> list[Claimed]:
         """Removes and returns the waiting deliveries: all of them, or those of one consumer."""

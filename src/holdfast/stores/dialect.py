@@ -19,7 +19,17 @@ class Stream:
     pieces: Iterable[Any]
 
 
-Parameters = Mapping[str, object] | Sequence[object] | Stream
+@dataclass(frozen=True, slots=True)
+class LockedCall:
+    """A statement with `$1` parameters that runs after advisory locks are taken. `arguments` are SQL literals."""
+
+    name: str
+    types: tuple[str, ...]
+    arguments: tuple[str, ...]
+    locks: tuple[int, ...]
+
+
+Parameters = Mapping[str, object] | Sequence[object] | Stream | LockedCall
 Answer = tuple[Sequence[str], Rows]
 """The result of one statement: column names and rows."""
 

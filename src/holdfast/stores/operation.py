@@ -34,7 +34,9 @@ class Query(NamedTuple):
     """One named statement with its values. `batches` are columns of equal length; `slots` name SQL fragments.
 
     `rows` are streamed into a statement that returns nothing. This works only on the store's own connection. `raises`
-    creates the error for a condition that the statement is expected to raise.
+    creates the error for a condition that the statement is expected to raise. PostgreSQL takes the named `locks` in a
+    statement before this one, in the same transaction and the same message, so that this statement sees what the last
+    owner of the locks committed; also only on the store's own connection.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Query(NamedTuple):
     limit: int | None = None
     rows: Iterable[Row] | None = None
     raises: tuple[ErrorCondition, Callable[[], Exception]] | None = None
+    locks: tuple[str, ...] = ()
 
 
 Steps = Generator[Query, Rows, T]

@@ -4,7 +4,7 @@ A file consists of blocks. `-- name: claim` starts a statement, `-- fragment: cl
 in braces. The comment lines after a name state the intent of the statement. The marks `-- once`, `-- each: batch` and
 `-- all: batch` split a statement into steps. SQLite needs steps because it cannot change two tables in one statement;
 in PostgreSQL they are common table expressions. `each` runs a step for each row of the batch, `all` runs it once with
-all rows as JSON in `:rows`. The batch `returned` contains the rows that the previous step returned.
+all rows as JSON in `:rows`. The batch `returned` contains the rows of the last step that returned any.
 """
 
 import re

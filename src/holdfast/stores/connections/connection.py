@@ -13,11 +13,12 @@ from typing import Any, Literal, Protocol, TypeVar
 from holdfast.core.drive import drive, drive_async, expand
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
 from holdfast.stores.connections.django import Django, django_connection
+from holdfast.stores.connections.locked_call import locked_scripts
 from holdfast.stores.connections.sqlalchemy import AsyncSqlalchemy, Sqlalchemy
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
-from holdfast.stores.dialect import Answer, Dialect, Parameters, Stream, Style
+from holdfast.stores.dialect import Answer, Dialect, LockedCall, Parameters, Stream, Style
 from holdfast.stores.errors import translate
-from holdfast.stores.operation import Operation
+from holdfast.stores.operation import Operation, Rows
 
 T = TypeVar("T")
 
@@ -120,10 +121,21 @@ class Psycopg:
                         copy.write(piece)
                         self._answered()
                 return (), ()
+            if isinstance(values, LockedCall):
+                return (), self._run_locked(text, values)
             with _answered(self._conn):
                 cursor.execute(text, values)
             self._answered()
             return (), cursor.fetchall() if cursor.description else ()
+
+    def _run_locked(self, text: str, call: LockedCall) -> Rows:
+        with self._conn.cursor(row_factory=_tuples) as cursor:
+            for script in locked_scripts(text, call, None):
+                cursor.execute(script.encode(), prepare=False)
+                self._answered()
+            while cursor.nextset():
+                pass
+            return list(cursor.fetchall())
 
 
 class AsyncPsycopg:
@@ -151,10 +163,22 @@ class AsyncPsycopg:
                         await copy.write(piece)
                         self._answered()
                 return (), ()
+            if isinstance(values, LockedCall):
+                return (), await self._run_locked(text, values)
             async with _answered(self._conn):
                 await cursor.execute(text, values)
             self._answered()
             return (), await cursor.fetchall() if cursor.description else ()
+
+    async def _run_locked(self, text: str, call: LockedCall) -> Rows:
+        # Without parameters and in text format, several statements travel in one message.
+        async with self._conn.cursor(row_factory=_tuples) as cursor:
+            for script in locked_scripts(text, call, getattr(self._conn, "prepared_calls", None)):
+                await cursor.execute(script.encode(), prepare=False)
+                self._answered()
+            while cursor.nextset():
+                pass
+            return list(await cursor.fetchall())
 
 
 class Asyncpg:
@@ -180,7 +204,7 @@ class Asyncpg:
         """Does nothing: `check` requires an open transaction."""
 
     async def run(self, text: str, values: Parameters) -> Answer:
-        assert not isinstance(values, Stream)
+        assert not isinstance(values, Stream | LockedCall)
         return (), [tuple(row.values()) for row in await self._conn.fetch(text, *values)]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from holdfast.core.errors import NoTransaction, UnsupportedConnection
 from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
-from holdfast.stores.dialect import Answer, Parameters, Stream, Style
+from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
 
 
 class Sqlalchemy:
@@ -116,7 +116,7 @@ def _kind(bind: Any) -> tuple[str, Style]:
 
 
 def _values(values: Parameters) -> Any:
-    assert not isinstance(values, Stream)
+    assert not isinstance(values, Stream | LockedCall)
     return values if isinstance(values, dict) else tuple(values)
 
 

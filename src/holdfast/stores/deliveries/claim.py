@@ -1,19 +1,40 @@
 """Claims: due deliveries by lane, and the rescue of deliveries whose worker died."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
 import orjson
 
+from holdfast.core.flow import FlowSettings, stored_flow
 from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 
 _LANE = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
+_PLAIN = [None, None, None, None]
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _LOWEST = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFlow:
+    """The flow control of a lane, as it is declared and as operators changed it."""
+
+    consumer: FlowSettings | None
+    queue: FlowSettings | None
+
+    def locks(self, lane: "Lane") -> tuple[str, ...]:
+        """The locks under which a claim counts; fairness alone counts nothing. The queue's first, in every claim."""
+        own = self.consumer
+        counts = own is not None and (own.limit, own.rate_count, own.order) != (None, None, None)
+        return (
+            *((f"flow queue {lane.queue}",) if self.queue is not None else ()),
+            *((f"flow consumer {lane.consumer}",) if counts else ()),
+        )
 
 
 class Lane(NamedTuple):
@@ -27,6 +48,8 @@ class Lane(NamedTuple):
     floor_id: UUID = _LOWEST
     blocked: bool = False
     """The consumer was blocked and its pause is over: claim from it with `claim_trial` only."""
+    flow: LaneFlow | None = None
+    """The flow control of its consumer or queue; claim from such a lane with `claim_flow` only."""
 
 
 class Claimed(NamedTuple):
@@ -92,8 +115,10 @@ def lanes(
     """
     rows = yield Query("lanes", serving(consumers, generation, queues), slots=_suspicion(suspects))
     return [
-        Lane(queue, consumer, generation, priority, blocked=bool(blocked))
-        for queue, consumer, generation, priority, blocked in rows
+        Lane(
+            queue, consumer, generation, priority, blocked=bool(blocked), flow=None if flow == _PLAIN else _flow(*flow)
+        )
+        for queue, consumer, generation, priority, blocked, *flow in rows
     ]
 
 
@@ -117,9 +142,17 @@ def claim(
 
 @operation
 def claim_trial(
-    lanes: Sequence[Lane], worker: str, lease: timedelta, trial: timedelta, *, suspects: bool = False
+    lanes: Sequence[Lane],
+    worker: str,
+    lease: timedelta,
+    trial: timedelta,
+    *,
+    suspects: bool = False,
+    flow: Callable[[Sequence[Lane]], Steps[list[Claimed]]] | None = None,
 ) -> Steps[list[Claimed]]:
     """Claims one delivery of a blocked consumer whose pause is over; other workers do not claim from it for `trial`.
+
+    `flow` claims instead of the plain statement, for lanes with flow control.
 
     Returns an empty list and changes nothing when another worker was first or no delivery is due. All lanes belong to
     one consumer.
@@ -127,16 +160,20 @@ def claim_trial(
     consumer = {"name": lanes[0].consumer}
     if not (yield Query("lock_trial", consumer)):
         return []
-    rows = yield Query(
-        "claim",
-        {"worker": worker, "lease": lease},
-        {"lanes": columns(_LANE, (lane[: len(_LANE)] for lane in lanes))},
-        slots=_suspicion(suspects),
-        limit=1,
-    )
-    if rows:
+    if flow is None:
+        rows = yield Query(
+            "claim",
+            {"worker": worker, "lease": lease},
+            {"lanes": columns(_LANE, (lane[: len(_LANE)] for lane in lanes))},
+            slots=_suspicion(suspects),
+            limit=1,
+        )
+        claims = [read_claimed(row) for row in rows]
+    else:
+        claims = yield from flow(lanes)
+    if claims:
         yield Query("start_trial", {**consumer, "delay": trial})
-    return [read_claimed(row) for row in rows]
+    return claims
 
 
 @operation(single=True, hot=True)
@@ -189,6 +226,16 @@ def next_expiry(worker: str) -> Steps[float | None]:
 def held_claims(worker: str) -> Steps[dict[UUID, int]]:
     """The deliveries that a worker holds in the store, with their fences."""
     return {as_uuid(id): fence for id, fence in (yield Query("held_claims", {"worker": worker}))}
+
+
+@lru_cache(maxsize=512)
+def _flow(own: str | None, own_override: str | None, queue: str | None, queue_override: str | None) -> LaneFlow | None:
+    if own is None and queue is None:
+        return None
+    return LaneFlow(
+        None if own is None else stored_flow(own).overridden(own_override),
+        None if queue is None else stored_flow(queue).overridden(queue_override),
+    )
 
 
 def serving(consumers: Sequence[str], generation: int, queues: Sequence[str] | None) -> dict[str, object]:

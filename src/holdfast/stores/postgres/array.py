@@ -25,6 +25,21 @@ def array(values: Iterable[object]) -> str:
         raise TypeError(f"an array cannot contain {error.args[0].__name__} values") from None
 
 
+def literal(value: object) -> str:
+    """A value as an SQL literal; the cast in the statement sets the type.
+
+    >>> literal("it's"), literal([1, 2]), literal(None)
+    ("'it''s'", "'{1,2}'", 'null')
+    """
+    if isinstance(value, list | tuple):
+        return _sql_text(array(value))
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return _sql_text(value)
+    return _sql_text(array([value])[1:-1].strip('"'))
+
+
 def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
     """Rows as COPY input, some hundreds per piece: the server processes one piece while the next is written."""
     left = iter(rows)
@@ -32,6 +47,12 @@ def copy_lines(rows: Iterable[Sequence[object]]) -> Iterator[str]:
         # A column holds one type.
         columns = [list(map(_CELL[type(column[0])], column)) for column in zip(*piece, strict=True)]
         yield "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
+
+
+def _sql_text(text: str) -> str:
+    quoted = "'" + text.replace("'", "''") + "'"
+    # An escape string means the same for every setting of standard_conforming_strings.
+    return quoted if "\\" not in text else "E" + quoted.replace("\\", "\\\\")
 
 
 def _escaped(text: str) -> str:

@@ -1,13 +1,17 @@
 """The PostgreSQL dialect: one statement per query, batches as arrays."""
 
+import re
 from collections.abc import Generator
 from functools import lru_cache
+from hashlib import blake2b
 
 from holdfast.core.names import check_schema
-from holdfast.stores.dialect import Answer, Parameters, Stream, Style
+from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
 from holdfast.stores.operation import Query, Rows
-from holdfast.stores.postgres.array import array, copy_lines
+from holdfast.stores.postgres.array import array, copy_lines, literal
 from holdfast.stores.statement import Statements, parameters
+
+_TYPED = re.compile(r"(?<![:\w]):([a-z_]\w*)::(\w+(?:\[\])?)")
 
 
 class PostgresDialect:
@@ -22,12 +26,16 @@ class PostgresDialect:
             "holdfast.stores.postgres.statements", {"hf": self.prefix, "schema": f'"{self.schema}"'}
         )
         self._compiled = lru_cache(maxsize=1024)(self._compile)
+        self._callable = lru_cache(maxsize=1024)(self._call)
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
         text, names = self._compiled(query.name, query.slots, query.limit, style)
         if query.rows is not None:
             yield text, Stream(copy_lines(query.rows))
             return ()
+        if query.locks:
+            _, rows = yield self._locked(query)
+            return rows
         values = dict(query.values)
         for batch in query.batches.values():
             values.update(batch)
@@ -37,6 +45,31 @@ class PostgresDialect:
             written = {name: array(v) if isinstance(v, list | tuple) else v for name, v in values.items()}
             _, rows = yield text, written
         return rows
+
+    def _locked(self, query: Query) -> tuple[str, LockedCall]:
+        name, text, names, types = self._callable(query.name, query.slots, query.limit)
+        values = {**query.values, **{name: value for batch in query.batches.values() for name, value in batch.items()}}
+        arguments = tuple(literal(values[name]) for name in names)
+        return text, LockedCall(name, types, arguments, tuple(self._lock(lock) for lock in query.locks))
+
+    def _lock(self, name: str) -> int:
+        """The key of an advisory lock: the schema is part of it, because two apps may share a database."""
+        digest = blake2b(f"holdfast.{self.schema}.{name}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True)
+
+    def _call(
+        self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None
+    ) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
+        """A statement with `$1` parameters: a name for PREPARE, its text, the parameters and their types."""
+        (step,) = self.statements.render(name, slots, limit)
+        (text,) = step.statements
+        types: dict[str, str] = {}
+        for parameter, type in _TYPED.findall(text):
+            types.setdefault(parameter, type)
+        numbers = {parameter: f"${number}" for number, parameter in enumerate(types, start=1)}
+        text = parameters(text, lambda parameter: numbers[parameter])
+        digest = blake2b(text.encode(), digest_size=8).hexdigest()
+        return f"holdfast_{digest}", text, tuple(types), tuple(types.values())
 
     def _compile(
         self, name: str, slots: tuple[tuple[str, tuple[str, ...]], ...], limit: int | None, style: Style

@@ -282,6 +282,7 @@ class PostgresStore:
                 answered()
                 await connection.set_isolation_level(_ISOLATION)
                 if not self.pooled:
+                    connection.prepared_calls = set()
                     await connection.execute(session.encode())
         except BaseException:
             # The caller may be cancelled at any await and does not have the connection yet, so close it here.

@@ -25,6 +25,8 @@ class CancellableConnection(psycopg.AsyncConnection):
     """A connection whose cancelled caller gets control back within about a second, even without a response."""
 
     _shutdown: asyncio.TimerHandle | None = None
+    prepared_calls: set[str] | None = None
+    """The statements that this session has prepared for locked calls; None behind a pooler."""
 
     async def cancel_safe(self, *, timeout: float = _CANCEL_SECONDS) -> None:  # noqa: ASYNC109
         """Requests cancellation of the running statement; shuts the connection down if the server does not react."""

@@ -47,9 +47,8 @@ class SqliteDialect:
                 answer = yield from _up_to(query.limit, step, values, names, rows)
             else:
                 answer = yield from _each(step, values, names, rows)
-            returned = answer
             if answers:
-                result = answer[1]
+                returned, result = answer, answer[1]
         return result
 
     def _batch(self, step: StatementStep, batches: Mapping[str, Columns], returned: Answer) -> Answer:

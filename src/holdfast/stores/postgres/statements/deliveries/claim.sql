@@ -16,9 +16,11 @@ d.suspect
 
 -- name: lanes
 -- The lanes with pending deliveries that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
--- The last column is true if the consumer was blocked and its pause is over, so that one delivery may be tried.
+-- The fifth column is true if the consumer was blocked and its pause is over, so that one delivery may be tried. The
+-- last ones are the flow control of the consumer and the queue.
 {lane}
-select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null
+select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null,
+       c.flow, c.flow_override, q.flow, q.flow_override
 from lane l
 {runnable}
 order by l.priority, l.queue, l.consumer, l.generation
@@ -81,7 +83,7 @@ select {claimed} from u
 found as materialized (
   select l.queue, l.consumer, l.generation, l.priority from lane l
   {runnable}
-  and c.blocked_until is null
+  and c.blocked_until is null and c.flow is null and q.flow is null
   order by l.priority, l.queue, l.consumer, l.generation),
 c as materialized (
   select d.id

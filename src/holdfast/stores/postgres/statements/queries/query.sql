@@ -97,7 +97,8 @@ from {hf}run r where r.delivery_id = :delivery_id::uuid order by r.fence
 select now()
 
 -- name: next_due_in
--- The time when the next delivery of these consumers and queues can be claimed or rescued, and the current time.
+-- The time when the next delivery of these consumers and queues can be claimed or rescued, and the current time. Deliveries
+-- of a paused key, behind the first of an ordered key, or behind a dead letter that blocks it cannot be claimed.
 select min(o.at), now() from (
   select greatest(d.run_at, c.blocked_until) as at from {hf}delivery d
   left join {hf}queue q on q.name = d.queue
@@ -105,6 +106,17 @@ select min(o.at), now() from (
   where d.status = 'pending' and d.consumer = any (:consumers::text[]) and q.paused_at is null and c.paused_at is null
     and d.consumer <> all (array(select p.name from {hf}projector p where p.held_until > now()))
     and (:queues::text[] is null or d.queue = any (:queues::text[]))
+    and (d.flow_key is null or not exists (
+      select 1 from {hf}flow_pause p where p.consumer = d.consumer and p.flow_key = d.flow_key))
+    and (d.flow_seq is null or (
+      not exists (
+        select 1 from {hf}delivery h
+        where h.status = 'pending' and h.flow_seq is not null and h.consumer = d.consumer
+          and h.flow_key = d.flow_key and h.flow_seq < d.flow_seq)
+      and (c.flow not like '%"order":"block"%' or not exists (
+        select 1 from {hf}delivery x
+        where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = d.consumer
+          and x.flow_key = d.flow_key and x.flow_seq < d.flow_seq))))
   union all
   select greatest(d.lease_until, w.alive_until) from {hf}delivery d
   left join {hf}worker w on w.id = d.locked_by

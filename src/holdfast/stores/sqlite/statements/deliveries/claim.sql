@@ -15,10 +15,12 @@ d.suspect
 
 -- name: lanes
 -- The lanes with pending deliveries that this worker may claim, by a loose index scan: cost grows with lanes, not rows.
--- The last column is true if the consumer was blocked and its pause is over, so that one delivery may be tried.
+-- The fifth column is true if the consumer was blocked and its pause is over, so that one delivery may be tried. The
+-- last ones are the flow control of the consumer and the queue.
 -- Four probes replace one comparison of rows, for which SQLite would use only the first column.
 {lane}
-select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null
+select l.queue, l.consumer, l.generation, l.priority, c.blocked_until is not null,
+       c.flow, c.flow_override, q.flow, q.flow_override
 from head join {hf}delivery l on l.rowid = head.row
 {runnable}
 order by l.priority, l.queue, l.consumer, l.generation
@@ -87,7 +89,7 @@ where id in (
     select l.queue, l.consumer, l.generation, l.priority
     from head join {hf}delivery l on l.rowid = head.row
     {runnable}
-    and c.blocked_until is null)
+    and c.blocked_until is null and c.flow is null and q.flow is null)
   select t.id from found l cross join {hf}delivery t
   where t.rowid in (
     select d.rowid from {hf}delivery d

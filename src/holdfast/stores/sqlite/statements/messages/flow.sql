@@ -18,5 +18,6 @@ select coalesce(max(s.epoch), 0) from {hf}subscription s
 update {hf}delivery
 set flow_key = :flow_key,
     flow_seq = case when :ordered then (select m.position from {hf}message m where m.id = message_id) end
-where id = :delivery_id and status = 'pending' and flow_key is null
+where id = :delivery_id and status = 'pending'
+  and (flow_key is null or (:ordered and flow_seq is null))
 returning id

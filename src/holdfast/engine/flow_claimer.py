@@ -1,0 +1,177 @@
+"""Claims from lanes with flow control for one worker session."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import orjson
+
+from holdfast._log import get_logger
+from holdfast.core.errors import StoreUnavailable
+from holdfast.core.flow import FlowSettings, KeyRule
+from holdfast.engine.claim_scheduler import claim_size
+from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, is_scarce, next_wait
+from holdfast.engine.handler import Handler
+from holdfast.engine.log_fields import error_fields
+from holdfast.engine.options import WorkerOptions
+from holdfast.engine.slot_pool import SlotPool
+from holdfast.stores.deliveries.claim import Claimed, Lane
+from holdfast.stores.deliveries.flow import (
+    FlowClaim,
+    FlowScan,
+    Unkeyed,
+    adopt_deliveries,
+    claim_flow,
+    flow_floors,
+    forget_starts,
+    unkeyed_deliveries,
+)
+from holdfast.stores.messages.flow import DeliveryKey
+from holdfast.stores.protocol import Store
+
+log = get_logger("holdfast.worker")
+
+_ADOPTED = 500
+_FORGET_EVERY = 60.0
+
+
+class Accept(Protocol):
+    """Queues claimed deliveries of a pool; with `first` in front of those that wait."""
+
+    def __call__(self, pool: SlotPool, claims: list[Claimed], *, first: bool) -> None: ...
+
+
+class FlowClaimer:
+    """Claims within limits, rates and order; `accept` takes what was claimed."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        options: WorkerOptions,
+        handlers: Mapping[str, Handler],
+        pools: Sequence[SlotPool],
+        accept: Accept,
+    ) -> None:
+        self._store, self._worker, self._options, self._handlers = store, worker, options, handlers
+        self._accept = accept
+        self._pools = [(pool, FlowScheduler()) for pool in pools]
+        for pool in pools:
+            pool.scheduler.finds_flow = any(handler.flow is not None for handler in handlers.values())
+        self._forget_due = time.monotonic() + _FORGET_EVERY
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether a pool knows a lane with flow control."""
+        return any(pool.scheduler.flow_lanes for pool, _ in self._pools)
+
+    async def claim(self, held_back: Mapping[str, int], wake: Callable[[], None]) -> bool:
+        """Claims for every pool; returns whether there may be more. Calls `wake` when a rate allows the next claim."""
+        more = False
+        for pool, scheduler in self._pools:
+            found, wait = await self._claim(pool, scheduler, held_back)
+            more = more or found
+            if wait is not None:
+                pool.flow_timer.start(wait, wake)
+        return more
+
+    async def _claim(
+        self, pool: SlotPool, scheduler: FlowScheduler, held_back: Mapping[str, int]
+    ) -> tuple[bool, float | None]:
+        scheduler.refreshed(pool.scheduler.flow_lanes)
+        more, waits = False, []
+        try:
+            for lane in scheduler.order():
+                if held_back[lane.consumer] or not claim_size(room := self._room(pool, lane)):
+                    continue
+                found, wait = await self._claim_lane(pool, scheduler, lane, room)
+                more = more or found
+                waits.append(wait)
+        except StoreUnavailable:
+            scheduler.forget_floors()
+            raise
+        await self._forget_starts(scheduler)
+        return more, next_wait(waits)
+
+    def _room(self, pool: SlotPool, lane: Lane) -> int:
+        assert lane.flow is not None
+        scarce = {
+            (one.queue, one.consumer)
+            for one in pool.scheduler.flow_lanes
+            if one.flow is not None and is_scarce(one.flow)
+        }
+        known = [*pool.waiting, *(claim for claim in pool.running.values() if claim is not None)]
+        held = sum((claim.queue, claim.consumer) in scarce for claim in known) if scarce else 0
+        prefetch = pool.scheduler.prefetch
+        return flow_room(lane.flow, slots=pool.slots, prefetch=prefetch, held=held, others=len(known) - held)
+
+    async def _claim_lane(
+        self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, room: int
+    ) -> tuple[bool, float | None]:
+        assert lane.flow is not None
+        now = time.monotonic()
+        if lane.flow.locks(lane) and scheduler.floors_due(lane, now):
+            floors = await self._store.run(flow_floors(lane))
+            scheduler.floors_read(lane, floors, now, time.monotonic())
+        scanned, scan = scheduler.first_scan(lane, room, time.monotonic())
+        found = await self._scan(pool, scheduler, scanned, scan)
+        if found.unkeyed and await self._adopt(lane):
+            return True, None
+        claims, wait = len(found.claims), found.wait if found.left else None
+        if (further := scheduler.claimed(lane, scan, found, now, time.monotonic())) is not None:
+            walked = await self._scan(pool, scheduler, lane, further)
+            scheduler.claimed(lane, further, walked, now, time.monotonic())
+            claims += len(walked.claims)
+            wait = next_wait((wait, walked.wait))
+        return claims > 0, wait
+
+    async def _scan(self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, scan: FlowScan) -> FlowClaim:
+        floors = scheduler.state(lane).floors
+        suspects = self._options.suspects
+        found = await self._store.run(
+            claim_flow(lane, self._worker, self._options.lease, scan, floors, suspects=suspects)
+        )
+        assert lane.flow is not None
+        self._accept(pool, found.claims, first=is_scarce(lane.flow))
+        return found
+
+    async def _adopt(self, lane: Lane) -> bool:
+        """Gives keys to deliveries that were published without; False if this worker cannot find the key."""
+        assert lane.flow is not None
+        assert lane.flow.consumer is not None
+        settings, handler = lane.flow.consumer, self._handlers.get(lane.consumer)
+        rule = _rule(settings, handler)
+        if rule is None:
+            return False
+        ordered = settings.order is not None
+        unkeyed = await self._store.run(
+            unkeyed_deliveries(lane, _ADOPTED, ordered=ordered, suspects=self._options.suspects)
+        )
+        keys = [DeliveryKey(one.id, self._key(lane.consumer, rule, one), ordered) for one in unkeyed]
+        return bool(keys) and await self._store.run(adopt_deliveries(keys)) > 0
+
+    def _key(self, consumer: str, rule: KeyRule, unkeyed: Unkeyed) -> str:
+        try:
+            return rule.key(unkeyed.payload, orjson.loads(unkeyed.headers))
+        except Exception as error:  # noqa: BLE001
+            # The message is published; without a key it would never run.
+            log.error("flow key failed", consumer=consumer, delivery_id=str(unkeyed.id), **error_fields(error))
+            return ""
+
+    async def _forget_starts(self, scheduler: FlowScheduler) -> None:
+        if time.monotonic() < self._forget_due:
+            return
+        self._forget_due = time.monotonic() + _FORGET_EVERY
+        for lane in scheduler.lanes:
+            assert lane.flow is not None
+            for name, settings in ((lane.consumer, lane.flow.consumer), (f"queue:{lane.queue}", lane.flow.queue)):
+                if settings is not None and settings.rate_window is not None:
+                    await self._store.run(forget_starts(name, 2 * settings.rate_window))
+
+
+def _rule(settings: FlowSettings, handler: Handler | None) -> KeyRule | None:
+    """The rule that this worker can evaluate: the app's own, or the stored one."""
+    for rule in (None if handler is None or handler.flow is None else handler.flow.key, settings.key):
+        if rule is not None and rule.is_known:
+            return rule
+    return None

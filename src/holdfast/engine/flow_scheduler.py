@@ -1,0 +1,149 @@
+"""Decides how much to claim from lanes with flow control, where to look, and when to look again.
+
+Everything here is pure: no I/O and no clock. A claim looks at the oldest due deliveries of a lane (the window). If they
+are blocked and the window is full, it continues with a walk over the keys. Lanes with fairness are only walked, so that
+each key has one turn a pass. Floors are hints that keep claims away from dead rows under a long-held snapshot; the row
+decides.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from holdfast.engine.claim_scheduler import SHALLOW, CostDelay, claim_size
+from holdfast.stores.deliveries.claim import Lane, LaneFlow
+from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
+
+_SHALLOW_FACTOR = 8.0
+_FLOORS_EVERY = 1.0
+_AHEAD = 4
+"""A worker claims ahead of its free slots at most this part of a limit or rate that all workers share."""
+
+
+def is_scarce(flow: LaneFlow) -> bool:
+    """Whether all deliveries of the lane share one limit or rate, so that a claimed one keeps others from running."""
+    own, queue = flow.consumer, flow.queue
+    shared = own is not None and (
+        (own.limit is not None and not own.limit_by_key) or (own.rate_count is not None and not own.rate_by_key)
+    )
+    return shared or queue is not None
+
+
+def flow_room(flow: LaneFlow, *, slots: int, prefetch: int, held: int, others: int) -> int:
+    """How many deliveries of a lane to claim: `held` of such lanes and `others` wait or run in the pool.
+
+    A scarce lane gets a right to half of the slots even if prefetched deliveries of others wait for all of them. It is
+    claimed ahead only by a part of its limit, because other workers could run what waits here.
+    """
+    if not is_scarce(flow):
+        return max(0, slots + prefetch - held - others)
+    if others >= slots:
+        return max(0, max(1, slots // 2) - held)
+    return max(0, slots - held - others + min(prefetch, _smallest(flow) // _AHEAD))
+
+
+def _smallest(flow: LaneFlow) -> int:
+    counts = [
+        count
+        for one in (flow.consumer, flow.queue)
+        if one is not None
+        for count in (None if one.limit_by_key else one.limit, None if one.rate_by_key else one.rate_count)
+        if count is not None
+    ]
+    return min(counts, default=0)
+
+
+@dataclass(slots=True)
+class LaneState:
+    """What a worker remembers of one lane."""
+
+    cursor: str = ""
+    keys: int = 0
+    floors: Floors = field(default_factory=Floors)
+    floors_due: float = 0.0
+    floor: tuple[datetime, UUID] | None = None
+    whole: CostDelay = field(default_factory=CostDelay)
+    shallow: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
+    depth: CostDelay = field(default_factory=CostDelay)
+
+
+class FlowScheduler:
+    """The claim decisions for the lanes with flow control of one pool."""
+
+    def __init__(self) -> None:
+        self.lanes: list[Lane] = []
+        self._states: dict[tuple[str, str, int, int], LaneState] = {}
+        self._round = 0
+
+    def refreshed(self, lanes: Sequence[Lane]) -> None:
+        """Stores the lanes of a query; what is known of a lane that still exists stays."""
+        self.lanes = list(lanes)
+        if len(self._states) > 2 * len(lanes) + 100:
+            self._states = {lane[:4]: self._states[lane[:4]] for lane in lanes if lane[:4] in self._states}
+
+    def order(self) -> list[Lane]:
+        """The lanes for the next claims: by priority, lanes of one priority in turn."""
+        self._round += 1
+        if not self.lanes:
+            return []
+        start = self._round % len(self.lanes)
+        return sorted(self.lanes[start:] + self.lanes[:start], key=lambda lane: lane.priority)
+
+    def state(self, lane: Lane) -> LaneState:
+        return self._states.setdefault(lane[:4], LaneState())
+
+    def floors_due(self, lane: Lane, now: float) -> bool:
+        """Whether to read the lowest tickets again."""
+        return now >= self.state(lane).floors_due
+
+    def floors_read(self, lane: Lane, floors: Floors, started: float, ended: float) -> None:
+        state = self.state(lane)
+        state.floors, state.floors_due = floors, ended + max(_FLOORS_EVERY, 20 * (ended - started))
+
+    def forget_floors(self) -> None:
+        """Forgets every floor: after a reconnect the server may be another one, with lower tickets."""
+        self._states.clear()
+
+    def first_scan(self, lane: Lane, room: int, now: float) -> tuple[Lane, FlowScan]:
+        """The lane with its floor, and the first scan of a round."""
+        state, size = self.state(lane), claim_size(room)
+        assert lane.flow is not None
+        if lane.flow.consumer is not None and lane.flow.consumer.fair:
+            return lane, FlowScan(size, state.cursor, _share(size, state.keys))
+        if state.floor is None or now >= state.whole.at:
+            state.depth = state.whole
+            return lane, FlowScan(size)
+        at, id = state.floor
+        if now >= state.shallow.at:
+            state.depth = state.shallow
+            return lane._replace(floor_at=at - SHALLOW), FlowScan(size)
+        state.depth = CostDelay()
+        return lane._replace(floor_at=at, floor_id=id), FlowScan(size)
+
+    def claimed(self, lane: Lane, scan: FlowScan, found: FlowClaim, started: float, ended: float) -> FlowScan | None:
+        """Learns from a claim; returns the scan that continues it, or None."""
+        state = self.state(lane)
+        if scan.cursor is not None:
+            state.cursor, state.keys = found.cursor or "", found.keys
+            return None
+        state.depth.took(started, ended)
+        state.floor = found.floor or state.floor
+        assert lane.flow is not None
+        missing = scan.size - len(found.claims)
+        if lane.flow.consumer is None or lane.flow.consumer.key is None or found.unkeyed:
+            return None
+        if missing <= 0 or found.left < scan.size:
+            return None
+        return FlowScan(claim_size(missing), state.cursor, _share(missing, state.keys))
+
+
+def _share(size: int, keys: int) -> int:
+    """How many deliveries of each key a walk takes: few keys share a large claim."""
+    return max(1, size // keys) if keys else 1
+
+
+def next_wait(waits: Sequence[float | None], shortest: float = 0.005) -> float | None:
+    """Seconds until the next token of a rate; None without one."""
+    known = [wait for wait in waits if wait is not None]
+    return max(shortest, min(known)) if known else None

@@ -1,0 +1,231 @@
+"""Claims of lanes with flow control: limits, rates, pauses, order and fairness, over all workers.
+
+PostgreSQL counts under one advisory lock per consumer (and per queue with a limit), which ends with the claim statement.
+SQLite has one writer at a time. The rows in flight are counted; there are no counters that a crash could leave wrong.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+from uuid import UUID
+
+from holdfast.core.flow import BUCKETS, FlowSettings
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow, read_claimed
+from holdfast.stores.dialect import as_uuid, aware_time
+from holdfast.stores.messages.flow import DeliveryKey, adopt
+from holdfast.stores.operation import Query, Row, Rows, Steps, operation
+
+_DELIVERY = 14
+_INFO = 15
+Slots = tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class Floors(NamedTuple):
+    """The lowest tickets in flight, below which nothing has to be counted. Hints of PostgreSQL; 0 counts everything."""
+
+    consumer: int = 0
+    queue: int = 0
+
+
+class FlowScan(NamedTuple):
+    """Where a claim looks: at the oldest due deliveries, or at the keys after `cursor`, `share` deliveries of each."""
+
+    size: int
+    cursor: str | None = None
+    share: int = 1
+
+
+class FlowClaim(NamedTuple):
+    """The deliveries that were claimed, and what the next claim should know.
+
+    `left` candidates could not be claimed; `unkeyed` of them have no key yet. `wait` is the number of seconds until the
+    next token of a rate. `cursor` and `keys` are the last key and the number of keys of a walk. `floor` is the oldest
+    candidate.
+    """
+
+    claims: list[Claimed]
+    left: int = 0
+    unkeyed: int = 0
+    wait: float | None = None
+    cursor: str | None = None
+    keys: int = 0
+    floor: tuple[datetime, UUID] | None = None
+
+
+class Unkeyed(NamedTuple):
+    """A pending delivery without a key, with the parts of its message from which the key is found."""
+
+    id: UUID
+    type: str
+    payload: str
+    headers: str
+
+
+@operation(single=True, hot=True)
+def claim_flow(
+    lane: Lane, worker: str, lease: timedelta, scan: FlowScan, floors: Floors, *, suspects: bool = False
+) -> Steps[FlowClaim]:
+    """Claims up to `scan.size` deliveries of a lane with flow control; payloads are read after the locks have ended."""
+    return (yield from flow_claim_steps(lane, worker, lease, scan, floors, suspects=suspects))
+
+
+def flow_trial(
+    worker: str, lease: timedelta, *, suspects: bool = False
+) -> Callable[[Sequence[Lane]], Steps[list[Claimed]]]:
+    """What `claim_trial` runs for lanes with flow control: it claims one delivery within their limits and order."""
+
+    def claim_first(lanes: Sequence[Lane]) -> Steps[list[Claimed]]:
+        for lane in lanes:
+            found = yield from flow_claim_steps(lane, worker, lease, FlowScan(1), Floors(), suspects=suspects)
+            if found.claims:
+                return found.claims
+        return []
+
+    return claim_first
+
+
+def flow_claim_steps(
+    lane: Lane, worker: str, lease: timedelta, scan: FlowScan, floors: Floors, *, suspects: bool = False
+) -> Steps[FlowClaim]:
+    """The steps of `claim_flow`, for an operation that has its own transaction."""
+    rows = yield flow_query(lane, worker, lease, scan, floors, suspects=suspects)
+    found = [row for row in rows if row[0] is not None]
+    (info,) = [row[_INFO:] for row in rows if row[0] is None]
+    claims: list[Claimed] = []
+    if found:
+        messages: Rows = yield Query("flow_messages", {"ids": [as_uuid(row[1]) for row in found]})
+        claims = joined(found, messages)
+    left, unkeyed, wait, cursor, keys, at, id = info
+    return FlowClaim(
+        claims,
+        int(left),
+        int(unkeyed),
+        None if wait is None else max(0.0, float(wait) / 1000),
+        cursor,
+        int(keys or 0),
+        None if id is None else (aware_time(at), as_uuid(id)),
+    )
+
+
+def joined(deliveries: Sequence[Row], messages: Rows) -> list[Claimed]:
+    """Claimed deliveries with their messages."""
+    by_id = {as_uuid(message[0]): message[1:] for message in messages}
+    return [read_claimed((*row[:_DELIVERY], *by_id[as_uuid(row[1])])) for row in deliveries]
+
+
+def flow_query(
+    lane: Lane, worker: str, lease: timedelta, scan: FlowScan, floors: Floors, *, suspects: bool = False
+) -> Query:
+    """The claim statement of one lane. Two priorities of a key in one statement would both be admitted."""
+    flow = lane.flow or LaneFlow(None, None)
+    own, queue = flow.consumer, flow.queue
+    values: dict[str, object] = {
+        "queue": lane.queue,
+        "consumer": lane.consumer,
+        "generation": lane.generation,
+        "priority": lane.priority,
+        "floor_at": lane.floor_at,
+        "floor_id": lane.floor_id,
+        "worker": worker,
+        "lease": lease,
+        "size": scan.size,
+        "share": scan.share,
+        "cursor": scan.cursor or "",
+        "low": floors.consumer,
+        "queue_low": floors.queue,
+        "most": None if own is None else own.limit,
+        "queue_most": None if queue is None else queue.limit,
+        **_rate("rate", "rate_window", "grain", own),
+        **_rate("queue_rate", "queue_window", "queue_grain", queue),
+    }
+    slots = _slots(flow, scan.cursor is not None, suspects)
+    return Query("flow_claim", values, slots=slots, limit=scan.size, locks=flow.locks(lane))
+
+
+@operation(reads=True)
+def flow_floors(lane: Lane) -> Steps[Floors]:
+    """The lowest tickets in flight, read under the locks: the ticket of a claim in progress is not visible without them."""
+    assert lane.flow is not None
+    values = {"consumer": lane.consumer, "queue": lane.queue}
+    ((consumer, queue),) = yield Query("flow_floor", values, locks=lane.flow.locks(lane))
+    return Floors(int(consumer), int(queue))
+
+
+@operation(reads=True)
+def unkeyed_deliveries(lane: Lane, limit: int, *, ordered: bool, suspects: bool = False) -> Steps[list[Unkeyed]]:
+    """Pending deliveries of the lane that have no key, or no place in the order of their consumer."""
+    values = {
+        "queue": lane.queue,
+        "consumer": lane.consumer,
+        "generation": lane.generation,
+        "priority": lane.priority,
+        "ordered": ordered,
+    }
+    rows = yield Query("flow_unkeyed", values, slots=_suspicion(suspects), limit=limit)
+    return [Unkeyed(as_uuid(id), str(type), str(payload), str(headers)) for id, type, payload, headers in rows]
+
+
+@operation
+def adopt_deliveries(keys: Sequence[DeliveryKey]) -> Steps[int]:
+    """Gives keys to pending deliveries that were published without; returns how many got one."""
+    # Sorted, so that two workers that adopt the same deliveries do not deadlock.
+    return len((yield adopt(sorted(keys, key=lambda one: str(one.delivery_id)))))
+
+
+@operation
+def forget_starts(consumer: str, older_than: timedelta) -> Steps[None]:
+    """Removes the buckets of a rate that no window contains."""
+    yield Query("forget_starts", {"consumer": consumer, "older_than": older_than})
+
+
+@lru_cache(maxsize=512)
+def _slots(flow: LaneFlow, walk: bool, suspects: bool) -> Slots:
+    """The fragments of the claim statement for these settings."""
+    own, queue = flow.consumer or FlowSettings(), flow.queue or FlowSettings()
+    keyed, ordered = own.key is not None, own.order is not None
+    limited, rated = own.limit is not None, own.rate_count is not None
+    room = [
+        *(["room_pause"] if keyed else []),
+        *(["room_limit"] if limited and own.limit_by_key else []),
+        *(["room_rate"] if rated and own.rate_by_key else []),
+        *(["room_head"] if ordered else []),
+        *(["room_dead"] if own.order == "block" else []),
+    ]
+    cap = [
+        *(["cap_limit"] if limited and not own.limit_by_key else []),
+        *(["cap_rate"] if rated and not own.rate_by_key else []),
+        *(["cap_queue_limit"] if queue.limit is not None else []),
+        *(["cap_queue_rate"] if queue.rate_count is not None else []),
+        *(["cap_adopted"] if ordered and not walk else []),
+    ]
+    unkeyed = "flow_without_place" if ordered else "flow_without_key" if keyed else "flow_all_keyed"
+    chosen = {
+        "candidates": ["flow_walk" if walk else "flow_window"],
+        "walked": ["flow_walked_heads" if ordered else "flow_walked_keys"],
+        "walk_rows": ["flow_walk_heads" if ordered else "flow_walk_rows"],
+        "window": ["flow_window_keyed" if keyed else "flow_window_whole"],
+        "flow_key": ["flow_own_key" if keyed else "flow_one_key"],
+        "unkeyed": [unkeyed],
+        "rank": ["rank_order" if ordered else "rank_due"],
+        "turn": ["turn_key" if walk else "turn_due"],
+        "cursor": ["cursor_walk" if walk else "cursor_none"],
+        "keys": ["keys_walk" if walk else "keys_none"],
+        "room": room,
+        "cap": cap,
+        "ledger": [] if not rated else ["ledger_keys" if own.rate_by_key else "ledger_all"],
+        "queue_ledger": ["ledger_queue"] if queue.rate_count is not None else [],
+        "wait": [] if not rated else ["wait_keys" if own.rate_by_key else "wait_all"],
+        "queue_wait": ["wait_queue"] if queue.rate_count is not None else [],
+    }
+    return (*_suspicion(suspects), *((slot, tuple(fragments)) for slot, fragments in chosen.items()))
+
+
+def _rate(count: str, window: str, grain: str, settings: FlowSettings | None) -> dict[str, object]:
+    if settings is None or settings.rate_count is None or settings.rate_window is None:
+        return {count: None, window: None, grain: None}
+    return {count: settings.rate_count, window: settings.rate_window, grain: settings.rate_window / BUCKETS}
+
+
+def _suspicion(suspects: bool) -> Slots:
+    return (("suspicion", ("suspect" if suspects else "not_suspect",)),)

@@ -1,0 +1,260 @@
+-- name: flow_claim
+-- Claims due deliveries of one lane within the limits, rates, pauses and order of its consumer and queue. The room of each
+-- key is found once, at its first candidate. Only the chosen ids are locked: a search that skipped locked rows would take
+-- the second delivery of an ordered key before the first. The last row has no delivery: it has the number of candidates
+-- left, how many of them have no key, the milliseconds until the next token of a rate, the last key of a walk, the number
+-- of its keys, and the first candidate.
+with recursive t as materialized (select clock_timestamp() as now),
+{candidates},
+n as materialized (
+  select w.id, w.flow_key, w.run_at, w.flow_seq, w.turn,
+         row_number() over (partition by w.flow_key order by {rank}) as nth
+  from w where w.flow_key is not null),
+k as materialized (
+  select n.id, n.flow_key, n.run_at, n.turn, n.nth, case when n.nth = 1 then least({limit}{room}) end as own from n),
+r as materialized (
+  select k.id, k.flow_key, k.run_at, k.turn, k.nth, max(k.own) over (partition by k.flow_key) as room from k),
+x as materialized (
+  select r.id, r.flow_key, r.turn from r where r.nth <= r.room
+  order by {turn} limit greatest(0, least({limit}{cap}))),
+c as materialized (
+  select d.id from {hf}delivery d
+  where d.id = any (array(select x.id from x)) and d.status = 'pending' for update skip locked),
+u as (
+  update {hf}delivery d
+  {taken}, flow_key = coalesce(d.flow_key, ''), flow_ticket = nextval('{hf}flow_ticket')
+  where d.id = any (array(select c.id from c))
+  returning d.*){ledger}{queue_ledger}
+select u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
+       u.holds, u.expiries, u.suspect, u.run_at, u.retry::text, u.flow_key,
+       null::bigint, null::bigint, null::double precision, null::text, null::bigint, null::timestamptz, null::uuid
+from u
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
+       (select count(*) from w) - (select count(*) from c), (select count(*) from w where {unkeyed}),
+       least(null::double precision{wait}{queue_wait}) * 1000, {cursor}, {keys},
+       (select w.run_at from w order by w.run_at, w.id limit 1), (select w.id from w order by w.run_at, w.id limit 1)
+
+-- fragment: flow_window
+w as materialized (
+  select d.id, {flow_key} as flow_key, d.run_at, d.flow_seq, 0 as turn
+  from {hf}delivery d
+  where d.status = 'pending' and {suspicion}
+    and d.queue = :queue::text and d.consumer = :consumer::text and d.generation = :generation::bigint
+    and d.priority = :priority::smallint
+    and (d.run_at, d.id) >= (:floor_at::timestamptz, :floor_id::uuid) and d.run_at <= now()
+  order by d.run_at, d.id limit {window})
+
+-- fragment: flow_window_keyed
+2 * {limit} + 100
+-- fragment: flow_window_whole
+{limit}
+
+-- fragment: flow_walk
+walk (key, wrapped, step) as (
+  (select * from (
+     (select d.flow_key, false, 1 from {hf}delivery d where {walked} and d.flow_key > :cursor::text
+      order by d.flow_key limit 1)
+     union all
+     (select d.flow_key, true, 1 from {hf}delivery d where {walked} and d.flow_key <= :cursor::text
+      order by d.flow_key limit 1)) s
+   limit 1)
+  union all
+  select x.key, x.wrapped, x.step from walk p cross join lateral (
+    select * from (
+      (select d.flow_key, p.wrapped, p.step + 1 from {hf}delivery d where {walked} and d.flow_key > p.key
+       order by d.flow_key limit 1)
+      union all
+      (select d.flow_key, true, p.step + 1 from {hf}delivery d
+       where not p.wrapped and {walked} and d.flow_key <= :cursor::text
+       order by d.flow_key limit 1)) s
+    limit 1) x (key, wrapped, step)
+  where p.step < {limit} and not (x.wrapped and x.key > :cursor::text)),
+{walk_rows}
+
+-- fragment: flow_walked_keys
+d.status = 'pending' and not d.suspect and d.flow_key is not null and d.flow_seq is null
+and d.queue = :queue::text and d.consumer = :consumer::text and d.generation = :generation::bigint
+and d.priority = :priority::smallint
+
+-- fragment: flow_walk_rows
+w as materialized (
+  select d.id, d.flow_key, d.run_at, d.flow_seq, p.step as turn
+  from walk p
+  cross join lateral (
+    select d.id, d.flow_key, d.run_at, d.flow_seq from {hf}delivery d
+    where {walked}
+      and (d.flow_key, d.run_at) >= (p.key, '-infinity'::timestamptz) and (d.flow_key, d.run_at) <= (p.key, now())
+    order by d.flow_key, d.run_at, d.id limit :share::bigint) d)
+
+-- fragment: flow_walked_heads
+d.status = 'pending' and d.flow_seq is not null and d.consumer = :consumer::text
+
+-- fragment: flow_walk_heads
+w as materialized (
+  select d.id, d.flow_key, d.run_at, d.flow_seq, p.step as turn
+  from walk p
+  cross join lateral (
+    select d.id, d.flow_key, d.run_at, d.flow_seq, d.suspect, d.queue, d.generation, d.priority from {hf}delivery d
+    where {walked} and d.flow_key = p.key
+    order by d.flow_seq limit 1) d
+  where d.run_at <= now() and not d.suspect and d.queue = :queue::text and d.generation = :generation::bigint
+    and d.priority = :priority::smallint)
+
+-- fragment: flow_one_key
+''
+-- fragment: flow_own_key
+d.flow_key
+-- fragment: flow_all_keyed
+false
+-- fragment: flow_without_key
+w.flow_key is null
+-- fragment: flow_without_place
+w.flow_key is null or w.flow_seq is null
+
+-- fragment: rank_due
+w.run_at, w.id
+-- fragment: rank_order
+w.flow_seq
+-- fragment: turn_due
+r.run_at, r.id
+-- fragment: turn_key
+r.nth, r.turn
+
+-- fragment: cursor_none
+null
+-- fragment: cursor_walk
+coalesce((select x.flow_key from x order by x.turn desc limit 1),
+         (select p.key from walk p order by p.step desc limit 1))
+
+-- fragment: keys_none
+null
+-- fragment: keys_walk
+(select count(*) from walk)
+
+-- fragment: room_limit
+, :most::bigint - (
+  select count(*) from (
+    select from {hf}delivery f
+    where f.status = 'in_flight' and f.flow_key is not null and f.consumer = :consumer::text
+      and f.flow_key = n.flow_key and f.flow_ticket >= :low::bigint
+    limit :most::bigint) f)
+-- fragment: room_rate
+, :rate::bigint - (
+  select coalesce(sum(s.n), 0) from {hf}flow_start s
+  where s.consumer = :consumer::text and s.flow_key = n.flow_key
+    and s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval)
+-- fragment: room_pause
+, case when exists (
+    select from {hf}flow_pause p where p.consumer = :consumer::text and p.flow_key = n.flow_key) then 0 else {limit} end
+-- fragment: room_head
+, case
+    when exists (
+      select from {hf}delivery f
+      where f.status = 'in_flight' and f.flow_key is not null and f.consumer = :consumer::text
+        and f.flow_key = n.flow_key and f.flow_ticket >= :low::bigint) then 0
+    when n.flow_seq > (
+      select h.flow_seq from {hf}delivery h
+      where h.status = 'pending' and h.flow_seq is not null and h.consumer = :consumer::text
+        and h.flow_key = n.flow_key
+      order by h.flow_seq limit 1) then 0
+    else 1 end
+-- fragment: room_dead
+, case when exists (
+    select from {hf}delivery x
+    where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = :consumer::text
+      and x.flow_key = n.flow_key and x.flow_seq < n.flow_seq) then 0 else 1 end
+
+-- fragment: cap_limit
+, :most::bigint - (
+  select count(*) from (
+    select from {hf}delivery f
+    where f.status = 'in_flight' and f.flow_key is not null and f.consumer = :consumer::text
+      and f.flow_ticket >= :low::bigint
+    limit :most::bigint) f)
+-- fragment: cap_rate
+, :rate::bigint - (
+  select coalesce(sum(s.n), 0) from {hf}flow_start s
+  where s.consumer = :consumer::text and s.flow_key = ''
+    and s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval)
+-- fragment: cap_queue_limit
+, :queue_most::bigint - (
+  select count(*) from (
+    select from {hf}delivery f
+    where f.status = 'in_flight' and f.flow_key is not null and f.queue = :queue::text
+      and f.flow_ticket >= :queue_low::bigint
+    limit :queue_most::bigint) f)
+-- fragment: cap_queue_rate
+, :queue_rate::bigint - (
+  select coalesce(sum(s.n), 0) from {hf}flow_start s
+  where s.consumer = 'queue:' || :queue::text and s.flow_key = ''
+    and s.bucket > (select t.now from t) - :queue_window::interval - :queue_grain::interval)
+-- fragment: cap_adopted
+, case when exists (select from w where {unkeyed}) then 0 else {limit} end
+
+-- fragment: ledger_keys
+, started as (
+  insert into {hf}flow_start as s (consumer, flow_key, bucket, n)
+  select :consumer::text, u.flow_key, date_bin(:grain::interval, (select t.now from t), '2000-01-01'), count(*)
+  from u group by u.flow_key
+  on conflict (consumer, flow_key, bucket) do update set n = s.n + excluded.n)
+-- fragment: ledger_all
+, started as (
+  insert into {hf}flow_start as s (consumer, flow_key, bucket, n)
+  select :consumer::text, '', date_bin(:grain::interval, (select t.now from t), '2000-01-01'), count(*)
+  from u having count(*) > 0
+  on conflict (consumer, flow_key, bucket) do update set n = s.n + excluded.n)
+-- fragment: ledger_queue
+, started_queue as (
+  insert into {hf}flow_start as s (consumer, flow_key, bucket, n)
+  select 'queue:' || :queue::text, '', date_bin(:queue_grain::interval, (select t.now from t), '2000-01-01'), count(*)
+  from u having count(*) > 0
+  on conflict (consumer, flow_key, bucket) do update set n = s.n + excluded.n)
+
+-- fragment: wait_keys
+, (select extract(epoch from min(s.bucket) + :rate_window::interval + :grain::interval - (select t.now from t))
+   from k join {hf}flow_start s on s.consumer = :consumer::text and s.flow_key = k.flow_key
+   where k.own <= 0 and s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval)
+-- fragment: wait_all
+, (select extract(epoch from min(s.bucket) + :rate_window::interval + :grain::interval - (select t.now from t))
+   from {hf}flow_start s
+   where s.consumer = :consumer::text and s.flow_key = ''
+     and s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval)
+-- fragment: wait_queue
+, (select extract(epoch from min(s.bucket) + :queue_window::interval + :queue_grain::interval - (select t.now from t))
+   from {hf}flow_start s
+   where s.consumer = 'queue:' || :queue::text and s.flow_key = ''
+     and s.bucket > (select t.now from t) - :queue_window::interval - :queue_grain::interval)
+
+-- name: flow_messages
+-- The messages of claimed deliveries, read after the locks of the claim have ended.
+select m.id, m.type, m.source, m.key,
+       case when octet_length(m.text) <= 65536 then m.text else '' end,
+       m.headers::text, m.occurred_at, m.generation
+from unnest(:ids::uuid[]) i (id)
+cross join lateral (
+  select m.*, case when pg_column_size(m.payload) <= 65536 then m.payload::text end as text
+  from {hf}message m where m.id = i.id offset 0) m
+
+-- name: flow_floor
+-- The lowest tickets in flight, of the consumer and of the queue. Under their locks, every later claim gets a higher one.
+select coalesce((select min(f.flow_ticket) from {hf}delivery f
+                 where f.status = 'in_flight' and f.flow_key is not null and f.consumer = :consumer::text), q.last_value),
+       coalesce((select min(f.flow_ticket) from {hf}delivery f
+                 where f.status = 'in_flight' and f.flow_key is not null and f.queue = :queue::text), q.last_value)
+from {hf}flow_ticket q
+
+-- name: flow_unkeyed
+-- Pending deliveries of a consumer that have no key yet, or no place in the order, with their messages.
+select d.id, m.type, m.payload::text, m.headers::text
+from {hf}delivery d
+cross join lateral (select m.* from {hf}message m where m.id = d.message_id offset 0) m
+where d.status = 'pending' and d.queue = :queue::text and d.consumer = :consumer::text
+  and d.generation = :generation::bigint and d.priority = :priority::smallint and {suspicion}
+  and (d.flow_key is null or (:ordered::boolean and d.flow_seq is null))
+order by d.run_at, d.id limit {limit}
+
+-- name: forget_starts
+-- Removes the buckets of a rate that are older than its window.
+delete from {hf}flow_start s
+where s.consumer = :consumer::text and s.bucket < now() - :older_than::interval

@@ -1,0 +1,211 @@
+"""Claims with flow control: limits, rates, order, pauses and fairness hold over all workers."""
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Limit, Queue, Rate
+from holdfast.core.change import Postpone, Retry
+from holdfast.stores.deliveries.claim import rescue
+from holdfast.stores.messages.registry import register
+from holdfast.stores.protocol import Store
+from tests.stores.flow_cases import bury, declare, deliver, numbers, send, settings, take
+from tests.support.builders import LEASE, expire, failure, finish, sql
+
+BY = {"by": "k"}
+
+
+async def test_a_global_limit_counts_every_worker(store: Store) -> None:
+    flow = settings(limit=Limit(3))
+    await declare(store, flow)
+    await send(store, flow, *"abcdefgh")
+    first = await take(store, 2, worker="w1")
+    second = await take(store, 100, worker="w2")
+    assert (numbers(first.claims), numbers(second.claims)) == ([0, 1], [2])
+    assert (await take(store, worker="w3")).claims == []
+    await deliver(store, first.claims[0])
+    assert numbers((await take(store, worker="w3")).claims) == [3]
+
+
+async def test_a_limit_by_key_counts_each_key(store: Store) -> None:
+    flow = settings(limit=Limit(2, by="k"))
+    await declare(store, flow)
+    await send(store, flow, *"aaabbc")
+    first = await take(store)
+    assert numbers(first.claims) == [0, 1, 3, 4, 5]
+    assert (first.left, (await take(store, worker="w2")).claims) == (1, [])
+    await deliver(store, *first.claims)
+    assert numbers((await take(store, worker="w2")).claims) == [2]
+
+
+async def test_an_expired_lease_counts_until_it_is_taken_over(store: Store) -> None:
+    flow = settings(limit=Limit(1, by="k"))
+    await declare(store, flow)
+    await send(store, flow, "a", "a")
+    await take(store, worker="dead")
+    expire(store)
+    assert (await take(store, worker="w2")).claims == []
+    (rescued,) = await store.run(rescue("w2", LEASE, 10))
+    assert (await take(store, worker="w2")).claims == []
+    await finish(store, rescued.claimed, Retry(timedelta(0)), "w2", error=failure())
+    assert len((await take(store, worker="w2")).claims) == 1
+
+
+@pytest.mark.parametrize("by", [None, "k"])
+async def test_a_rate_allows_so_many_claims_in_a_window_with_retries(store: Store, by: str | None) -> None:
+    flow = settings(rate=Rate("3/10s", by=by))
+    await declare(store, flow)
+    await send(store, flow, *"aaaaaa")
+    first = await take(store, 2)
+    assert numbers(first.claims) == [0, 1]
+    await finish(store, first.claims[0], Retry(timedelta(0)), error=failure())
+    assert len((await take(store)).claims) == 1
+    last = await take(store)
+    assert last.claims == []
+    assert last.wait is not None
+    assert 9 < last.wait <= 10.2
+
+
+async def test_the_next_token_of_a_rate_is_used_when_it_is_due(store: Store) -> None:
+    flow = settings(rate=Rate("2/10s", by="k"))
+    await declare(store, flow)
+    await send(store, flow, *"aaab")
+    assert numbers((await take(store)).claims) == [0, 1, 3]
+    amount = "interval '10.3 s'" if "postgres" in store.dialect.name else "10300"
+    sql(store, f"update {{hf}}flow_start set bucket = bucket - {amount}")
+    assert numbers((await take(store)).claims) == [2]
+
+
+async def test_an_ordered_key_runs_one_at_a_time_in_the_order_of_publish(store: Store) -> None:
+    flow = settings(order_by="k")
+    await declare(store, flow)
+    await send(store, flow, *"aabab")
+    for expected in ([0, 2], [1, 4], [3]):
+        got = await take(store)
+        assert numbers(got.claims) == expected
+        assert (await take(store, worker="w2")).claims == []
+        await deliver(store, *got.claims)
+
+
+async def test_a_head_that_waits_for_its_retry_holds_up_its_key(store: Store) -> None:
+    flow = settings(order_by="k")
+    await declare(store, flow)
+    await send(store, flow, *"aab")
+    got = await take(store, 1)
+    await finish(store, got.claims[0], Retry(timedelta(minutes=1)), error=failure())
+    assert numbers((await take(store)).claims) == [2]
+    assert (await take(store, cursor="")).claims == []
+
+
+async def test_priority_does_not_reorder_an_ordered_key(store: Store) -> None:
+    flow = settings(order_by="k")
+    await declare(store, flow)
+    await send(store, flow, "a", priority=3)
+    await send(store, flow, "a", priority=0)
+    assert (await take(store, priority=0)).claims == []
+    assert (await take(store, priority=0, cursor="")).claims == []
+    assert len((await take(store, priority=3)).claims) == 1
+
+
+@pytest.mark.parametrize("cursor", [None, ""], ids=["window", "walk"])
+async def test_a_dead_letter_blocks_its_key(store: Store, cursor: str | None) -> None:
+    flow = settings(order_by="k", on_dead="block")
+    await declare(store, flow)
+    await send(store, flow, *"aab")
+    got = await take(store, 1, cursor=cursor)
+    await bury(store, got.claims[0])
+    assert numbers((await take(store, cursor=cursor)).claims) == [2]
+    sql(store, "update {hf}delivery set discarded_at = completed_at where status = 'failed'")
+    assert numbers((await take(store, cursor=cursor)).claims) == [1]
+
+
+async def test_a_dead_letter_is_skipped_if_the_consumer_says_so(store: Store) -> None:
+    flow = settings(order_by="k", on_dead="skip")
+    await declare(store, flow)
+    await send(store, flow, *"aa")
+    got = await take(store, 1)
+    await bury(store, got.claims[0])
+    assert numbers((await take(store)).claims) == [1]
+
+
+@pytest.mark.parametrize("options", [{"limit": Limit(5, by="k")}, {"order_by": "k"}, {"fair_by": "k"}])
+async def test_a_paused_key_is_not_claimed(store: Store, options: dict[str, object]) -> None:
+    flow = settings(**options)
+    await declare(store, flow)
+    await send(store, flow, *"ab")
+    sql(store, "insert into {hf}flow_pause (consumer, flow_key) values ('mail', 'a')")
+    assert numbers((await take(store)).claims) == [1]
+    assert (await take(store, cursor="")).claims == []
+
+
+async def test_a_walk_gives_each_key_a_turn_and_goes_on_after_its_last_key(store: Store) -> None:
+    flow = settings(fair_by="k")
+    await declare(store, flow)
+    await send(store, flow, *("a" * 6), "b", "c", "d")
+    first = await take(store, 2, cursor="")
+    assert (numbers(first.claims), first.cursor) == ([0, 6], "b")
+    second = await take(store, 2, cursor=first.cursor)
+    assert (numbers(second.claims), second.cursor) == ([7, 8], "d")
+    third = await take(store, 2, cursor=second.cursor)
+    assert (numbers(third.claims), third.cursor, third.keys) == ([1], "a", 1)
+    assert numbers((await take(store, 3, cursor=third.cursor, share=3)).claims) == [2, 3, 4]
+
+
+async def test_a_walk_finds_the_keys_behind_a_full_window(store: Store) -> None:
+    flow = settings(limit=Limit(1, by="k"))
+    await declare(store, flow)
+    await send(store, flow, *("a" * 110), "b", "")
+    got = await take(store, 4)
+    assert numbers(got.claims) == [0]
+    assert got.left >= 107
+    got = await take(store, 4, cursor="")
+    assert numbers(got.claims) == [110, 111]
+
+
+async def test_a_limit_and_an_order_combine(store: Store) -> None:
+    flow = settings(order_by="k", limit=Limit(2))
+    await declare(store, flow)
+    await send(store, flow, *"abc")
+    assert numbers((await take(store)).claims) == [0, 1]
+    assert (await take(store, cursor="")).claims == []
+
+
+async def test_a_queue_limits_all_its_consumers_together(store: Store) -> None:
+    queue = Queue("mails", limit=Limit(2), rate=Rate("3/10s"))
+    assert queue.flow is not None
+    await store.run(register([], [], 0, (), {"mails": queue.flow.text}))
+    await declare(store, None, name="one")
+    await declare(store, settings(order_by="k"), name="two")
+    await send(store, None, *"aa", name="one", queue="mails")
+    await send(store, settings(order_by="k"), *"ab", name="two", queue="mails")
+    (first,) = (await take(store, 1, name="one")).claims
+    (second,) = (await take(store, name="two")).claims
+    assert (await take(store, name="one")).claims == []
+    await deliver(store, first, second)
+    assert len((await take(store, name="one")).claims) == 1
+    assert (await take(store, name="two")).claims == []
+
+
+async def test_a_suspect_is_claimed_within_the_limit_and_in_its_order(store: Store) -> None:
+    flow = settings(order_by="k")
+    await declare(store, flow)
+    await send(store, flow, *"aab")
+    sql(store, "update {hf}delivery set suspect = " + ("true" if store.dialect.name == "postgres" else "1"))
+    first = await take(store, 1, suspects=True)
+    assert numbers(first.claims) == [0]
+    second = await take(store, 1, suspects=True)
+    assert numbers(second.claims) == [2]
+    assert (await take(store, 1, suspects=True)).claims == []
+    if store.dialect.name == "postgres":
+        assert sql(store, "select count(*) from {hf}delivery where status = 'in_flight' and flow_ticket > 0") == [(2,)]
+
+
+async def test_a_delivery_that_is_not_due_is_not_claimed(store: Store) -> None:
+    flow = settings(limit=Limit(5, by="k"))
+    await declare(store, flow)
+    await send(store, flow, "a", delay=timedelta(minutes=1))
+    await send(store, flow, "b")
+    got = await take(store)
+    assert len(got.claims) == 1
+    await finish(store, got.claims[0], Postpone(timedelta(minutes=1)))
+    assert (await take(store, cursor="")).claims == []
