@@ -13,7 +13,7 @@ from holdfast.core.events import payload
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
 from holdfast.core.workflows.names import COMMANDS
-from holdfast.engine.workflows.commands import CANCEL, SIGNAL, TRIGGER
+from holdfast.engine.workflows.commands import CANCEL, RETRY, SIGNAL, TRIGGER
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.workflows.definition import definition
@@ -55,6 +55,13 @@ class WorkflowRun:
     async def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
         """Cancels the run and its child runs: steps that wait are discarded, steps in flight cannot settle any more."""
         return await self._send(self._cancel(reason, key), conn, "run.cancel")
+
+    async def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
+        """Runs a step and all steps after it again, or without one the steps that failed.
+
+        Steps that were done before stay done. A step that failed keeps what it remembers.
+        """
+        return await self._send(self._retry(from_, key), conn, "run.retry")
 
     async def status(self) -> RunStatus:
         """The status of the run; `NotFound` if it does not exist."""
@@ -100,6 +107,9 @@ class WorkflowRun:
     def _cancel(self, reason: str | None, key: str | None) -> NewMessage:
         return self._message(CANCEL, key, reason=reason)
 
+    def _retry(self, step: str | None, key: str | None) -> NewMessage:
+        return self._message(RETRY, key, step=step)
+
     def _message(self, type: str, key: str | None, **command: object) -> NewMessage:
         return self._runtime().producer.build(
             type,
@@ -130,6 +140,10 @@ class SyncWorkflowRun:
     def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
         """`WorkflowRun.cancel`, blocking."""
         return self._send(self._run._cancel(reason, key), conn, "run.cancel")
+
+    def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
+        """`WorkflowRun.retry`, blocking."""
+        return self._send(self._run._retry(from_, key), conn, "run.retry")
 
     def status(self) -> RunStatus:
         """`WorkflowRun.status`, blocking."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
 from holdfast.core.errors import InvalidName
+from holdfast.core.identity import delivery_id
 from holdfast.core.names import MAX_NAME, check_name
 
 COMMANDS = "holdfast/workflows"
@@ -28,6 +30,17 @@ def is_start(type: str) -> bool:
 def step_consumer(workflow: str, step: str) -> str:
     """The consumer of a step."""
     return f"{workflow}/{step}"
+
+
+def step_delivery_id(run_id: UUID, workflow: str, step: str, epoch: int = 0) -> UUID:
+    """The delivery of a step. After a retry of the run from a step, the steps that run again have new deliveries."""
+    consumer = step_consumer(workflow, step)
+    return delivery_id(run_id, f"{consumer}@{epoch}" if epoch else consumer)
+
+
+def item_name(step: str, parent: str, call: int) -> str:
+    """The name of the items of one `ctx.map` call: the mapped step, the step that called it, and the number of the call."""
+    return f"{step}@{parent}#{call}"
 
 
 def step_of(consumer: str) -> str:

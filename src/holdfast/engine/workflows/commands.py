@@ -1,4 +1,4 @@
-"""The consumer that applies signals, triggers and cancellations, and reports the end of a child run to its parent."""
+"""The consumer that applies signals, triggers, cancellations and retries, and reports the end of a child run to its parent."""
 
 from typing import Any
 from uuid import UUID
@@ -16,11 +16,12 @@ from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.failure import cancel_run, trigger_step
+from holdfast.stores.workflows.retry import retry_run
 from holdfast.stores.workflows.wait import send_signal
 
 log = get_logger("holdfast.worker")
 
-SIGNAL, TRIGGER, CANCEL = "workflow.signal", "workflow.trigger", "workflow.cancel"
+SIGNAL, TRIGGER, CANCEL, RETRY = "workflow.signal", "workflow.trigger", "workflow.cancel", "workflow.retry"
 
 
 async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
@@ -37,6 +38,9 @@ async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
                 await store.run(trigger_step(run_id, str(command["step"]), new_events()))
             case "workflow.cancel":
                 await cancel_tree(store, run_id, command.get("reason"))
+            case "workflow.retry":
+                step = command.get("step")
+                await store.run(retry_run(run_id, None if step is None else str(step), new_events()))
             case other:
                 raise TerminalError(f"{other} is not a command to a run; use a release of Holdfast that knows it")
     except (NotFound, Refused) as error:

@@ -169,7 +169,7 @@ class Step(Context):
         if is_undo(self._spec.name) or self._item is not None:
             own = self._memos.get((self._spec.name, 0)) if self._item is None else self._item
             return NO_NEXT if own is None or own.next is None else own.next
-        return next_steps(self.run_id, self._graph, self._spec.name)
+        return next_steps(self.run_id, self._graph, self._spec.name, self._loaded.epoch)
 
     def _completion(self, key: str | None) -> Operation[None]:
         return complete_step(super()._completion(key), self.end())

@@ -41,7 +41,7 @@ class RunSweeper:
             if graph is None:
                 log.error("workflow definition missing", workflow=step.workflow, version=step.version)
                 return
-            next = next_steps(step.run_id, graph, step.step)
+            next = next_steps(step.run_id, graph, step.step, step.epoch)
         operation = advance_completed(
             step.run_id, step.step, step.occurrence, next, step.source, step.generation, self._events
         )

@@ -7,9 +7,8 @@ from uuid import UUID
 
 import orjson
 
-from holdfast.core.identity import delivery_id
-from holdfast.core.workflows.graph import Graph, Node
-from holdfast.core.workflows.names import step_consumer
+from holdfast.core.workflows.graph import Graph
+from holdfast.core.workflows.names import step_delivery_id
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Operation, Query, Rows, Steps, columns, operation
 from holdfast.stores.workflows.event import EndedRun, WorkflowEvents, announce
@@ -54,23 +53,24 @@ class UnadvancedStep(NamedTuple):
     next: str | None
     workflow: str
     version: int
+    epoch: int
     source: str
     generation: int
 
 
-def next_steps(run_id: UUID, graph: Graph, step: str) -> str:
+def next_steps(run_id: UUID, graph: Graph, step: str, epoch: int) -> str:
     """The steps that wait for this one, as `advance` takes them."""
-    return steps_json(run_id, graph.workflow, graph.following(step))
+    return steps_json(run_id, graph.workflow, [(node.name, node.joins) for node in graph.following(step)], epoch)
 
 
-def steps_json(run_id: UUID, workflow: str, nodes: Sequence[Node]) -> str:
-    """Steps of a run, as `advance` takes them."""
-    if not nodes:
+def steps_json(run_id: UUID, workflow: str, steps: Sequence[tuple[str, int]], epoch: int) -> str:
+    """Steps of a run and the number of completions that each waits for, as `advance` takes them."""
+    if not steps:
         return NO_NEXT
     return orjson.dumps(
         [
-            {"name": n.name, "id": str(delivery_id(run_id, step_consumer(workflow, n.name))), "joins": n.joins}
-            for n in nodes
+            {"name": name, "id": str(step_delivery_id(run_id, workflow, name, epoch)), "joins": joins}
+            for name, joins in steps
         ]
     ).decode()
 
@@ -141,8 +141,10 @@ def unadvanced_steps(older_than: timedelta) -> Steps[list[UnadvancedStep]]:
     yield Query("forget_unadvanced", {"older_than": older_than})
     rows = yield Query("unadvanced_steps", {"older_than": older_than}, limit=_SWEPT)
     return [
-        UnadvancedStep(as_uuid(run), str(step), occurrence, next, str(workflow), version, str(source), generation)
-        for run, step, occurrence, next, workflow, version, source, generation in rows
+        UnadvancedStep(
+            as_uuid(run), str(step), occurrence, next, str(workflow), version, epoch, str(source), generation
+        )
+        for run, step, occurrence, next, workflow, version, epoch, source, generation in rows
     ]
 
 

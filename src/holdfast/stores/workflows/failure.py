@@ -8,18 +8,18 @@ from holdfast.core.errors import NotFound, Refused
 from holdfast.core.identity import delivery_id, delivery_range
 from holdfast.core.message import NewMessage
 from holdfast.core.text import sanitise
-from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
-from holdfast.core.workflows.names import COMMANDS, is_undo, step_consumer, step_of, undo_of, undone_step
+from holdfast.core.workflows.graph import Exhausted, Graph, nearest_step
+from holdfast.core.workflows.names import COMMANDS, is_undo, step_delivery_id, step_of, undo_of, undone_step
 from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, settlement_row
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, columns, operation
 from holdfast.stores.workflows.advance import advance_row, steps_json
 from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.event import EndedRun, WorkflowEvents, announce
-from holdfast.stores.workflows.run import LockedRun, RunStatus, discard_steps, lock_run
+from holdfast.stores.workflows.run import LockedRun, RunStatus, discard_steps, lock_run, step_marks
 
 _REASON = 1000
-_UNDO = "compensation:undo"
+UNDO_BEGUN = "compensation:undo"
 """A row that stands for the decision to compensate; its completion makes the first undo step due."""
 
 
@@ -124,10 +124,10 @@ def trigger_step(run_id: UUID, step: str, events: WorkflowEvents) -> Steps[bool]
         raise Refused("trigger", f"step {step} of run {run_id}", "not manual", "it starts after the steps before it")
     if run.status is not RunStatus.RUNNING:
         raise Refused("trigger", f"step {step} of run {run_id}", f"part of a run that is {run.status}")
-    name, id = f"{step}:trigger", delivery_id(run_id, step_consumer(run.name, step))
+    name, id = f"{step}:trigger", step_delivery_id(run_id, run.name, step, run.epoch)
     if not (yield Query("store_trigger", {"run_id": run_id, "step": name, "delivery_id": id})):
         return False
-    row = (run_id, name, 0, steps_json(run_id, run.name, [node]))
+    row = (run_id, name, 0, steps_json(run_id, run.name, [(step, node.joins)], run.epoch))
     yield from advance_row(row, run.source, run.generation, events)
     return True
 
@@ -146,7 +146,8 @@ def begin_compensation(run_id: UUID, events: WorkflowEvents) -> Steps[bool]:
     assert graph is not None, f"run {run_id} is compensated without a graph"
     low, high = delivery_range(run_id)
     rows = yield Query("run_deliveries", {"run_id": run_id, "low": low, "high": high, "commands": COMMANDS})
-    if any(is_undo(str(consumer)) for consumer, *_ in rows):
+    marks = yield from step_marks(run_id)
+    if UNDO_BEGUN in marks:
         return True
     states = {str(status) for _, status, _ in rows}
     if "pending" in states:
@@ -165,18 +166,20 @@ def begin_compensation(run_id: UUID, events: WorkflowEvents) -> Steps[bool]:
 
 def _undo(run_id: UUID, run: LockedRun, undone: Sequence[str], events: WorkflowEvents) -> Steps[None]:
     """Stores the chain of undo steps, the latest step first, and makes its first one due."""
-    nodes = [Node(undo_of(step), (_UNDO,)) for step in reversed(undone)]
-    chain = [steps_json(run_id, run.name, nodes[n : n + 1]) for n in range(len(nodes) + 1)]
+    names = [undo_of(step) for step in reversed(undone)]
+    chain = [
+        steps_json(run_id, run.name, [(name, 1) for name in names[n : n + 1]], run.epoch) for n in range(len(names) + 1)
+    ]
     rows = [
-        (run_id, _UNDO, delivery_id(run_id, _UNDO), chain[0]),
+        (run_id, UNDO_BEGUN, delivery_id(run_id, UNDO_BEGUN), chain[0]),
         *(
-            (run_id, node.name, delivery_id(run_id, step_consumer(run.name, node.name)), chain[n + 1])
-            for n, node in enumerate(nodes)
+            (run_id, name, step_delivery_id(run_id, run.name, name, run.epoch), chain[n + 1])
+            for n, name in enumerate(names)
         ),
     ]
-    names = ("run_id", "step", "delivery_id", "next")
-    yield Query("plan_undo", {"run": run_id}, {"steps": columns(names, rows)})
-    yield from advance_row((run_id, _UNDO, 0, chain[0]), run.source, run.generation, events)
+    planned = columns(("run_id", "step", "delivery_id", "next"), rows)
+    yield Query("plan_undo", {"run": run_id}, {"steps": planned})
+    yield from advance_row((run_id, UNDO_BEGUN, 0, chain[0]), run.source, run.generation, events)
 
 
 def _fail(run_id: UUID, run: LockedRun, graph: Graph | None, reason: str, events: WorkflowEvents) -> Steps[bool]:

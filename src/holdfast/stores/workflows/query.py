@@ -139,9 +139,11 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
 
 def _steps(run: RunRecord, graph: Graph | None, stored: Sequence[Row], deliveries: Sequence[Row]) -> list[StepRecord]:
     results = {(str(row[0]), row[1]): row for row in stored}
-    occurrences = {as_uuid(row[2]): row[1] for row in stored if "/" not in str(row[0])}
+    items = {as_uuid(row[2]): (str(row[0]), row[1]) for row in stored if row[4] is not None}
     waits = {as_uuid(row[2]) for row in stored if "/" in str(row[0]) and row[9] is None}
-    shown = [_step(run, row, results, occurrences, waits) for row in deliveries]
+    # A step that ran again after a retry has several deliveries; the last one counts.
+    newest = {items.get(as_uuid(row[0]), step_of(str(row[1]))): row for row in deliveries}
+    shown = [_step(run, row, results, items, waits) for row in newest.values()]
     known = {step.name for step in shown}
     order = {name: n for n, name in enumerate(() if graph is None else graph.order)}
     for name in order:
@@ -157,13 +159,13 @@ def _step(
     run: RunRecord,
     row: Row,
     results: dict[tuple[str, int], Row],
-    occurrences: dict[UUID, int],
+    items: dict[UUID, tuple[str, int]],
     waits: set[UUID],
 ) -> StepRecord:
     id, consumer, status, is_due, run_at, attempts, claimed, completed, discarded, error, replayed = row
     delivery, name = as_uuid(id), step_of(str(consumer))
-    occurrence = occurrences.get(delivery, 0)
-    stored = results.get((name, occurrence))
+    stored = results.get(items.get(delivery, (name, 0)))
+    _, occurrence = items.get(delivery, ("", 0))
     facts = DeliveryFacts(
         status=Status(status),
         is_due=bool(is_due),

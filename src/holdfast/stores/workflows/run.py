@@ -85,6 +85,7 @@ class LoadedRun(NamedTuple):
     version: int
     status: RunStatus
     signals: int
+    epoch: int
     rows: tuple[StepRow, ...]
 
 
@@ -149,9 +150,9 @@ def load_steps(wanted: Sequence[StepRequest]) -> Steps[list[LoadedRun | None]]:
     """What each claimed step needs, in the given order; None if its run does not exist."""
     batch = [(*w[:2], _array(w.results), w.delivery_id, n) for n, w in enumerate(wanted, 1)]
     rows = yield Query("load_steps", batches={"steps": columns(_LOADED, batch)})
-    found: dict[int, tuple[tuple[str, int, RunStatus, int], list[StepRow]]] = {}
-    for n, name, version, status, signals, step, occurrence, result, outcome, done, item, next in rows:
-        _, known = found.setdefault(int(n), ((str(name), version, RunStatus(status), signals), []))
+    found: dict[int, tuple[tuple[str, int, RunStatus, int, int], list[StepRow]]] = {}
+    for n, name, version, status, signals, epoch, step, occurrence, result, outcome, done, item, next in rows:
+        _, known = found.setdefault(int(n), ((str(name), version, RunStatus(status), signals, epoch), []))
         if step is not None:
             known.append(StepRow(str(step), occurrence, result, outcome, bool(done), item, next))
     return [
@@ -185,6 +186,11 @@ def lock_run(run_id: UUID) -> Steps[LockedRun | None]:
     name, version, status, epoch, parent, source, generation = rows[0]
     parent_run = None if parent is None else as_uuid(parent)
     return LockedRun(str(name), version, RunStatus(status), epoch, parent_run, str(source), generation)
+
+
+def step_marks(run_id: UUID) -> Steps[dict[str, bool]]:
+    """The rows of a run's steps, triggers and compensation, each with whether it is done."""
+    return {str(name): bool(done) for name, done in (yield Query("step_marks", {"run_id": run_id}))}
 
 
 def discard_steps(run_id: UUID, reason: str, *, running: bool) -> Query:

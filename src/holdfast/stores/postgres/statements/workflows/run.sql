@@ -31,12 +31,12 @@ select m.id from m
 
 -- name: load_steps
 -- The run of each claimed step, its own row, the results that it takes, and what it remembers, one row for each.
-select w.n, r.name, r.version, r.status, r.signals, t.name, t.occurrence, t.result::text, t.outcome,
+select w.n, r.name, r.version, r.status, r.signals, r.epoch, t.name, t.occurrence, t.result::text, t.outcome,
        t.done_at is not null, t.item::text, t.next
 from unnest(:run_id::uuid[], :step::text[], :results::text[], :delivery_id::uuid[])
        with ordinality w (run_id, step, results, delivery_id, n)
 cross join lateral (
-  select r.name, r.version, r.status, r.signals from {hf}workflow_run r where r.id = w.run_id offset 0) r
+  select r.name, r.version, r.status, r.signals, r.epoch from {hf}workflow_run r where r.id = w.run_id offset 0) r
 left join lateral (
   select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next
   from jsonb_array_elements_text(w.results::jsonb) wanted (name)
@@ -86,7 +86,7 @@ returning d.id
 select r.name, r.version, r.status, r.reason, t.name, t.result::text
 from {hf}workflow_run r
 left join {hf}workflow_step t on t.run_id = r.id and t.occurrence = 0 and t.done_at is not null
-  and strpos(t.name, '/') = 0 and strpos(t.name, ':') = 0
+  and strpos(t.name, '/') = 0 and strpos(t.name, ':') = 0 and strpos(t.name, '@') = 0
 where r.id = :run_id::uuid
 
 -- name: prune_runs
@@ -134,8 +134,10 @@ where r.status = 'compensating'
     where d.message_id = r.id
       and d.id between (left(r.id::text, 18) || '-8000-000000000000')::uuid
                    and (left(r.id::text, 18) || '-bfff-ffffffffffff')::uuid
-      and (d.status in ('pending', 'in_flight') or d.consumer like '%:undo')
+      and d.status in ('pending', 'in_flight')
     offset 0)
+  and not exists (
+    select 1 from {hf}workflow_step t where t.run_id = r.id and t.name = 'compensation:undo' and t.occurrence = 0 offset 0)
 order by r.id limit 100
 
 -- name: plan_undo
@@ -147,3 +149,8 @@ with s as (
   from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :next::text[]) s (run_id, step, delivery_id, next)
   on conflict (run_id, name, occurrence) do nothing)
 update {hf}workflow_run set waiting = 1 where id = :run::uuid
+
+-- name: step_marks
+-- The steps of a run that are done, its triggers, and whether its compensation has begun.
+select t.name, t.done_at is not null from {hf}workflow_step t
+where t.run_id = :run_id::uuid and t.occurrence = 0 and strpos(t.name, '/') = 0 and strpos(t.name, '@') = 0

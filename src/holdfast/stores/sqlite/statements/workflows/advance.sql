@@ -98,7 +98,7 @@ set fence = excluded.fence, result = excluded.result, done_at = coalesce(t.done_
 
 -- name: unadvanced_steps
 -- Steps that were completed in a handler's transaction and not advanced since, for example because the worker died.
-select t.run_id, t.name, t.occurrence, t.next, r.name, r.version, m.source, m.generation
+select t.run_id, t.name, t.occurrence, t.next, r.name, r.version, r.epoch, m.source, m.generation
 from {hf}workflow_step t join {hf}workflow_run r on r.id = t.run_id join {hf}message m on m.id = r.id
 where t.unadvanced and t.done_at < {now} - :older_than
 order by t.run_id limit :limit

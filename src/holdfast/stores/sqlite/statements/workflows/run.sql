@@ -21,7 +21,7 @@ select m.id from {hf}message m where m.id = :run_id
 -- name: load_steps
 -- The run of each claimed step, its own row, the results that it takes, and what it remembers, one row for each.
 -- each: steps
-select :n, r.name, r.version, r.status, r.signals, t.name, t.occurrence, t.result, t.outcome,
+select :n, r.name, r.version, r.status, r.signals, r.epoch, t.name, t.occurrence, t.result, t.outcome,
        t.done_at is not null, t.item, t.next
 from {hf}workflow_run r
 left join (
@@ -67,7 +67,7 @@ returning id
 select r.name, r.version, r.status, r.reason, t.name, t.result
 from {hf}workflow_run r
 left join {hf}workflow_step t on t.run_id = r.id and t.occurrence = 0 and t.done_at is not null
-  and instr(t.name, '/') = 0 and instr(t.name, ':') = 0
+  and instr(t.name, '/') = 0 and instr(t.name, ':') = 0 and instr(t.name, '@') = 0
 where r.id = :run_id
 
 -- name: prune_runs
@@ -115,7 +115,9 @@ where r.status = 'compensating'
     select 1 from {hf}delivery d
     where d.message_id = r.id and d.id between substr(r.id, 1, 18) || '-8000-000000000000'
                                           and substr(r.id, 1, 18) || '-bfff-ffffffffffff'
-      and (d.status in ('pending', 'in_flight') or d.consumer like '%:undo'))
+      and d.status in ('pending', 'in_flight'))
+  and not exists (
+    select 1 from {hf}workflow_step t where t.run_id = r.id and t.name = 'compensation:undo' and t.occurrence = 0)
 order by r.id limit 100
 
 -- name: plan_undo
@@ -127,3 +129,8 @@ values (:run_id, :step, :delivery_id, :next, case when :step = 'compensation:und
 on conflict (run_id, name, occurrence) do nothing;
 -- once
 update {hf}workflow_run set waiting = 1 where id = :run
+
+-- name: step_marks
+-- The steps of a run that are done, its triggers, and whether its compensation has begun.
+select t.name, t.done_at is not null from {hf}workflow_step t
+where t.run_id = :run_id and t.occurrence = 0 and instr(t.name, '/') = 0 and instr(t.name, '@') = 0

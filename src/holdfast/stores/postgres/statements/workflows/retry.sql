@@ -1,0 +1,45 @@
+-- name: failed_steps
+-- The steps of a run that failed or were discarded, with whether they were discarded.
+select d.consumer, d.discarded_at is not null from {hf}delivery d
+where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid and d.status = 'failed'
+
+-- name: reset_steps
+-- Forgets the results of steps that run again, and what those remember that were done; discards their deliveries with a
+-- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again.
+with s as materialized (
+  select s.* from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :was_done::boolean[], :consumer::text[],
+                         :undo_consumer::text[]) s (run_id, step, delivery_id, was_done, consumer, undo_consumer)),
+gone as (
+  delete from {hf}workflow_step t using s
+  where t.run_id = s.run_id
+    and (t.name in (s.step, s.step || ':undo', 'compensation:undo')
+         or (s.was_done and ((t.name >= s.step || '/' and t.name < s.step || '0') or t.name like '%@' || s.step || '#%')))),
+moved as (
+  update {hf}workflow_step t set delivery_id = s.delivery_id from s
+  where t.run_id = s.run_id and not s.was_done and t.name >= s.step || '/' and t.name < s.step || '0'),
+items as (
+  update {hf}delivery d
+  set status = 'pending', run_at = now(), attempts = 0, fence = d.fence + 1, completed_at = null, discarded_at = null
+  from s join {hf}workflow_step t
+    on t.run_id = s.run_id and not s.was_done and t.item is not null and t.done_at is null
+       and t.name like '%@' || s.step || '#%'
+  where d.id = t.delivery_id and d.status = 'failed')
+update {hf}delivery d
+set status = 'failed', completed_at = coalesce(d.completed_at, now()), discarded_at = coalesce(d.discarded_at, now()),
+    fence = d.fence + 1, lease_until = null, locked_by = null
+from s
+where d.message_id = :run::uuid and d.id between :low::uuid and :high::uuid and d.consumer in (s.consumer, s.undo_consumer)
+  and d.status in ('pending', 'in_flight', 'failed')
+
+-- name: store_counters
+-- Stores what joins still wait for.
+insert into {hf}workflow_step (run_id, name, delivery_id, waiting, arrived)
+select s.run_id, s.step, s.delivery_id, s.waiting, s.arrived
+from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :waiting::integer[], :arrived::integer[])
+       s (run_id, step, delivery_id, waiting, arrived)
+
+-- name: restart_run
+-- Makes a run active again, with new deliveries for the steps that run again.
+update {hf}workflow_run
+set status = 'running', epoch = epoch + 1, waiting = :waiting::integer, signals = signals + 1, ended_at = null, reason = null
+where id = :run_id::uuid

@@ -1,0 +1,133 @@
+"""Retry of a run from a step."""
+
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, Refused, RetryPolicy, Step
+from holdfast.core.workflows.state import StepState
+from holdfast.engine.workflows.settler import new_events
+from holdfast.stores.workflows.query import workflow_run
+from holdfast.stores.workflows.retry import retry_run
+from holdfast.stores.workflows.run import RunStatus
+from tests.support.worker import drain
+
+ONCE = RetryPolicy.none()
+
+
+class Order:
+    """first, then left and right, then join, then last; `broken` names the step that fails."""
+
+    def __init__(self, hf: Holdfast, broken: str | None = None) -> None:
+        self.hf, self.broken, self.ran = hf, broken, list[str]()
+        self.flow = flow = hf.workflow("flow")
+
+        @flow.step(retry=ONCE)
+        async def first(ctx: Step) -> str:
+            return await self.run(ctx)
+
+        @flow.step(after=first, retry=ONCE)
+        async def left(ctx: Step) -> str:
+            return await self.run(ctx)
+
+        @flow.step(after=first, retry=ONCE, exhausted="block")
+        async def right(ctx: Step) -> str:
+            return await self.run(ctx)
+
+        @flow.step(after=[left, right], retry=ONCE)
+        async def join(ctx: Step, left: str, right: str) -> str:
+            return await self.run(ctx)
+
+        @flow.step(after=join, retry=ONCE)
+        async def last(ctx: Step) -> str:
+            return await self.run(ctx)
+
+    async def run(self, ctx: Step) -> str:
+        await ctx.step("artifact", self.ran.append, f"{ctx.name} artifact")
+        self.ran.append(ctx.name)
+        if ctx.name == self.broken:
+            raise ValueError("broken")
+        return ctx.name
+
+    async def retry(self, run: Any, step: str | None = None) -> list[str]:
+        self.ran.clear()
+        again = await self.hf.store.run(retry_run(run.id, step, new_events()))
+        await drain(self.hf)
+        return again
+
+
+async def test_a_failed_run_continues_from_its_dead_step_and_makes_no_second_artifact(hf: Holdfast) -> None:
+    order = Order(hf, "join")
+    run = await order.flow.start()
+    await drain(hf)
+    assert await run.status() is RunStatus.FAILED
+    order.broken = None
+    assert await order.retry(run) == ["join", "last"]
+    assert order.ran == ["join", "last artifact", "last"]
+    assert await run.result() == "last"
+
+
+async def test_a_run_is_retried_from_a_step_that_was_done_with_its_join(hf: Holdfast) -> None:
+    order = Order(hf)
+    run = await order.flow.start()
+    await drain(hf)
+    assert await order.retry(run, "left") == ["left", "join", "last"]
+    assert order.ran == ["left artifact", "left", "join artifact", "join", "last artifact", "last"]
+    assert await run.status() is RunStatus.DONE
+    for _ in range(2):
+        assert len(await order.retry(run, "first")) == 5
+        assert len(order.ran) == 10
+        assert await run.status() is RunStatus.DONE
+    shown = await hf.store.run(workflow_run(run.id))
+    assert [(step.name, step.state) for step in shown.steps] == [
+        (name, StepState.DONE) for name in ("first", "left", "right", "join", "last")
+    ]
+
+
+async def test_a_blocked_step_of_a_running_run_is_retried_alone(hf: Holdfast) -> None:
+    order = Order(hf, "right")
+    run = await order.flow.start()
+    await drain(hf)
+    assert await run.status() is RunStatus.RUNNING
+    order.broken = None
+    assert await order.retry(run) == ["right", "join", "last"]
+    assert order.ran == ["right", "join artifact", "join", "last artifact", "last"]
+    assert await run.status() is RunStatus.DONE
+
+
+async def test_a_compensated_run_starts_again_with_what_was_undone(hf: Holdfast) -> None:
+    ran: list[str] = []
+    broken = True
+    flow = hf.workflow("flow")
+
+    @flow.step(undo=lambda: ran.append("undo"))
+    async def book() -> None:
+        ran.append("book")
+
+    @flow.step(after=book, retry=ONCE)
+    async def pay() -> None:
+        ran.append("pay")
+        if broken:
+            raise ValueError("declined")
+
+    run = await flow.start()
+    await drain(hf)
+    assert ran == ["book", "pay", "undo"]
+    for _ in range(2):
+        await hf.store.run(retry_run(run.id, "pay", new_events()))
+        await drain(hf)
+    assert ran == ["book", "pay", "undo"] * 3
+    broken = False
+    await run.retry()
+    await drain(hf)
+    assert ran[9:] == ["book", "pay"]
+    assert await run.status() is RunStatus.DONE
+
+
+async def test_what_cannot_be_retried_is_refused_with_the_reason(hf: Holdfast) -> None:
+    order = Order(hf)
+    run = await order.flow.start()
+    await drain(hf)
+    for step, why in ((None, "without a failed step"), ("lst", "did you mean last")):
+        with pytest.raises(Refused, match=why):
+            await hf.store.run(retry_run(run.id, step, new_events()))
