@@ -7,8 +7,8 @@ from uuid import UUID
 
 from holdfast.core.errors import NotFound, Refused
 from holdfast.engine.handler import Handler, Kind
-from holdfast.projections.rebuild import LEASE, Rebuilt
-from holdfast.runtime.rebuild import Watch, rebuild_projector
+from holdfast.projections.rebuild import LEASE, RebuildProgress, RebuildRequest, Rebuilt
+from holdfast.runtime.rebuild import rebuild_projector
 from holdfast.runtime.runtime import Runtime
 
 
@@ -29,7 +29,7 @@ class Projectors:
         reason: str | None = None,
         resume: bool = False,
         skip: Iterable[UUID] = (),
-        progress: Watch | None = None,
+        progress: Callable[[RebuildProgress], None] | None = None,
         lease: timedelta = LEASE,
     ) -> list[Rebuilt]:
         """Rebuilds the results of these projectors from the event store, one after another.
@@ -41,21 +41,12 @@ class Projectors:
         A killed rebuild blocks another one until its `lease` has expired.
         """
         handlers = [self.handler(name) for name in names]
-        runtime, skipped = self._runtime(), frozenset(skip)
+        runtime = self._runtime()
         await runtime.registration.prepare()
-        return [
-            await rebuild_projector(
-                runtime,
-                handler,
-                actor=actor,
-                reason=reason,
-                resume=resume,
-                skip=skipped,
-                progress=progress,
-                lease=lease,
-            )
-            for handler in handlers
-        ]
+        request = RebuildRequest(
+            actor=actor, reason=reason, resume=resume, skip=frozenset(skip), progress=progress, lease=lease
+        )
+        return [await rebuild_projector(runtime, handler, request) for handler in handlers]
 
     def handler(self, name: str) -> Handler:
         """The projector of this name; `Refused` if it was declared without `reset`."""
@@ -82,7 +73,7 @@ class SyncProjectors:
         reason: str | None = None,
         resume: bool = False,
         skip: Iterable[UUID] = (),
-        progress: Watch | None = None,
+        progress: Callable[[RebuildProgress], None] | None = None,
         lease: timedelta = LEASE,
     ) -> list[Rebuilt]:
         """`Projectors.rebuild`, blocking, in a new event loop."""

@@ -1,31 +1,13 @@
 """`hf.webhooks`: adding endpoints."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
-from holdfast.core.retry import RetryPolicy
-from holdfast.outbound.webhooks.endpoint import Added, new_endpoint
+from holdfast.outbound.webhooks.endpoint import Added, EndpointOptions, new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.integrations.webhook import Endpoint, add_endpoint
 from holdfast.stores.operation import Operation
-
-
-class EndpointOptions(TypedDict, total=False):
-    """Options of an endpoint besides its address and events.
-
-    `tenant` limits it to events published with the header `tenant`. `rate` is requests per second by all workers
-    together, `concurrency` how many one worker makes at once.
-    """
-
-    tenant: str | None
-    secret: str | None
-    headers: Mapping[str, str] | None
-    rate: float | None
-    concurrency: int
-    retry: RetryPolicy | None
-    queue: str
-    priority: int
 
 
 class Webhooks:

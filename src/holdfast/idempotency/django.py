@@ -74,14 +74,8 @@ class _DjangoAdapter(SyncAdapter[Any]):
         headers = {name.lower(): value for name, value in request.headers.items()}
         seen = Request(request.method, quote(request.path), request.META.get("QUERY_STRING", ""), headers, request.META)
         given = headers.get(engine.options.header)
-        super().__init__(engine, seen, [] if given is None else [given])
-        self._django, self._scope_of, self._required, self._view = request, scope_of, required, view
-
-    def required(self) -> bool:
-        return self._required
-
-    def scope(self) -> object:
-        return self._scope_of(self._django)
+        super().__init__(engine, seen, [] if given is None else [given], lambda: scope_of(request), required)
+        self._django, self._view = request, view
 
     def body(self, limit: int) -> bytes | None:
         # Django reads at most DATA_UPLOAD_MAX_MEMORY_SIZE.

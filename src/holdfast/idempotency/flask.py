@@ -58,14 +58,9 @@ class _FlaskAdapter(SyncAdapter[Response]):
         headers = {name.lower(): value for name, value in request.headers.items()}
         query = request.query_string.decode("latin-1")
         seen = Request(request.method, quote(request.path), query, headers, request.environ)
-        super().__init__(engine, seen, request.headers.getlist(engine.options.header))
-        self._scope_of, self._required, self._view = scope_of, required, view
-
-    def required(self) -> bool:
-        return self._required
-
-    def scope(self) -> object:
-        return self._scope_of(request)
+        keys = request.headers.getlist(engine.options.header)
+        super().__init__(engine, seen, keys, lambda: scope_of(request), required)
+        self._view = view
 
     def body(self, limit: int) -> bytes | None:
         # One byte more: a body without a content length is cut at the limit without an error.

@@ -1,6 +1,7 @@
 """The request cycle of the blocking adapters: WSGI, and the decorators for Flask and Django."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from holdfast.core.errors import KeyRequired
@@ -19,14 +20,10 @@ T = TypeVar("T")
 class SyncAdapter(ABC, Generic[R]):
     """One request to an application and its response `R`, a type of the framework."""
 
-    def __init__(self, engine: IdempotencyEngine, request: Request, keys: list[str]) -> None:
-        self.engine, self.request, self._keys = engine, request, keys
-
-    @abstractmethod
-    def required(self) -> bool: ...
-
-    @abstractmethod
-    def scope(self) -> object: ...
+    def __init__(
+        self, engine: IdempotencyEngine, request: Request, keys: list[str], scope: Callable[[], object], required: bool
+    ) -> None:
+        self.engine, self.request, self._keys, self._scope, self._required = engine, request, keys, scope, required
 
     @abstractmethod
     def body(self, limit: int) -> bytes | None:
@@ -64,14 +61,14 @@ class SyncAdapter(ABC, Generic[R]):
             return self.make(engine.incomplete())
         if body is None:
             return self.make(engine.too_large())
-        reservation = engine.reservation(self.request, self.scope(), key, body)
+        reservation = engine.reservation(self.request, self._scope(), key, body)
         if isinstance(reservation, StoredResponse):
             return self.make(reservation)
         response = self._run_flow(engine.admit(reservation))
         return self._serve_key(reservation, body) if response is None else self.make(response)
 
     def _serve_without_key(self) -> R:
-        if self.required():
+        if self._required:
             return self.make(self.engine.missing())
         try:
             return self.run(IdempotencyKey(self.engine, None), None, None)

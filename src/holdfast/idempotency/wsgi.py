@@ -114,14 +114,9 @@ class _WsgiAdapter(SyncAdapter[_WsgiResponse]):
     ) -> None:
         request = _read(environ)
         key = request.headers.get(engine.options.header)
-        super().__init__(engine, request, [] if key is None else [key])
-        self._app, self._environ, self._scope_of, self._required = app, environ, scope_of, required
-
-    def required(self) -> bool:
-        return self._required(self.request) if callable(self._required) else self._required
-
-    def scope(self) -> object:
-        return self._scope_of(self.request)
+        is_required = key is None and (required(request) if callable(required) else required)
+        super().__init__(engine, request, [] if key is None else [key], lambda: scope_of(request), is_required)
+        self._app, self._environ = app, environ
 
     def body(self, limit: int) -> bytes | None:
         body = _body(self._environ, limit + 1)

@@ -66,21 +66,7 @@ class Plan(StoredPlan):
         it pauses the plan; execute it again to continue. A note of the error says whether that succeeded. If the process is
         killed, a worker continues the plan.
         """
-        before = await run_steps(self.store, _begin(self.id, generation))
-        try:
-            await run_steps(self.store, _start_or_resume(before, actor, reason, generation))
-            await run_steps(self.store, run_plan(self.id, progress=progress))
-        except Refused:
-            raise
-        except BaseException as error:
-            problem: Exception | None = None
-            try:
-                await run_steps(self.store, pause_plan(self.id, actor=actor, reason="interrupted"))
-            except Exception as failed:  # noqa: BLE001 - the first error counts
-                problem = failed
-            error.add_note(_pause_result(self.id, problem))
-            raise
-        return await run_steps(self.store, _report(before))
+        return await run_steps(self.store, _execute(self.id, actor, reason, generation, progress), BaseException)
 
     @property
     def sync(self) -> "SyncPlan":
@@ -97,22 +83,8 @@ class SyncPlan:
         self, *, actor: str, reason: str | None = None, generation: int | None = None, progress: Progress = None
     ) -> Report:
         """`Plan.execute`, blocking."""
-        store, id = self._plan.store, self._plan.id
-        before = run_steps_sync(store, _begin(id, generation))
-        try:
-            run_steps_sync(store, _start_or_resume(before, actor, reason, generation))
-            run_steps_sync(store, run_plan(id, progress=progress))
-        except Refused:
-            raise
-        except BaseException as error:
-            problem: Exception | None = None
-            try:
-                run_steps_sync(store, pause_plan(id, actor=actor, reason="interrupted"))
-            except Exception as failed:  # noqa: BLE001 - the first error counts
-                problem = failed
-            error.add_note(_pause_result(id, problem))
-            raise
-        return run_steps_sync(store, _report(before))
+        steps = _execute(self._plan.id, actor, reason, generation, progress)
+        return run_steps_sync(self._plan.store, steps, BaseException)
 
 
 def create_plan(
@@ -325,6 +297,24 @@ def _execute_now(
         plan = yield from transact(stored.plan(plan.id))
     items = yield from _items(plan)
     return _report_of(plan, 0, items)
+
+
+def _execute(id: UUID, actor: str, reason: str | None, generation: int | None, progress: Progress) -> TaskSteps[Report]:
+    before = yield from _begin(id, generation)
+    try:
+        yield from _start_or_resume(before, actor, reason, generation)
+        yield from run_plan(id, progress=progress)
+    except (Refused, GeneratorExit):
+        raise
+    except BaseException as error:
+        problem: Exception | None = None
+        try:
+            yield from pause_plan(id, actor=actor, reason="interrupted")
+        except Exception as failed:  # noqa: BLE001 - the first error counts
+            problem = failed
+        error.add_note(_pause_result(id, problem))
+        raise
+    return (yield from _report(before))
 
 
 def _begin(id: UUID, generation: int | None) -> TaskSteps[StoredPlan]:

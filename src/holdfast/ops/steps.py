@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from holdfast.core.drive import drive, drive_async
+from holdfast.core.drive import Errors, drive, drive_async
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
@@ -40,15 +40,20 @@ def call_store(call: Callable[[Store], T]) -> TaskSteps[T]:
     return result
 
 
-def run_steps_sync(store: Store, steps: TaskSteps[T]) -> T:
-    """Runs the steps, blocking. If one raises, the earlier operations stay committed."""
-    return drive(steps, lambda step: step.call(store) if isinstance(step, StoreCall) else store.run_sync(step))
+def run_steps_sync(store: Store, steps: TaskSteps[T], throw: Errors = ()) -> T:
+    """Runs the steps, blocking. If one raises, the earlier operations stay committed.
+
+    An error of a type in `throw` is raised inside the steps, which may handle it.
+    """
+    return drive(steps, lambda step: step.call(store) if isinstance(step, StoreCall) else store.run_sync(step), throw)
 
 
-async def run_steps(store: Store, steps: TaskSteps[T]) -> T:
+async def run_steps(store: Store, steps: TaskSteps[T], throw: Errors = ()) -> T:
     """`run_steps_sync` for async callers."""
     return await drive_async(
-        steps, lambda step: asyncio.to_thread(step.call, store) if isinstance(step, StoreCall) else store.run(step)
+        steps,
+        lambda step: asyncio.to_thread(step.call, store) if isinstance(step, StoreCall) else store.run(step),
+        throw,
     )
 
 

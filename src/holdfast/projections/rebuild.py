@@ -97,30 +97,32 @@ class RebuildTarget:
     swap: Prepare | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildRequest:
+    """The options of a rebuild: who requests it and why, the events to skip, and the lease of its owner."""
+
+    actor: str
+    reason: str | None = None
+    resume: bool = False
+    skip: frozenset[UUID] = frozenset()
+    progress: Callable[[RebuildProgress], None] | None = None
+    lease: timedelta = LEASE
+
+
 class Rebuild:
     """One rebuild of one projector by one owner."""
 
-    def __init__(
-        self,
-        store: Store,
-        target: RebuildTarget,
-        *,
-        owner: str,
-        actor: str,
-        reason: str | None = None,
-        skip: frozenset[UUID] = frozenset(),
-        progress: Callable[[RebuildProgress], None] | None = None,
-        lease: timedelta = LEASE,
-    ) -> None:
-        self._store, self._target, self._owner, self._lease = store, target, owner, lease
-        self._actor, self._reason, self._skip, self._progress = actor, reason, skip, progress
+    def __init__(self, store: Store, target: RebuildTarget, owner: str, request: RebuildRequest) -> None:
+        self._store, self._target, self._owner, self._request = store, target, owner, request
+        self._actor, self._reason, self._skip, self._lease = request.actor, request.reason, request.skip, request.lease
         self._online = target.swap is not None
         self._cursor, self._applied, self._skipped, self._total = START, 0, 0, 0
         self._holding = self._begun = self._partly_built = False
 
-    async def run(self, *, resume: bool = False) -> Rebuilt:
+    async def run(self) -> Rebuilt:
         """Runs the rebuild. If it raises, the live result of an online rebuild is unchanged; a projector that is rebuilt in
         place stays held, unless its result was not changed yet."""
+        resume = self._request.resume
         await self._check_resumable(resume)
         held = await self._store.run(begin_rebuild(self._target.name, self._owner, self._lease, self._actor))
         renewing = asyncio.create_task(self._renew(held), name="holdfast-rebuild-lease")
@@ -323,8 +325,10 @@ class Rebuild:
         log.info("rebuild swap delayed", projector=self._target.name, reason=str(error) or "the projector is busy")
 
     def _report_progress(self, waiting: int = 0) -> None:
-        if self._progress is not None:
-            self._progress(RebuildProgress(self._target.name, self._applied, max(self._total, self._applied), waiting))
+        if self._request.progress is not None:
+            self._request.progress(
+                RebuildProgress(self._target.name, self._applied, max(self._total, self._applied), waiting)
+            )
 
 
 def _chunks(entries: Sequence[LogEntry]) -> Iterator[Sequence[LogEntry]]:

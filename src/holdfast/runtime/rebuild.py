@@ -2,11 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import NoReturn
-from uuid import UUID
 
 from holdfast.core.change import Deliver, Discard
 from holdfast.core.decide import budget, decide
@@ -21,7 +19,7 @@ from holdfast.engine.invocation import MessageInvocation
 from holdfast.engine.options import instance_id
 from holdfast.engine.runner import FinishedRun, Runner
 from holdfast.engine.threads import Threads
-from holdfast.projections.rebuild import Rebuild, RebuildProgress, RebuildTarget, Rebuilt
+from holdfast.projections.rebuild import Rebuild, RebuildRequest, RebuildTarget, Rebuilt
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.event_log.log import EventFilter
@@ -31,23 +29,11 @@ from holdfast.stores.protocol import Store
 
 _LONGEST_WAIT = timedelta(minutes=1)
 
-Watch = Callable[[RebuildProgress], None]
 
-
-async def rebuild_projector(
-    runtime: Runtime,
-    handler: Handler,
-    *,
-    actor: str,
-    reason: str | None,
-    resume: bool,
-    skip: frozenset[UUID],
-    progress: Watch | None,
-    lease: timedelta,
-) -> Rebuilt:
-    """Rebuilds one projector; the arguments are those of `Projectors.rebuild`."""
+async def rebuild_projector(runtime: Runtime, handler: Handler, request: RebuildRequest) -> Rebuilt:
+    """Rebuilds one projector."""
     assert handler.reset is not None
-    runner = ProjectorRunner(runtime, handler, lease)
+    runner = ProjectorRunner(runtime, handler, request.lease)
     target = RebuildTarget(
         name=handler.name,
         wanted=EventFilter(handler.patterns),
@@ -55,18 +41,8 @@ async def rebuild_projector(
         reset=handler.reset,
         swap=handler.swap,
     )
-    rebuild = Rebuild(
-        runtime.store,
-        target,
-        owner=instance_id(),
-        actor=actor,
-        reason=reason,
-        skip=skip,
-        progress=progress,
-        lease=lease,
-    )
     try:
-        return await rebuild.run(resume=resume)
+        return await Rebuild(runtime.store, target, instance_id(), request).run()
     finally:
         runner.close()
 

@@ -3,9 +3,10 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Unpack
 
 from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.circuit import CircuitState
@@ -14,7 +15,7 @@ from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
 from holdfast.core.redaction.mask import mask
 from holdfast.ops.queries.stats import loads
 from holdfast.ops.steps import TaskSteps, call_store, transact
-from holdfast.outbound.webhooks.endpoint import CONCURRENCY, Added, new_endpoint
+from holdfast.outbound.webhooks.endpoint import Added, EndpointOptions, new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.outbound.webhooks.signature import new_secret
 from holdfast.outbound.webhooks.ssrf import shown
@@ -105,24 +106,11 @@ def add_webhook(
     *,
     events: Sequence[str],
     actor: str,
-    tenant: str | None = None,
-    secret: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    rate: float | None = None,
-    concurrency: int = CONCURRENCY,
     options: WebhookOptions | None = None,
+    **given: Unpack[EndpointOptions],
 ) -> TaskSteps[Added]:
     """Stores an endpoint that gets these events from now on. The secret is returned only here."""
-    endpoint = new_endpoint(
-        url,
-        events=events,
-        options=options or WebhookOptions.from_environment(),
-        tenant=tenant,
-        secret=secret,
-        headers=headers,
-        rate=rate,
-        concurrency=concurrency,
-    )
+    endpoint = new_endpoint(url, events=events, options=options or WebhookOptions.from_environment(), **given)
     yield from transact(webhook.add_endpoint(endpoint, actor))
     return Added(endpoint.id, endpoint.secrets[0])
 

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.pattern import check_pattern
@@ -35,6 +36,23 @@ class Added:
 
     id: str
     secret: str = field(repr=False)
+
+
+class EndpointOptions(TypedDict, total=False):
+    """Options of an endpoint besides its address and events.
+
+    `tenant` limits it to events published with the header `tenant`. `rate` is requests per second by all workers
+    together, `concurrency` how many one worker makes at once.
+    """
+
+    tenant: str | None
+    secret: str | None
+    headers: Mapping[str, str] | None
+    rate: float | None
+    concurrency: int
+    retry: RetryPolicy | None
+    queue: str
+    priority: int
 
 
 def new_endpoint(
