@@ -1,7 +1,8 @@
 """Endpoints of plans: preview and store, start, pause, resume and abandon bulk actions."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from holdfast.interfaces.api.fields import (
 )
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
+from holdfast.ops.service import Operations
 from holdfast.stores.admin.plan import Action, PlanItem, PlanState, StoredPlan
 from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.admin.token import Scope
@@ -93,10 +95,6 @@ async def _plans(call: ApiCall) -> Page[StoredPlan]:
     return page("plans", found, query.limit, lambda one: str(one.id))
 
 
-async def _plan(call: ApiCall) -> StoredPlan:
-    return await call.ops.plan(call.id("plan"))
-
-
 async def _items(call: ApiCall) -> Page[PlanItem]:
     query: ItemsQuery = call.query
     after = read_cursor("items", query.cursor, number) or 0
@@ -113,34 +111,27 @@ async def _check_rerun(call: ApiCall) -> None:
         raise Problem(403, "forbidden", f"{why} {call.caller.scope}")
 
 
-async def _start(call: ApiCall) -> StoredPlan:
-    body: StartPlanRequest = call.body
-    await _check_rerun(call)
-    return await call.ops.start_plan(
-        call.id("plan"), actor=call.caller.name, reason=body.reason, generation=body.generation
-    )
-
-
-async def _pause(call: ApiCall) -> StoredPlan:
-    return await call.ops.pause_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
-
-
-async def _resume(call: ApiCall) -> StoredPlan:
-    await _check_rerun(call)
-    return await call.ops.resume_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
-
-
-async def _abandon(call: ApiCall) -> StoredPlan:
-    return await call.ops.abandon_plan(call.id("plan"), actor=call.caller.name, reason=call.body.reason)
-
-
 _ID = frozenset({"id"})
 
 
-def _on(path: str, summary: str, handle: Any, body: Any = WithReason) -> ApiEndpoint:
+def _on(
+    verb: str,
+    summary: str,
+    move: Callable[[Operations], Callable[..., Awaitable[StoredPlan]]],
+    body: type[WithReason] = WithReason,
+    *,
+    runs: bool = False,
+) -> ApiEndpoint:
+    """An endpoint that moves a plan to another state. The fields of the body are passed on by name."""
+
+    async def handle(call: ApiCall) -> StoredPlan:
+        if runs:
+            await _check_rerun(call)
+        return await move(call.ops)(call.id("plan"), actor=call.caller.name, **call.body.model_dump())
+
     return ApiEndpoint(
         method="POST",
-        path=f"/plans/{{id}}/{path}",
+        path=f"/plans/{{id}}/{verb}",
         summary=summary,
         answer=StoredPlan,
         handle=handle,
@@ -169,7 +160,14 @@ ENDPOINTS = (
         scope=Scope.OPERATE,
         status=201,
     ),
-    ApiEndpoint(method="GET", path="/plans/{id}", summary="Get a plan", answer=StoredPlan, handle=_plan, ids=_ID),
+    ApiEndpoint(
+        method="GET",
+        path="/plans/{id}",
+        summary="Get a plan",
+        answer=StoredPlan,
+        handle=lambda call: call.ops.plan(call.id("plan")),
+        ids=_ID,
+    ),
     ApiEndpoint(
         method="GET",
         path="/plans/{id}/items",
@@ -179,8 +177,8 @@ ENDPOINTS = (
         query=ItemsQuery,
         ids=_ID,
     ),
-    _on("start", "Start a plan", _start, StartPlanRequest),
-    _on("pause", "Pause a plan after the current batch", _pause),
-    _on("resume", "Resume a paused plan", _resume),
-    _on("abandon", "Abandon a plan", _abandon),
+    _on("start", "Start a plan", lambda ops: ops.start_plan, StartPlanRequest, runs=True),
+    _on("pause", "Pause a plan after the current batch", lambda ops: ops.pause_plan),
+    _on("resume", "Resume a paused plan", lambda ops: ops.resume_plan, runs=True),
+    _on("abandon", "Abandon a plan", lambda ops: ops.abandon_plan),
 )

@@ -140,12 +140,13 @@ async def _page_of(call: ApiCall, filter: Filter) -> Page[DeliverySummary]:
 
 
 async def _messages(call: ApiCall) -> Page[Message]:
-    query: MessageQuery = call.query
-    before = read_cursor("messages", query.cursor, UUID)
-    found = await call.ops.message_page(
-        type=query.type, source=query.source, key=query.key, limit=query.limit, before=before
-    )
-    return _slice("messages", found)
+    before = read_cursor("messages", call.query.cursor, UUID)
+    return _slice("messages", await call.ops.message_page(**_given(call), before=before))
+
+
+def _given(call: ApiCall) -> dict[str, Any]:
+    """The parameters of a list that its operation has under the same names."""
+    return call.query.model_dump(exclude={"cursor"})  # type: ignore[no-any-return]
 
 
 def _slice(kind: str, found: Slice[T]) -> Page[T]:
@@ -155,14 +156,9 @@ def _slice(kind: str, found: Slice[T]) -> Page[T]:
 
 async def _keys(call: ApiCall) -> Page[KeyRecord]:
     query: KeyQuery = call.query
+    status = None if query.status is None else KeyStatus(query.status)
     before = read_cursor("keys", query.cursor, _mark)
-    found = await call.ops.idempotency_keys(
-        scope=query.scope,
-        key=query.key,
-        status=None if query.status is None else KeyStatus(query.status),
-        limit=query.limit,
-        before=before,
-    )
+    found = await call.ops.idempotency_keys(**_given(call) | {"status": status}, before=before)
     return page("keys", found, query.limit, lambda one: [one.expires_at.isoformat(), one.scope, one.key])
 
 
@@ -180,16 +176,7 @@ async def _audit(call: ApiCall) -> Page[AuditEntry]:
     if query.target is not None and query.kind is None:
         raise Problem(400, "invalid_parameters", "target requires kind; pass both")
     target = None if query.kind is None or query.target is None else (query.kind, query.target)
-    found = await call.ops.audit(
-        limit=query.limit,
-        before=before,
-        target=target,
-        kind=query.kind,
-        actor=query.actor,
-        action=query.action,
-        since=query.since,
-        until=query.until,
-    )
+    found = await call.ops.audit(**_given(call) | {"target": target}, before=before)
     return page("audit", found, query.limit, lambda one: one.id)
 
 
@@ -209,26 +196,10 @@ async def _webhooks(call: ApiCall) -> Page[Webhook]:
     return Page(await call.ops.webhooks(tenant=call.query.tenant, show_path=shown))
 
 
-async def _stats(call: ApiCall) -> Stats:
-    return await call.ops.stats(exact=call.query.exact)
-
-
-async def _delivery(call: ApiCall) -> DeliveryDetail:
-    return await call.ops.delivery(call.id("delivery"))
-
-
-async def _message(call: ApiCall) -> MessageDetail:
-    return await call.ops.message(call.id("message"))
-
-
-async def _request_trace(call: ApiCall) -> RequestTrace:
-    return await call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after)
-
-
 _ID = frozenset({"id"})
 
 
-def _get(path: str, summary: str, answer: Any, handle: Any, **more: Any) -> ApiEndpoint:
+def _get(path: str, summary: str, answer: Any, handle: Callable[[ApiCall], Awaitable[Any]], **more: Any) -> ApiEndpoint:
     return ApiEndpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
 
 
@@ -248,14 +219,18 @@ ENDPOINTS = (
         "/stats",
         "Counts of pending, in-flight and failed deliveries per queue and consumer",
         Stats,
-        _stats,
+        lambda call: call.ops.stats(exact=call.query.exact),
         query=StatsQuery,
     ),
     _list("/queues", "List queues", Page[QueueState], lambda ops: ops.queues()),
     _list("/consumers", "List registered consumers", Page[ConsumerState], lambda ops: ops.consumers()),
     _get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
     _get(
-        "/deliveries/{id}", "Get a delivery with message, runs, audit and siblings", DeliveryDetail, _delivery, ids=_ID
+        "/deliveries/{id}",
+        "Get a delivery with message, runs, audit and siblings",
+        DeliveryDetail,
+        lambda call: call.ops.delivery(call.id("delivery")),
+        ids=_ID,
     ),
     _get(
         "/dead-letters", "List dead letters, newest first", Page[DeliverySummary], _dead_letters, query=DeadLetterQuery
@@ -269,8 +244,20 @@ ENDPOINTS = (
         query=SearchQuery,
     ),
     _get("/messages", "List messages, newest first", Page[Message], _messages, query=MessageQuery),
-    _get("/messages/{id}", "Get a message with its deliveries", MessageDetail, _message, ids=_ID),
-    _get("/requests/{name}", "Trace one request by its id", RequestTrace, _request_trace, query=RequestTraceQuery),
+    _get(
+        "/messages/{id}",
+        "Get a message with its deliveries",
+        MessageDetail,
+        lambda call: call.ops.message(call.id("message")),
+        ids=_ID,
+    ),
+    _get(
+        "/requests/{name}",
+        "Trace one request by its id",
+        RequestTrace,
+        lambda call: call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after),
+        query=RequestTraceQuery,
+    ),
     _list("/projectors", "List projectors with their positions", Page[ProjectorState], lambda ops: ops.projectors()),
     _list("/relays", "List relays with their lag", Page[RelayState], lambda ops: ops.relays()),
     _list("/schedules", "List schedules", Page[ScheduleState], lambda ops: ops.schedules()),

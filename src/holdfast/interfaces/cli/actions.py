@@ -49,7 +49,7 @@ def _run(action: OperatorAction, given: dict[str, Any]) -> None:
     reason = given.pop("reason")
     item = [given[name] for name in action.arguments]
     fields = {field.name: given[field.name] for field in action.fields}
-    ops: Any = settings().operations()
+    ops = settings().operations()
     if action.confirm is not None:
         settings().confirm("end", action.confirm(given))
     result = action.call(ops)(*item, actor=settings().who(), reason=reason, **fields)

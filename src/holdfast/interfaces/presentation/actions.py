@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from holdfast.ops.service import Operations
+from holdfast.ops.service import Operations, SyncOperations
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.messages.publish import Published
 
@@ -34,21 +34,23 @@ class ActionField:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The items that actions change: the path of their list in the API, and their names in the console and the CLI."""
+    """The items that actions change: their names in texts and in `ops`, the path of their list in the API, and their
+    names in the console and the CLI."""
 
     noun: str
+    method: str
     path: str
     page: str
     command: str
 
 
-QUEUES = Resource("queue", "/queues", "/queues", "queues")
-CONSUMERS = Resource("consumer", "/consumers", "/consumers", "consumers")
-SCHEDULES = Resource("schedule", "/schedules", "/schedules", "cron")
-WEBHOOKS = Resource("webhook endpoint", "/webhooks", "/webhooks", "webhooks")
-BREAKERS = Resource("circuit", "/breakers", "/breakers", "breakers")
-KEYS = Resource("idempotency key", "/idempotency-keys", "/keys", "idempotency")
-TOKENS = Resource("token", "/tokens", "", "tokens")
+QUEUES = Resource("queue", "queue", "/queues", "/queues", "queues")
+CONSUMERS = Resource("consumer", "consumer", "/consumers", "/consumers", "consumers")
+SCHEDULES = Resource("schedule", "schedule", "/schedules", "/schedules", "cron")
+WEBHOOKS = Resource("webhook endpoint", "webhook", "/webhooks", "/webhooks", "webhooks")
+BREAKERS = Resource("circuit", "breaker", "/breakers", "/breakers", "breakers")
+KEYS = Resource("idempotency key", "idempotency_key", "/idempotency-keys", "/keys", "idempotency")
+TOKENS = Resource("token", "token", "/tokens", "", "tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,6 @@ class OperatorAction:
 
     resource: Resource
     verb: str
-    call: Callable[[Operations], Callable[..., Any]]
     summary: str
     done: str
     unchanged: str = ""
@@ -78,21 +79,24 @@ class OperatorAction:
     undo: str = ""
     confirm: Callable[[Mapping[str, Any]], str] | None = None
 
+    def call(self, ops: Operations | SyncOperations) -> Callable[..., Any]:
+        """The method of `ops` that makes the change, such as `pause_queue`."""
+        method: Callable[..., Any] = getattr(ops, f"{self.verb}_{self.resource.method}")
+        return method
+
     def text(self, result: object, given: Mapping[str, object]) -> str:
         """Describes what the action did. `given` are its arguments and fields."""
         shown = ", ".join(result) if type(result) is tuple else result
         return (self.unchanged if result is False else self.done).format(result=shown, **given)
 
 
-def _action(
-    resource: Resource, verb: str, call: Callable[[Operations], Callable[..., Any]], **more: Any
-) -> OperatorAction:
+def _action(resource: Resource, verb: str, **more: Any) -> OperatorAction:
     texts = {
         "summary": f"{verb.capitalize()} a {resource.noun}",
         "done": f"{resource.noun} {{name}} {verb}d",
         "label": verb.capitalize(),
     }
-    return OperatorAction(resource=resource, verb=verb, call=call, **{**texts, **more})
+    return OperatorAction(resource=resource, verb=verb, **{**texts, **more})
 
 
 def _subscriptions(given: Mapping[str, Any]) -> str:
@@ -106,7 +110,6 @@ ACTIONS = (
     _action(
         QUEUES,
         "pause",
-        lambda ops: ops.pause_queue,
         fields=(ActionField("force", FieldKind.FLAG, "Pause it even if no consumer or job uses it yet."),),
         effect=_UNTIL_RESUMED,
         help="Pause a queue: workers claim nothing from it until it is resumed. Running handlers finish.",
@@ -115,23 +118,20 @@ ACTIONS = (
     _action(
         QUEUES,
         "resume",
-        lambda ops: ops.resume_queue,
         unchanged="queue {name} was not paused",
         help="Resume a queue.",
     ),
     _action(
         CONSUMERS,
         "pause",
-        lambda ops: ops.pause_consumer,
         effect=_UNTIL_RESUMED,
         help="Pause a consumer: workers start no new runs. Running handlers finish.",
         undo="resume",
     ),
-    _action(CONSUMERS, "resume", lambda ops: ops.resume_consumer, unchanged="consumer {name} was not paused"),
+    _action(CONSUMERS, "resume", unchanged="consumer {name} was not paused"),
     _action(
         CONSUMERS,
         "unblock",
-        lambda ops: ops.unblock_consumer,
         summary="Unblock a consumer immediately",
         done="consumer {name} unblocked",
         unchanged="consumer {name} was not blocked",
@@ -140,7 +140,6 @@ ACTIONS = (
     _action(
         CONSUMERS,
         "retire",
-        lambda ops: ops.retire_consumer,
         scope=Scope.ADMIN,
         fields=(ActionField("pattern", FieldKind.TEXT, "End only this subscription.  [default: all subscriptions]"),),
         result=list[str],
@@ -153,7 +152,6 @@ ACTIONS = (
     _action(
         SCHEDULES,
         "pause",
-        lambda ops: ops.pause_schedule,
         effect="No runs start until you resume it.",
         help="Pause a schedule: it enqueues no runs until it is resumed.",
         undo="resume",
@@ -161,14 +159,12 @@ ACTIONS = (
     _action(
         SCHEDULES,
         "resume",
-        lambda ops: ops.resume_schedule,
         unchanged="schedule {name} was not paused",
         help="Resume a schedule. Its missed= policy decides about runs missed during the pause.",
     ),
     _action(
         SCHEDULES,
         "run",
-        lambda ops: ops.run_schedule,
         result=Published,
         summary="Run the job of a schedule once, now",
         done="run of {name} enqueued",
@@ -179,7 +175,6 @@ ACTIONS = (
     _action(
         WEBHOOKS,
         "disable",
-        lambda ops: ops.disable_webhook,
         scope=Scope.ADMIN,
         needs_reason=True,
         arguments=("id",),
@@ -194,7 +189,6 @@ ACTIONS = (
     _action(
         WEBHOOKS,
         "enable",
-        lambda ops: ops.enable_webhook,
         scope=Scope.ADMIN,
         arguments=("id",),
         done="endpoint {id} enabled",
@@ -205,7 +199,6 @@ ACTIONS = (
     _action(
         BREAKERS,
         "reset",
-        lambda ops: ops.reset_breaker,
         summary="Close a circuit",
         done="circuit {name} closed",
         unchanged="circuit {name} was already closed and had no failures",
@@ -216,7 +209,6 @@ ACTIONS = (
     _action(
         BREAKERS,
         "trip",
-        lambda ops: ops.trip_breaker,
         fields=(ActionField("duration", FieldKind.DURATION, "Time that it stays open.", "1h"),),
         summary="Open a circuit for a given time",
         done="circuit {name} opened for {duration}",
@@ -229,7 +221,6 @@ ACTIONS = (
     _action(
         KEYS,
         "release",
-        lambda ops: ops.release_idempotency_key,
         scope=Scope.ADMIN,
         arguments=("scope", "key"),
         fields=(
@@ -244,7 +235,6 @@ ACTIONS = (
     _action(
         TOKENS,
         "revoke",
-        lambda ops: ops.revoke_token,
         scope=Scope.ADMIN,
         arguments=("token",),
         summary="Revoke a token, by id or name",
