@@ -25,7 +25,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty
-from tests.stores.query_hook import before_each_query
+from tests.stores.concurrency.query_hook import before_each_query
 from tests.support.builders import (
     all_deliveries,
     claim_all,

@@ -1,6 +1,6 @@
 -- name: replay
 -- Sets failed deliveries back to pending, with history and audit; returns the replayed ones.
-select r.delivery_id, r.delivery_consumer, r.to_generation, r.new_fence
+select r.delivery_id as id, r.delivery_consumer as consumer, r.to_generation as generation, r.new_fence as fence
 from (select set_config('holdfast.request_id', coalesce(:request_id::text, ''), true),
              set_config('holdfast.plan_id', coalesce(:plan::text, ''), true)) acting
 cross join lateral {hf}replay(:ids::uuid[], :generation::bigint, :actor::text, :reason::text, :rerun::boolean) r

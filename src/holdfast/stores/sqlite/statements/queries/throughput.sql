@@ -23,7 +23,7 @@ from slot s join {hf}message c on c.id = s.cut order by s.n
 
 -- name: accepted_counts
 -- The deliveries created in each time slot (counted only on request) and how many failed, from indexes only.
-select l.key,
+select l.key as n,
   case when :exact then (select count(*) from {hf}delivery d where d.id >= l.value and d.id < h.value) end,
   (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.value and d.id < h.value)
 from json_each(:lows) l join json_each(:highs) h on h.key = l.key
