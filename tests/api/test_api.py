@@ -13,7 +13,7 @@ from starlette.routing import Mount
 from holdfast.interfaces.api.app import ENDPOINTS, api
 from holdfast.interfaces.api.auth import is_loopback
 from holdfast.interfaces.api.endpoint import Caller
-from holdfast.ops.plan_runner import PlanRunner
+from holdfast.ops.plans import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.admin.token import Scope

@@ -10,12 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.delivery import (
-    FAILURE_HISTORY_LIMIT,
     Claim,
     Delivery,
     FailureCycle,
     Status,
-    extend_history,
     read_history,
 )
 
@@ -127,16 +125,6 @@ def test_a_history_is_read_in_order_without_what_is_no_cycle() -> None:
         FailureCycle(attempts=1),
         FailureCycle(attempts=2),
     )
-
-
-@pytest.mark.parametrize("length", [0, 1, FAILURE_HISTORY_LIMIT - 1, FAILURE_HISTORY_LIMIT, FAILURE_HISTORY_LIMIT + 3])
-def test_the_newest_cycles_stay_and_the_older_ones_go_to_the_audit(length: int) -> None:
-    history = tuple(FailureCycle(attempts=number) for number in range(length))
-    newest = FailureCycle(attempts=999)
-    kept, dropped = extend_history(history, newest)
-    assert dropped + kept == (*history, newest)
-    assert kept[-1] == newest
-    assert len(kept) == min(length + 1, 20)
 
 
 def test_a_dead_letter_is_failed_and_not_discarded() -> None:

@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from holdfast.interfaces.demo.screen import LiveScreen, PlainScreen, open_screen
+from holdfast.interfaces.demo.screen import LiveScreen, Screen, open_screen
 from holdfast.interfaces.demo.snapshot import Snapshot, State
 
 NOW = Snapshot(
@@ -18,7 +18,7 @@ NOW = Snapshot(
 def test_without_a_terminal_the_story_is_plain_lines() -> None:
     file = StringIO()
     screen = open_screen(Console(file=file, width=40), "Holdfast demo")
-    assert isinstance(screen, PlainScreen)
+    assert type(screen) is Screen
     screen.say("a line that is longer than the forty columns of this terminal")
     screen.show(NOW)
     screen.close()

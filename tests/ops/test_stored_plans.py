@@ -17,7 +17,7 @@ from holdfast.core.errors import NotFound, Refused, TerminalError
 from holdfast.core.message import Address
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.options import WorkerOptions
-from holdfast.ops.plan_runner import PlanRunner
+from holdfast.ops.plans import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.admin.plan import PlanState, SkipReason, StoredPlan, forget_plan

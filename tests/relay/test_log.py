@@ -11,7 +11,7 @@ from holdfast.core.errors import ConfigurationError, LogRewound
 from holdfast.core.message import NewMessage
 from holdfast.stores.connections.connection import AsyncPsycopg, run_on_async
 from holdfast.stores.event_log import log
-from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogReader, behind, log_end, read_log
+from holdfast.stores.event_log.log import START, Cursor, EventFilter, LogReader, behind, end_of_log, read_log
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Operation
@@ -103,7 +103,7 @@ async def test_types_prefixes_and_all_are_told_apart_and_jobs_are_no_events(stor
 
 async def test_a_reader_that_starts_now_gets_what_comes_after(store: Store) -> None:
     await published(store, message(), message())
-    cursor = await store.run(log_end())
+    cursor = await store.run(Operation(end_of_log))
     assert (await read_on(store, cursor))[0] == []
     later = await published(store, message())
     assert (await read_on(store, cursor))[0] == later
@@ -266,7 +266,7 @@ async def test_a_new_event_costs_a_few_pages_whatever_lies_before_it_and_whoever
         await (await writers.one()).begin()
         sql(postgres_store, many.format("", ""))
         sql(postgres_store, "analyze holdfast.message")
-        cursor = await postgres_store.run(log_end())
+        cursor = await postgres_store.run(Operation(end_of_log))
         (new,) = await published(postgres_store, message())
         with session(postgres_store) as looking:
             looking.plan_mode(mode)

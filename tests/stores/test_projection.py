@@ -14,7 +14,7 @@ from holdfast.core.errors import RebuildLost, Refused
 from holdfast.stores.admin.actions import discard
 from holdfast.stores.connections.connection import Psycopg, Sqlite3, run_on
 from holdfast.stores.deliveries.claim import Lane, claim, discover_and_claim, lanes
-from holdfast.stores.event_log.log import Cursor, log_end
+from holdfast.stores.event_log.log import Cursor, end_of_log
 from holdfast.stores.event_log.position import PositionLease
 from holdfast.stores.event_log.projection import (
     ProjectorBusy,
@@ -172,7 +172,7 @@ async def test_the_end_makes_done_what_was_applied_and_nothing_else(store: Store
     dead, waiting = await put(store, message(), message())
     claimed = {one.message_id: one for one in await store.run(claim([LANE], "w1", LEASE, 10))}
     await finish(store, claimed[dead.id], DeadLetter(), error=failure())
-    cursor = await store.run(log_end())
+    cursor = await store.run(Operation(end_of_log))
     (later,) = await put(store, message())
     expire(store)
     await begun(store, held)
@@ -205,12 +205,12 @@ async def test_a_discarded_letter_is_left_as_it_is(store: Store) -> None:
     await store.run(discard([claimed[aside.id].id], "ada", None))
     assert await store.run(set_aside("totals", [aside.id, kept.id])) == {aside.id}
     await store.run(hold(held, LEASE))
-    assert await end(store, held, await store.run(log_end())) == RebuildResult(done=1, resolved=1)
+    assert await end(store, held, await store.run(Operation(end_of_log))) == RebuildResult(done=1, resolved=1)
 
 
 async def test_a_rebuild_cannot_end_without_its_hold_or_its_fence(store: Store) -> None:
     held = await projecting(store)
-    cursor = await store.run(log_end())
+    cursor = await store.run(Operation(end_of_log))
     with pytest.raises(RebuildLost):
         await end(store, held, cursor)
     await store.run(hold(held, LEASE))

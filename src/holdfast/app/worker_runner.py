@@ -25,7 +25,7 @@ from holdfast.engine.quarantine import QuarantineRunner
 from holdfast.engine.worker import Worker
 from holdfast.engine.workflows.loader import has_steps
 from holdfast.engine.workflows.sweeper import RunSweeper
-from holdfast.ops.plan_runner import PlanRunner
+from holdfast.ops.plans import PlanRunner
 from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
 from holdfast.runtime.loop import call_when_set, wait_for_store

@@ -24,21 +24,8 @@ STRUCTURED = "application/cloudevents+json"
 JSON = "application/json"
 
 KNOWN = (
-    "request_id",
-    "trace_id",
-    "user_id",
-    "org_id",
-    "actor_type",
-    "actor_key",
-    "run_id",
-    "module_id",
-    "mission_id",
-    "mission_instance_id",
-    "stage_id",
-    "correlation_id",
-    "causation_id",
-    "idempotency_key",
-    "scheduled_for",
+    *("request_id", "trace_id", "user_id", "org_id", "actor_type", "actor_key", "run_id", "module_id", "mission_id"),
+    *("mission_instance_id", "stage_id", "correlation_id", "causation_id", "idempotency_key", "scheduled_for"),
     VERSION_HEADER,
 )
 """Headers whose names the decoder restores without `holdfastheaders`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE
@@ -53,18 +53,7 @@ class FailureCycle:
     @classmethod
     def from_json(cls, stored: Mapping[str, object]) -> Self:
         """Return the cycle that any release wrote; a missing or unreadable field gets its default."""
-        return cls(
-            attempts=_number(stored.get("attempts")),
-            last_error=_text(stored.get("last_error")),
-            error_type=_text(stored.get("error_type")),
-            fingerprint=_text(stored.get("fingerprint")),
-            first_failed_at=_time(stored.get("first_failed_at")),
-            failed_at=_time(stored.get("failed_at")),
-            generation=_number(stored.get("generation")),
-            replayed_at=_time(stored.get("replayed_at")),
-            replayed_by=_text(stored.get("replayed_by")),
-            reason=_text(stored.get("reason")),
-        )
+        return cls(**{spec.name: _READERS[str(spec.type)](stored.get(spec.name)) for spec in fields(cls)})
 
 
 def read_history(stored: object) -> tuple[FailureCycle, ...]:
@@ -72,14 +61,6 @@ def read_history(stored: object) -> tuple[FailureCycle, ...]:
     if not isinstance(stored, list):
         return ()
     return tuple(FailureCycle.from_json(entry) for entry in stored if isinstance(entry, Mapping))
-
-
-def extend_history(
-    history: Iterable[FailureCycle], cycle: FailureCycle
-) -> tuple[tuple[FailureCycle, ...], tuple[FailureCycle, ...]]:
-    """Return the newest `FAILURE_HISTORY_LIMIT` cycles, which stay in the row, and the rest, for the audit."""
-    everything = (*history, cycle)
-    return everything[-FAILURE_HISTORY_LIMIT:], everything[:-FAILURE_HISTORY_LIMIT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,3 +130,7 @@ def _time(value: object) -> datetime | None:
         return None
     # Manual SQL may write a time without an offset; all times of the store are UTC.
     return read.replace(tzinfo=UTC) if read.utcoffset() is None else read.astimezone(UTC)
+
+
+# By the annotation of the field.
+_READERS: Mapping[str, Callable[[object], Any]] = {"int": _number, "str | None": _text, "datetime | None": _time}

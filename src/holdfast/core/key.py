@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast.core.errors import InvalidKey
@@ -13,42 +12,16 @@ MAX_KEY = 500
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """The parts of a key from `key`; only the operation may contain colons."""
-
-    domain: str
-    user: str
-    entity: str
-    operation: str
-    version: str
-
-    def __str__(self) -> str:
-        return f"{self.domain}:{self.user}:{self.entity}:{self.operation}:{self.version}"
-
-
 def key(domain: str, user: str | int | UUID, entity: str | int | UUID, operation: str, version: str | int) -> str:
     """Return ``<domain>:<user>:<entity>:<operation>:<version>``; the same parts give the same key.
+
+    Only the operation may contain colons.
 
     >>> key("order", 7, 42, "cancel:refund", "v1")
     'order:7:42:cancel:refund:v1'
     """
-    parts = Key(
-        _part("domain", domain),
-        _part("user", user),
-        _part("entity", entity),
-        _part("operation", operation, colons=True),
-        _part("version", version),
-    )
-    return check_key(str(parts))
-
-
-def parse_key(value: str) -> Key:
-    """Return the parts of a key from `key`, or raise `InvalidKey`."""
-    parts = check_key(value).split(":")
-    if len(parts) < 5 or not all(parts):
-        raise InvalidKey(value, "it is not of the form <domain>:<user>:<entity>:<operation>:<version>")
-    return Key(parts[0], parts[1], parts[2], ":".join(parts[3:-1]), parts[-1])
+    owner = f"{_part('domain', domain)}:{_part('user', user)}:{_part('entity', entity)}"
+    return check_key(f"{owner}:{_part('operation', operation, colons=True)}:{_part('version', version)}")
 
 
 def job_key(job_id: str | int | UUID, operation: str, entity: str | int | UUID) -> str:

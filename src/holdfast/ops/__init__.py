@@ -3,7 +3,7 @@
 The CLI, the HTTP API, the console and the MCP server call only this package. A task is a generator of steps
 (`steps`), so that one text serves async callers (`hf.ops`) and blocking ones (`hf.ops.sync`); `service` lists all tasks.
 
-- `plans`, `plan_runner`: bulk replays, discards and cancellations, stored and executed in batches.
+- `plans`: bulk replays, discards and cancellations, stored and executed in batches.
 - `queries`: deliveries, messages, requests, counts, throughput, search, metrics; secrets are redacted here.
 - `resources`: queues, consumers, schedules, projectors, relays, webhooks, circuits, keys and tokens.
 - `doctor`: health checks, each with a remedy. `maintenance`: pruning, the schema, workers and the audit log.

@@ -380,3 +380,19 @@ def _wake_workers(plan: StoredPlan) -> TaskSteps[None]:
 
 def _runner() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class PlanRunner:
+    """A periodic task of workers: executes the started plans and counts the results of their deliveries.
+
+    Any number may run.
+    """
+
+    interval = timedelta(seconds=1)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def perform(self, worker: str) -> None:
+        await run_steps(self._store, advance_plans(runner=worker))
+        await run_steps(self._store, follow_plans())

@@ -3,12 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core.circuit import Change, Circuit
+from holdfast.core.drive import drive, drive_async
 from holdfast.stores.integrations.breaker import change_breaker, read_breaker
+from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
 T = TypeVar("T")
@@ -88,22 +90,14 @@ class StoreCircuits:
         store = self._current_store()
         if self._prepared is not store:
             await asyncio.to_thread(self._prepare_store, store)
-        before, now = await store.run(read_breaker(name))
-        after, outcome = change(before, now)
-        if after is before:
-            return after, outcome, now
-        return await store.run(change_breaker(name, change))
+        return await drive_async(_changed(name, change), store.run)
 
     def change_sync(self, name: str, change: Change[T], /) -> tuple[Circuit, T, datetime]:
         """`change`, blocking."""
         store = self._current_store()
         if self._prepared is not store:
             self._prepare_store(store)
-        before, now = store.run_sync(read_breaker(name))
-        after, outcome = change(before, now)
-        if after is before:
-            return after, outcome, now
-        return store.run_sync(change_breaker(name, change))
+        return drive(_changed(name, change), store.run_sync)
 
     def _current_store(self) -> Store:
         return self._store() if callable(self._store) else self._store
@@ -111,3 +105,11 @@ class StoreCircuits:
     def _prepare_store(self, store: Store) -> None:
         self._prepare()
         self._prepared = store
+
+
+def _changed(name: str, change: Change[T]) -> Generator[Operation[Any], Any, tuple[Circuit, T, datetime]]:
+    before, now = yield read_breaker(name)
+    after, outcome = change(before, now)
+    if after is before:
+        return after, outcome, now
+    return (yield change_breaker(name, change))  # type: ignore[no-any-return]

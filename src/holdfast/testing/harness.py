@@ -27,6 +27,7 @@ from holdfast.engine.options import WorkerOptions
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.stores.deliveries.claim import rescue
 from holdfast.stores.deliveries.settle import settle
+from holdfast.stores.operation import Operation
 from holdfast.stores.queries.query import Filter, deliveries, messages, next_due_in
 from holdfast.stores.queries.time_travel import abandon, drop_schema, orphan, travel
 
@@ -101,50 +102,45 @@ class Harness:
         batches = (handler.batch for handler in self.app.handlers.values())
         return max((batch.within for batch in batches if batch is not None), default=timedelta(0))
 
-    @contextlib.contextmanager
-    def fail(self, consumer: str, error: type[Exception] | Exception, times: int = 1) -> Iterator[None]:
+    def fail(
+        self, consumer: str, error: type[Exception] | Exception, times: int = 1
+    ) -> contextlib.AbstractContextManager[None]:
         """The next `times` runs of a consumer raise this error instead of running."""
 
-        def failing(_context: Context | BatchContext, run: int) -> None:
-            if run <= times:
-                raise error
+        def failing(_context: Context | BatchContext) -> None:
+            raise error
 
-        with self._before_each_run(consumer, failing):
-            yield
+        return self._before_runs(consumer, times, failing)
 
-    @contextlib.contextmanager
-    def crash(self, consumer: str, times: int = 1) -> Iterator[None]:
+    def crash(self, consumer: str, times: int = 1) -> contextlib.AbstractContextManager[None]:
         """The next `times` runs of a consumer die with their worker: without an outcome, an attempt is used, and the delivery is
         taken over."""
 
-        def dying(context: Context | BatchContext, run: int) -> None:
-            if run <= times:
-                for id in _delivery_ids(context):
-                    self.app.store.run_sync(orphan(id))
-                raise Crash
+        def dying(context: Context | BatchContext) -> None:
+            self._each_delivery(context, orphan)
+            raise Crash
 
-        with self._before_each_run(consumer, dying):
-            yield
+        return self._before_runs(consumer, times, dying)
 
-    @contextlib.contextmanager
-    def lose_lease(self, consumer: str, times: int = 1) -> Iterator[None]:
+    def lose_lease(self, consumer: str, times: int = 1) -> contextlib.AbstractContextManager[None]:
         """In the next `times` runs another worker takes over the delivery before the handler starts: the handler's
         outcome is refused, and the delivery runs again."""
 
-        def losing(context: Context | BatchContext, run: int) -> None:
-            if run <= times:
-                for id in _delivery_ids(context):
-                    self.app.store.run_sync(abandon(id))
+        return self._before_runs(consumer, times, lambda context: self._each_delivery(context, abandon))
 
-        with self._before_each_run(consumer, losing):
-            yield
+    def _each_delivery(self, context: Context | BatchContext, change: Callable[[UUID], Operation[None]]) -> None:
+        for id in _delivery_ids(context):
+            self.app.store.run_sync(change(id))
 
     @contextlib.contextmanager
-    def _before_each_run(self, consumer: str, before: Callable[[Context | BatchContext, int], None]) -> Iterator[None]:
+    def _before_runs(
+        self, consumer: str, times: int, before: Callable[[Context | BatchContext], None]
+    ) -> Iterator[None]:
+        """Calls `before` at the start of the next `times` runs of a consumer."""
         original = self.app.handlers.get(consumer)
         if original is None:
             raise NotFound("consumer", consumer)
-        self.app.handlers[consumer] = _preceded(original, before)
+        self.app.handlers[consumer] = _preceded(original, times, before)
         try:
             yield
         finally:
@@ -178,13 +174,13 @@ def bind_app(app: Holdfast, dsn: str) -> Iterator[Harness]:
         app.rebind(*before)
 
 
-def _preceded(handler: Handler, before: Callable[[Context | BatchContext, int], None]) -> Handler:
-    """The handler, with `before` called at the start of each run; the runs are counted from 1."""
-    runs: dict[UUID | None, int] = {}
+def _preceded(handler: Handler, times: int, before: Callable[[Context | BatchContext], None]) -> Handler:
+    """The handler, with `before` called at the start of its first `times` runs."""
+    left = iter(range(times))
 
     def counted(context: Context | BatchContext) -> None:
-        runs[None] = runs.get(None, 0) + 1
-        before(context, runs[None])
+        if next(left, None) is not None:
+            before(context)
 
     def arguments(context: Context | BatchContext, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (context, *args) if handler.takes_context else args

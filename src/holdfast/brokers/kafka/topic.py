@@ -10,16 +10,8 @@ from holdfast.core.errors import ConfigurationError
 # Holdfast's guarantees depend on these. All other settings, such as security, belong to the user.
 _RESERVED_OPTIONS = frozenset(
     {
-        "acks",
-        "auto.offset.reset",
-        "bootstrap.servers",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.idempotence",
-        "group.id",
-        "isolation.level",
-        "partition.assignment.strategy",
-        "request.required.acks",
+        *("acks", "request.required.acks", "enable.idempotence", "bootstrap.servers", "group.id", "isolation.level"),
+        *("auto.offset.reset", "enable.auto.commit", "enable.auto.offset.store", "partition.assignment.strategy"),
     }
 )
 _POLL_INTERVAL = "max.poll.interval.ms"

@@ -2,12 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from holdfast.brokers.endpoint import (
-    BrokerEndpoint,
-    ack_timeout_seconds,
-    check_start,
-    check_texts,
-)
+from holdfast.brokers.endpoint import BrokerEndpoint, ack_timeout_seconds, check_start, check_texts
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 

@@ -15,19 +15,8 @@ _OMITTED = frozenset(
     {
         *("event", "level", "log_level", "timestamp", "consumer", "event_type", "attempt", "max_attempts", "error"),
         *("error_type", "stack_trace", "next_attempt_in", "next_attempt_at", "event_id", "delivery_id", "dlq_id"),
-        *(
-            "operation",
-            "change",
-            "worker",
-            "source",
-            "queue",
-            "handler",
-            "retryable",
-            "fingerprint",
-            "latency_ms",
-            "trace_id",
-        ),
-        *("traceparent", "header_traceparent", "held", "where", "folded", "folded_seconds", "hint"),
+        *("operation", "change", "worker", "source", "queue", "handler", "retryable", "fingerprint", "latency_ms"),
+        *("trace_id", "traceparent", "header_traceparent", "held", "where", "folded", "folded_seconds", "hint"),
     }
 )
 

@@ -1,5 +1,6 @@
 """Endpoints that change state: replay, discard and cancel by id, and the operator actions of the shared table."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Changed
 from holdfast.interfaces.api.fields import Generation, Text, WithReason
 from holdfast.interfaces.presentation.actions import ACTIONS, FieldKind, OperatorAction
 from holdfast.ops.plans import Report
+from holdfast.ops.service import Operations
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.queries.query import MAX_PAGE
 
@@ -36,21 +38,6 @@ class ReplayRequest(DeliveryIdsRequest):
 
     generation: Generation | None = None
     rerun: bool = False
-
-
-async def _replay(call: ApiCall) -> Report:
-    body: ReplayRequest = call.body
-    return await call.ops.replay(
-        body.ids, actor=call.caller.name, reason=body.reason, generation=body.generation, rerun=body.rerun
-    )
-
-
-async def _discard(call: ApiCall) -> Report:
-    return await call.ops.discard(call.body.ids, actor=call.caller.name, reason=call.body.reason)
-
-
-async def _cancel(call: ApiCall) -> Report:
-    return await call.ops.cancel(call.body.ids, actor=call.caller.name, reason=call.body.reason)
 
 
 def _route(action: OperatorAction) -> ApiEndpoint:
@@ -87,15 +74,23 @@ def _body(action: OperatorAction, arguments: tuple[str, ...]) -> type[WithReason
     return create_model(name, __base__=WithReason, __doc__=f"{action.summary}.", **fields)
 
 
-def _by_id(path: str, summary: str, handle: Any, body: Any) -> ApiEndpoint:
+def _by_id(
+    path: str,
+    summary: str,
+    act: Callable[[Operations], Callable[..., Awaitable[Report]]],
+    body: type[DeliveryIdsRequest] = DeliveryIdsRequest,
+) -> ApiEndpoint:
+    async def handle(call: ApiCall) -> Report:
+        return await act(call.ops)(actor=call.caller.name, **call.body.model_dump())
+
     return ApiEndpoint(
         method="POST", path=path, summary=summary, answer=Report, handle=handle, body=body, scope=Scope.OPERATE
     )
 
 
 ENDPOINTS = (
-    _by_id("/replay", "Replay dead letters by id", _replay, ReplayRequest),
-    _by_id("/discard", "Discard dead letters permanently, by id", _discard, DeliveryIdsRequest),
-    _by_id("/cancel", "Cancel pending or running deliveries, by id", _cancel, DeliveryIdsRequest),
+    _by_id("/replay", "Replay dead letters by id", lambda ops: ops.replay, ReplayRequest),
+    _by_id("/discard", "Discard dead letters permanently, by id", lambda ops: ops.discard),
+    _by_id("/cancel", "Cancel pending or running deliveries, by id", lambda ops: ops.cancel),
     *(_route(action) for action in ACTIONS),
 )

@@ -22,8 +22,7 @@ from holdfast.core.text import storable
 from holdfast.engine.log_fields import error_fields
 from holdfast.interfaces.console import delivery_pages, overview, plan_pages, system_pages, template_env
 from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
-from holdfast.interfaces.console.form import read_form
-from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect
+from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect, read_form
 from holdfast.interfaces.console.security import (
     Forbidden,
     add_security_headers,

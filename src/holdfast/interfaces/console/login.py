@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from holdfast.core.errors import HoldfastError
 from holdfast.interfaces.console import template_env
-from holdfast.interfaces.console.form import read_form
+from holdfast.interfaces.console.request import read_form
 from holdfast.interfaces.console.security import (
     Forbidden,
     add_security_headers,

@@ -1,11 +1,14 @@
 """Pages and actions of bulk plans: preview, start, pause, resume, abandon, report."""
 
+from collections.abc import Awaitable, Callable
+
 from holdfast.core.errors import ConfigurationError
 from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage, Redirect, read_number
 from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.user import Role
 from holdfast.interfaces.presentation.filters import FIELDS, parse_choice, parse_filter, parse_id
-from holdfast.stores.admin.plan import Action, PlanState
+from holdfast.ops.service import Operations
+from holdfast.stores.admin.plan import Action, PlanState, StoredPlan
 from holdfast.stores.admin.plan_creation import MAX_PLAN
 from holdfast.stores.queries.query import Filter
 
@@ -96,23 +99,24 @@ async def start(request: ConsoleRequest) -> Redirect:
     return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
 
 
-async def pause(request: ConsoleRequest) -> Redirect:
-    id = parse_id(request.form.get("id", ""))
-    await request.ops.pause_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
-    return Redirect("The plan pauses after the current batch.", request.url(f"/plans/{id}"))
+def _move(
+    move: Callable[[Operations], Callable[..., Awaitable[StoredPlan]]], text: str, *, runs_plan: bool = False
+) -> Callable[[ConsoleRequest], Awaitable[Redirect]]:
+    """The form that moves a plan to another state."""
+
+    async def run(request: ConsoleRequest) -> Redirect:
+        id = parse_id(request.form.get("id", ""))
+        if runs_plan:
+            _check_rerun(request, (await request.ops.plan(id)).rerun)
+        await move(request.ops)(id, actor=request.user.name, reason=request.form.get("reason") or None)
+        return Redirect(text, request.url(f"/plans/{id}"), runs_plan)
+
+    return run
 
 
-async def resume(request: ConsoleRequest) -> Redirect:
-    id = parse_id(request.form.get("id", ""))
-    _check_rerun(request, (await request.ops.plan(id)).rerun)
-    await request.ops.resume_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
-    return Redirect("", request.url(f"/plans/{id}"), runs_plan=True)
-
-
-async def abandon(request: ConsoleRequest) -> Redirect:
-    id = parse_id(request.form.get("id", ""))
-    await request.ops.abandon_plan(id, actor=request.user.name, reason=request.form.get("reason") or None)
-    return Redirect("Plan abandoned. Deliveries it already changed stay changed.", request.url(f"/plans/{id}"))
+pause = _move(lambda ops: ops.pause_plan, "The plan pauses after the current batch.")
+resume = _move(lambda ops: ops.resume_plan, "", runs_plan=True)
+abandon = _move(lambda ops: ops.abandon_plan, "Plan abandoned. Deliveries it already changed stay changed.")
 
 
 def _reason(request: ConsoleRequest) -> str:

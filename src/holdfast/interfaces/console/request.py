@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from starlette.requests import Request
 
+from holdfast.interfaces.console.security import Forbidden
 from holdfast.interfaces.console.stats_cache import StatsCache
 from holdfast.interfaces.console.user import Role, User
 from holdfast.ops.service import Operations
 
 PAGE = 50
+_MAX_BYTES = 64 * 1024
+_MAX_FIELDS = 50
 _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
@@ -80,3 +83,16 @@ class Redirect:
 def read_number(text: str) -> int | None:
     """Parses a whole number that fits into both databases. Returns `None` if `text` is not one."""
     return int(text) if _WHOLE.fullmatch(text) else None
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Returns the form's fields. The last value wins if a field is repeated."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BYTES:
+            raise Forbidden("The form is too large.", 413)
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+    except ValueError:
+        raise Forbidden("The form cannot be parsed.", 400) from None

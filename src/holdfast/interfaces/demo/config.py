@@ -1,11 +1,12 @@
-"""Configuration of one demo run, passed to child processes through environment variables."""
+"""Configuration of one demo run, passed to child processes through an environment variable."""
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
-_PREFIX = "HOLDFAST_DEMO_"
+_VARIABLE = "HOLDFAST_DEMO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +22,8 @@ class DemoConfig:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """The configuration that this process was started with."""
-        return cls(
-            dsn=environment[f"{_PREFIX}DSN"],
-            schema=environment[f"{_PREFIX}SCHEMA"],
-            mail_port=int(environment[f"{_PREFIX}MAIL_PORT"]),
-            webhook_port=int(environment[f"{_PREFIX}WEBHOOK_PORT"]),
-            release=int(environment[f"{_PREFIX}RELEASE"]),
-        )
+        return cls(**json.loads(environment[_VARIABLE]))
 
     def to_environment(self) -> dict[str, str]:
-        """Environment variables for a child process."""
-        return {f"{_PREFIX}{name.upper()}": str(value) for name, value in asdict(self).items()}
+        """The environment variable for a child process."""
+        return {_VARIABLE: json.dumps(asdict(self))}

@@ -1,10 +1,14 @@
 """One run of the demo: set up, play the scenario, check the invariants, clean up."""
 
+import importlib.util
+import os
 import secrets
 import shutil
 import signal
+import sys
 import tempfile
 import threading
+import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +18,6 @@ from types import FrameType
 from rich.console import Console
 
 from holdfast.interfaces.demo import scenario
-from holdfast.interfaces.demo.browser import open_console, show
 from holdfast.interfaces.demo.config import DemoConfig
 from holdfast.interfaces.demo.customers import Customers
 from holdfast.interfaces.demo.invariants import DemoResult, check_invariants
@@ -23,6 +26,8 @@ from holdfast.interfaces.demo.screen import open_screen
 from holdfast.interfaces.demo.services import OutsideServices
 from holdfast.interfaces.demo.shop import open_shop
 from holdfast.interfaces.demo.worker_processes import WorkerProcesses, WorkersFailed
+from holdfast.ops.service import Operations
+from holdfast.runtime.store_factory import open_store
 
 SHORTEST_SECONDS = 10.0
 _WORKERS = 2
@@ -30,6 +35,7 @@ _REFERENCE_SECONDS = 20.0
 _DEFAULT_SECONDS = 60.0
 _CLOSING_SECONDS = 1.5
 _ORDERS_PER_SECOND = 20.0
+_CONSOLE_NEEDS = ("starlette", "jinja2", "uvicorn")
 
 KEPT, BROKEN, LEFT = 0, 1, 130
 """Exit codes: all promises kept; a promise broken; interrupted before the end."""
@@ -109,16 +115,15 @@ def _set(
     )
     shop = open_shop(config)
     store = shop.hf.store
-    afterwards.callback(shop.database.close)
     afterwards.callback(store.close_sync)
     store.migrate()
     afterwards.callback(shop.database.drop)
-    address = open_console(afterwards, config, port)
+    address = _serve_console(afterwards, config, port)
     title = f"Holdfast demo   a shop with {_WORKERS} worker processes on {store.name}"
     screen = open_screen(console, f"{title}\nthe web console is at {address}" if address else title)
     afterwards.callback(screen.close)
     if address and browser:
-        show(address)
+        _open_browser(address)
     shop.database.create_tables()
     services.restore()
     # SQLite allows one engine; this process holds its lock, and the workers are its children.
@@ -159,3 +164,22 @@ def _report(console: Console, tally: DemoResult, left: int) -> None:
     for problem in tally.problems:
         console.print(f"BROKEN: {problem}", style="red", soft_wrap=soft_wrap)
     console.print(tally.summary, style="bold", soft_wrap=True)
+
+
+def _serve_console(afterwards: ExitStack, config: DemoConfig, port: int) -> str | None:
+    """Serves the console in the background; returns its URL, or None if `holdfast[console]` is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in _CONSOLE_NEEDS):
+        return None
+    from holdfast.interfaces.console.user import Role
+    from holdfast.interfaces.server.standalone import serve_in_thread
+
+    store = open_store(config.dsn, config.schema, role="holdfast-console", pool_size=2)
+    # Operator, not admin: a visitor can replay dead letters, but not rerun delivered work.
+    return afterwards.enter_context(serve_in_thread(Operations(store), port=port, actor="visitor", role=Role.OPERATOR))
+
+
+def _open_browser(address: str) -> None:
+    """Opens a graphical browser; never a text browser, which would take over the terminal."""
+    graphical = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if graphical and sys.stdout.isatty():
+        webbrowser.open(address)

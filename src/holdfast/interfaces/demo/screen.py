@@ -3,7 +3,6 @@
 from collections import deque
 from textwrap import wrap
 from time import monotonic
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -27,43 +26,29 @@ _COLOURS = {
 }
 
 
-class Screen(Protocol):
-    """Output of the demo."""
-
-    def say(self, text: str) -> None:
-        """Prints one line."""
-        ...
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Shows the current state."""
-        ...
-
-    def close(self) -> None:
-        """Stops updating; ordinary output can follow."""
-        ...
-
-
-class PlainScreen:
-    """One line per event, with the seconds since the start."""
+class Screen:
+    """Output of the demo: one line per event, with the seconds since the start."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._began = console, monotonic()
 
     def say(self, text: str) -> None:
+        """Prints one line."""
         self._console.print(f"{monotonic() - self._began:5.1f}s  {text}", soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Does nothing: the lines contain the numbers."""
+        """Shows the current state. Plain lines contain the numbers."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Stops updating; ordinary output can follow."""
 
 
-class LiveScreen:
+class LiveScreen(Screen):
     """A table that is updated in place, with the latest lines below."""
 
     def __init__(self, console: Console, title: str) -> None:
-        self._console, self._title, self._began = console, title, monotonic()
+        super().__init__(console)
+        self._title = title
         self._lines: deque[tuple[float, str]] = deque(maxlen=_LOG_ROWS)
         self._snapshot = Snapshot.empty()
         self._live = Live(self._picture(), console=console, auto_refresh=False, vertical_overflow="crop")
@@ -135,4 +120,4 @@ def open_screen(console: Console, title: str) -> Screen:
     if console.is_terminal and not console.is_dumb_terminal:
         return LiveScreen(console, title)
     console.print(title, soft_wrap=True)
-    return PlainScreen(console)
+    return Screen(console)

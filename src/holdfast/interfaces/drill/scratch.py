@@ -53,7 +53,6 @@ def scratch(dsn: str | None) -> Iterator[ScratchStore]:
             app.store.close_sync()
             if dsn is not None:
                 store.database.drop()
-            store.database.close()
 
 
 @asynccontextmanager

@@ -230,7 +230,7 @@ def _overdue(facts: Facts) -> Iterator[Finding]:
         yield Finding("leases", Level.OK, "nothing is in flight past its lease")
         return
     late = format_duration(timedelta(seconds=round(since.total_seconds()))) if since else "long"
-    message = f"{_many(size)} in flight, lease over for {late}, worker gone"
+    message = f"{many_deliveries(size)} in flight, lease over for {late}, worker gone"
     if facts.alive:
         yield Finding("leases", Level.FAIL, f"{message}, and not rescued", "see the logs of the workers")
     else:
@@ -243,7 +243,7 @@ def _suspects(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "suspects",
                 Level.WARN,
-                f"{_many(row.count)} for {row.consumer} may have crashed workers; each runs alone, in a child process",
+                f"{many_deliveries(row.count)} for {row.consumer} may have crashed workers; each runs alone, in a child process",
                 "check that handler for crashes (memory, native code)",
             )
 
@@ -278,7 +278,7 @@ def _history(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "history",
             Level.WARN,
-            f"{more}{_many(len(facts.at_bound))} were replayed {FAILURE_HISTORY_LIMIT} times or more and are not done, "
+            f"{more}{many_deliveries(len(facts.at_bound))} were replayed {FAILURE_HISTORY_LIMIT} times or more and are not done, "
             f"for instance {example} for {consumer}; older cycles are in the audit",
             "another replay will not help: fix the handler or discard them",
         )
@@ -347,12 +347,13 @@ def _bloat(facts: Facts) -> Iterator[Finding]:
             yield Finding("bloat", Level.WARN, message, "end old transactions, then vacuum the table")
 
 
-def _many(count: int) -> str:
+def many_deliveries(count: int) -> str:
+    """A number of deliveries in words."""
     return f"{count:,} deliver{'y' if count == 1 else 'ies'}"
 
 
 def _wait(count: int) -> str:
-    return f"{_many(count)} wait{'s' if count == 1 else ''}"
+    return f"{many_deliveries(count)} wait{'s' if count == 1 else ''}"
 
 
 def _rough(duration: timedelta) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.bounded_count import total
 from holdfast.core.duration import format_duration
-from holdfast.ops.doctor.checks import Facts, Finding, Level
+from holdfast.ops.doctor.checks import Facts, Finding, Level, many_deliveries
 from holdfast.stores.queries.query import FailureGroup
 from holdfast.stores.queries.throughput import Retrying
 
@@ -41,7 +41,7 @@ def _failing(groups: Sequence[FailureGroup], retrying: Sequence[Retrying], now: 
             yield Finding(
                 "failing",
                 Level.WARN,
-                f"{one.consumer} is failing: {_deliveries(one.count)} failed with {one.error_type}, to be retried",
+                f"{one.consumer} is failing: {many_deliveries(one.count)} failed with {one.error_type}, to be retried",
                 f"run `holdfast deliveries show {one.example}`",
             )
 
@@ -81,7 +81,7 @@ def _old(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 "old work",
                 Level.WARN,
-                f"{_deliveries(row.count)} for {row.consumer} in queue {row.queue}: the oldest has been due for "
+                f"{many_deliveries(row.count)} for {row.consumer} in queue {row.queue}: the oldest has been due for "
                 f"{_since(row.oldest_at, facts.now)}",
                 f"add workers, or see `holdfast deliveries list --status pending --consumer {row.consumer}`",
             )
@@ -91,10 +91,6 @@ def _error(group: FailureGroup) -> str:
     error = " ".join((group.last_error or "").split())[:120]
     frame = f" at {group.frame}" if group.frame else ""
     return f"{group.error_type or 'error'}: {error}{frame}"
-
-
-def _deliveries(count: int) -> str:
-    return f"{count:,} deliver{'y' if count == 1 else 'ies'}"
 
 
 def _since(at: datetime | None, now: datetime) -> str:

@@ -130,28 +130,20 @@ def pause_queue(name: str, actor: str, reason: str | None) -> Steps[None]:
 @operation
 def resume_queue(name: str, actor: str, reason: str | None) -> Steps[bool]:
     """Includes a queue in claims again; False if it was not paused."""
-    check_name("queue", name)
-    if not (yield Query("resume_queue", {"name": name})):
-        return False
-    yield audited(actor, "resume", "queue", name, reason)
-    return True
+    return (yield from switched("resume_queue", "resume", "queue", check_name("queue", name), actor, reason))
 
 
 @operation
 def pause_consumer(name: str, actor: str, reason: str | None) -> Steps[None]:
     """Excludes a consumer from claims until it is resumed; current runs finish."""
-    if not (yield Query("pause_consumer", {"name": name})):
+    if not (yield from switched("pause_consumer", "pause", "consumer", name, actor, reason)):
         raise NotFound("consumer", name)
-    yield audited(actor, "pause", "consumer", name, reason)
 
 
 @operation
 def resume_consumer(name: str, actor: str, reason: str | None) -> Steps[bool]:
     """Includes a consumer in claims again; False if it was not paused."""
-    if not (yield Query("resume_consumer", {"name": name})):
-        return False
-    yield audited(actor, "resume", "consumer", name, reason)
-    return True
+    return (yield from switched("resume_consumer", "resume", "consumer", name, actor, reason))
 
 
 @operation
@@ -175,10 +167,7 @@ def block_consumer(name: str, resource: str, delay: timedelta, actor: str) -> St
 @operation
 def unblock_consumer(name: str, actor: str, reason: str | None = None) -> Steps[bool]:
     """Unblocks a consumer; False if it was not blocked."""
-    if not (yield Query("unblock_consumer", {"name": name})):
-        return False
-    yield audited(actor, "unblock", "consumer", name, reason)
-    return True
+    return (yield from switched("unblock_consumer", "unblock", "consumer", name, actor, reason))
 
 
 @operation
@@ -198,6 +187,14 @@ def audit(limit: int = 50, before: int | None = None, target: tuple[str, str] | 
     where = ("where_target",) if target is not None else ()
     rows = yield Query("audit", values, slots=(("where", where),), limit=limit)
     return [read_entry(row) for row in rows]
+
+
+def switched(statement: str, action: str, kind: str, name: str, actor: str, reason: str | None) -> Steps[bool]:
+    """Changes the state of a named item and audits that; False if the statement changed nothing."""
+    if not (yield Query(statement, {"name": name})):
+        return False
+    yield audited(actor, action, kind, name, reason)
+    return True
 
 
 def _who(ids: Sequence[UUID], actor: str, reason: str | None, plan: UUID | None) -> dict[str, object]:

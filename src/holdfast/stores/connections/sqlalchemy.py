@@ -10,16 +10,20 @@ from holdfast.stores.connections.sqlite_autobegin import BEGIN, must_begin
 from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
 
 
-class Sqlalchemy:
-    """An SQLAlchemy `Session`, `scoped_session` or `Connection`."""
-
-    awaits: Literal[False] = False
+class _Given:
+    """What the caller passed, and the connection of it."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
         self._conn: Any = None
         self._begins = False
         self.database, self.style = _kind(_bind(given))
+
+
+class Sqlalchemy(_Given):
+    """An SQLAlchemy `Session`, `scoped_session` or `Connection`."""
+
+    awaits: Literal[False] = False
 
     @property
     def physical(self) -> object:
@@ -41,16 +45,10 @@ class Sqlalchemy:
         return _answer(self._conn.exec_driver_sql(text, _values(values)))
 
 
-class AsyncSqlalchemy:
+class AsyncSqlalchemy(_Given):
     """An SQLAlchemy `AsyncSession`, `async_scoped_session` or `AsyncConnection`."""
 
     awaits: Literal[True] = True
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-        self._conn: Any = None
-        self._begins = False
-        self.database, self.style = _kind(_bind(given))
 
     @property
     def physical(self) -> object:

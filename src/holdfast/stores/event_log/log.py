@@ -116,14 +116,8 @@ class LogBacklog(NamedTuple):
     rewound: bool
 
 
-@operation(reads=True)
-def log_end() -> Steps[Cursor]:
-    """The cursor behind everything that is committed now."""
-    return (yield from end_of_log())
-
-
 def end_of_log() -> Steps[Cursor]:
-    """`log_end` as a part of another operation."""
+    """The cursor behind everything that is committed now."""
     ((snapshot, position, _, _),) = yield Query("log_end", {"done": _BEFORE_ALL})
     return Cursor(str(snapshot), "", int(position))
 
