@@ -17,7 +17,7 @@ from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.explain import session
+from tests.stores.query_plans.explain import session
 from tests.support.builders import job, message, put, sql
 
 EVERY = EventFilter()

@@ -5,26 +5,13 @@ The scenarios are the conformance tests themselves: they pass as they are on eve
 
 from functools import partial
 
-from tests.stores import (
-    test_actions,
-    test_batch,
-    test_claim,
-    test_inbox,
-    test_interleaved,
-    test_keys,
-    test_projection,
-    test_prune,
-    test_psql,
-    test_publish,
-    test_query,
-    test_registry,
-    test_replay,
-    test_schedules,
-    test_settle,
-    test_stale_owner,
-    test_worker,
-)
+from tests.stores.admin import test_actions, test_psql, test_replay
+from tests.stores.concurrency import test_interleaved
+from tests.stores.deliveries import test_batch, test_claim, test_settle, test_stale_owner, test_worker
+from tests.stores.event_log import test_projection
+from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
+from tests.stores.queries import test_query
 
 _RAISED = "fence = d.fence + 1", "fence = d.fence"
 _RAISED_LITE = "fence = fence + 1", "fence = fence"

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from holdfast.stores.protocol import Store
-from tests.stores import test_interleaved, test_psql
+from tests.stores.admin import test_psql
+from tests.stores.concurrency import test_interleaved
 from tests.stores.mutants import MUTANTS
 from tests.stores.mutation import Mutant, applied
 

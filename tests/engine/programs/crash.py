@@ -18,7 +18,7 @@ from typing import Any
 import holdfast.stores.sqlite.store
 from holdfast.stores.operation import Operation
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.query_hook import before_each_query
+from tests.stores.concurrency.query_hook import before_each_query
 
 _OPERATIONS = {
     "start_worker": "announce",

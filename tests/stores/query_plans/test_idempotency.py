@@ -15,7 +15,7 @@ from holdfast.stores.integrations.idempotency import (
 )
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.explain import session, sqlite_plan
+from tests.stores.query_plans.explain import session, sqlite_plan
 from tests.support.builders import sql
 
 MANY = 20_000

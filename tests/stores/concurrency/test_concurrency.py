@@ -29,7 +29,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries, messages
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.crowd import Caller, Gated, behind, callers, opened, together, until_waiting
+from tests.stores.concurrency.crowd import Caller, Gated, behind, callers, opened, together, until_waiting
 from tests.support.builders import LEASE, expire, failure, job, message, outcome, sql
 
 pytestmark = pytest.mark.long

@@ -12,8 +12,8 @@ from holdfast.stores.queries.health import at_history_bound
 from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.queries.search import deliveries_by_prefix, search_stretch
 from tests.servers.postgres import PostgresServer
-from tests.stores.backlog import Heap, pile
-from tests.stores.explain import session
+from tests.stores.query_plans.backlog import Heap, pile
+from tests.stores.query_plans.explain import session
 from tests.support.builders import sql
 
 _PLAN = uuid7(1_700_000_000_000, 1)

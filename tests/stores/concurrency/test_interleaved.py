@@ -17,9 +17,9 @@ from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
-from tests.stores import test_projection
-from tests.stores.query_hook import before_each_query
-from tests.stores.test_prune import prune
+from tests.stores.concurrency.query_hook import before_each_query
+from tests.stores.event_log import test_projection
+from tests.stores.messages.test_prune import prune
 from tests.support.builders import (
     LEASE,
     all_deliveries,

@@ -31,7 +31,7 @@ from holdfast.stores.messages.registry import Declaration, EventSubscription, ca
 from holdfast.stores.operation import Operation, Query, Steps, operation
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from tests.stores.crowd import behind, callers, opened, together, until_waiting
+from tests.stores.concurrency.crowd import behind, callers, opened, together, until_waiting
 from tests.support.builders import (
     age,
     all_deliveries,

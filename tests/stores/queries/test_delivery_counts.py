@@ -21,8 +21,8 @@ from holdfast.stores.queries.query import Count
 from holdfast.stores.queries.throughput import died
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
-from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.explain import Plan, session, sqlite_plan, sqlite_steps
+from tests.stores.query_plans.backlog import Heap, pile, pile_sqlite
+from tests.stores.query_plans.explain import Plan, session, sqlite_plan, sqlite_steps
 from tests.support.builders import claim_all, failure, finish, job, put, sql
 
 _LANES = 30

@@ -31,8 +31,8 @@ from holdfast.stores.queries.request_trace import request_messages, trail_audit,
 from holdfast.stores.queries.throughput import accepted_counts, accepted_samples, died, position_gaps, retrying
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
-from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.explain import Plan, Session, session, sqlite_plan
+from tests.stores.query_plans.backlog import Heap, pile, pile_sqlite
+from tests.stores.query_plans.explain import Plan, Session, session, sqlite_plan
 from tests.support.builders import LEASE, SECOND, failure, fresh_id, job, message, outcome, sql
 
 pytestmark = pytest.mark.long

@@ -23,8 +23,8 @@ from holdfast.stores.queries.pagination import Slice, delivery_page, message_pag
 from holdfast.stores.queries.query import DeliverySummary, Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
-from tests.stores.backlog import Heap, pile, pile_sqlite
-from tests.stores.explain import session, sqlite_plan
+from tests.stores.query_plans.backlog import Heap, pile, pile_sqlite
+from tests.stores.query_plans.explain import session, sqlite_plan
 from tests.support.builders import (
     all_deliveries,
     claim_all,

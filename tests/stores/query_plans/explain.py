@@ -18,7 +18,7 @@ from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Styl
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import HOT_SESSION, PostgresStore
 from holdfast.stores.sqlite.store import SqliteStore
-from tests.stores.query_hook import before_each_query
+from tests.stores.concurrency.query_hook import before_each_query
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Claims, settlements and worker leases."""

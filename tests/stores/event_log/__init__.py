@@ -1,0 +1,1 @@
+"""The ordered log and rebuilds of projectors."""

@@ -1,0 +1,1 @@
+"""Publishing, intake, registry, schedules and pruning."""

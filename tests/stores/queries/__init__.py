@@ -1,0 +1,1 @@
+"""Lists, pages and counts."""

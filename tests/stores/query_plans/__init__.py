@@ -1,0 +1,1 @@
+"""The query plans of hot statements and lists."""
