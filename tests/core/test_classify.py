@@ -341,8 +341,8 @@ def test_a_function_that_returns_something_else_is_an_error_that_names_its_owner
 @pytest.mark.parametrize(
     ("lists", "words"),
     [
-        ({"dead_on": (Domain,), "retry_on": (Domain,)}, "dead_on and in retry_on"),
-        ({"block_on": (Domain,), "park_on": (Narrow, Domain)}, "block_on and in park_on"),
+        ({"dead_on": (Domain,), "retry_on": (Domain,)}, "dead_on and retry_on"),
+        ({"block_on": (Domain,), "park_on": (Narrow, Domain)}, "block_on and park_on"),
         ({"dead_on": Domain}, "give a tuple"),
         ({"dead_on": [Domain]}, "give a tuple"),
         ({"dead_on": ("Domain",)}, "not an exception class"),

@@ -15,7 +15,7 @@ def test_workers_that_keep_dying_end_the_demo_with_their_last_words(tmp_path: Pa
     config = DemoConfig(dsn="nonsense:", schema="holdfast", mail_port=1, webhook_port=2)
     workers = WorkerProcesses(config, SyncOperations(SqliteStore(tmp_path / "shop.db")), 2, tmp_path / "workers.log")
     try:
-        with pytest.raises(WorkersFailed, match="names no store Holdfast knows"):
+        with pytest.raises(WorkersFailed, match="does not name a store that Holdfast supports"):
             _watch(workers, seconds=30)
     finally:
         workers.close()

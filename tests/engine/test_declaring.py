@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("time zone ''", lambda hf: hf.cron("* * * * *", tz="")(no_parameters)),
     (r"time zone '\.\./etc/passwd'", lambda hf: hf.cron("* * * * *", tz="../etc/passwd")(no_parameters)),
     ("use one of last, all, skip", lambda hf: hf.cron("* * * * *", missed="never")(no_parameters)),
-    ("OSError stands in dead_on and in retry_on", lambda hf: hf.job(dead_on=(OSError,), retry_on=(OSError,))(pay)),
+    ("OSError is in both dead_on and retry_on", lambda hf: hf.job(dead_on=(OSError,), retry_on=(OSError,))(pay)),
     ("priority is 4", lambda hf: hf.job(priority=4)(pay)),
     # Unknown options, with the nearest right one.
     (r"@hf.consumer has no option 'retries'; .*retry=RetryPolicy.exponential\(attempts=5\)", _consume(retries=5)),
@@ -159,7 +159,7 @@ def test_a_declaration_that_cannot_work_is_refused(
         ("begins with 'shop.db' .* write sqlite:///shop.db", {"dsn": "shop.db"}),
         (r"leave '\+psycopg' out: postgresql://", {"dsn": "postgresql+psycopg://shop"}),
         ("use sqlite:///path or postgresql://", {"dsn": "mysql://shop:secret@host/shop"}),
-        ("names no file", {"dsn": "sqlite://shop.db"}),
+        ("does not name a file", {"dsn": "sqlite://shop.db"}),
         ("max_payload is '1MB'; give a number of bytes", {"max_payload": "1MB"}),
         ("queues is 7; give a dict", {"queues": 7}),
         (

@@ -28,17 +28,17 @@ class Events:
         return SyncEvents(self._runtime)
 
     async def read(self, types: Sequence[str] = (ANY,), *, after: str | None = None, limit: int = 100) -> EventPage:
-        """A page of events of these types or prefixes (`order.*`), from the first on or behind a page's cursor.
+        """A page of events of these types or prefixes (`order.*`), from the first event or from the cursor of a page.
 
-        Nothing is remembered of it: keep the cursor where its effect is kept. A page may hold fewer, or none, and still
-        have `more` behind it.
+        The position is not stored: store the cursor together with the effect of the events. A page may contain fewer
+        events than `limit`, or none, while `more` is true.
         """
         runtime = self._runtime()
         await runtime.registration.prepare()
         return _page(await runtime.store.run(read_log(_cursor(after), _wanted(types), limit)))
 
     async def pages(self, types: Sequence[str] = (ANY,), *, after: str | None = None) -> AsyncIterator[EventPage]:
-        """LogPage by page to the end: the way to read very many, which are looked through once."""
+        """All pages to the end of the log. For many events this is faster than repeated `read` calls."""
         runtime = self._runtime()
         await runtime.registration.prepare()
         reader, more = LogReader(runtime.store, _wanted(types), _cursor(after)), True

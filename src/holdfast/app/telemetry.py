@@ -71,7 +71,7 @@ def export_once(app: "Holdfast") -> None:
 
 
 def export(app: "Holdfast", provider: Any = None) -> bool:
-    """Hands an app's metrics to OpenTelemetry, if the process has configured it; says whether it did."""
+    """Hands an app's metrics to OpenTelemetry, if the process has configured it. Returns whether it has."""
     if provider is None:
         api = sys.modules.get("opentelemetry.metrics")
         provider = None if api is None else api.get_meter_provider()

@@ -11,7 +11,7 @@ from holdfast.stores.operation import Operation
 
 
 class Webhooks:
-    """Endpoints of other people that events are posted to. What operators do with them is in `hf.ops`."""
+    """Endpoints of other organizations, to which events are posted. The actions of operators on them are in `hf.ops`."""
 
     def __init__(self, runtime: Callable[[], Runtime], source: str, options: WebhookOptions | None) -> None:
         self._runtime, self._source, self._options = runtime, source, options

@@ -40,7 +40,7 @@ class BrokerEndpoint:
             sender: AbstractAsyncContextManager[Sender] = self._module("sender").open_sender(self)
             return sender
         if getattr(self, "group", "") is None:
-            raise ConfigurationError(f"{self.name} has no group to consume for; give group=")
+            raise ConfigurationError(f"{self.name} has no group, which a consumer needs; give group=")
         subscription: AbstractAsyncContextManager[Subscription]
         subscription = self._module("subscription").open_subscription(self, consumer)
         return subscription

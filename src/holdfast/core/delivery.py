@@ -67,9 +67,9 @@ def read_history(stored: object) -> tuple[FailureCycle, ...]:
 class Delivery:
     """A delivery: its consumer and its state. All times are aware UTC.
 
-    `attempts` counts claims, so it includes the run under way. `max_attempts` is this delivery's own
-    budget; without one the consumer's policy decides. `fence` only rises. `holds` counts runs that were
-    cut off, or blamed a resource that was well; `expiries` counts leases that ran out in a row.
+    `attempts` counts claims, so it includes the current run. `max_attempts` overrides the retry policy of the
+    consumer. `fence` only increases. `holds` counts runs that were interrupted, or that reported a resource as
+    unavailable although its probe succeeded; `expiries` counts consecutive leases that expired.
     """
 
     id: UUID

@@ -1,7 +1,7 @@
 """Identifiers: time-ordered message ids, and delivery ids derived from message and consumer.
 
 A delivery id *is* the pair (message, consumer), so the primary key alone guarantees one delivery per
-pair and no second unique index is paid for. It keeps the first 64 bits of the message id, so the
+pair, without a second unique index. It keeps the first 64 bits of the message id, so the
 deliveries of a message lie next to each other and in the order of publishing.
 """
 

@@ -26,8 +26,7 @@ _TYPE_WORDS = "1 to 100 of A-Z a-z 0-9 _ : / -, in parts joined by single dots, 
 def check_name(kind: str, value: str) -> str:
     """Return `value` if it is a valid name of a `kind`, else raise `InvalidName` with the invalid character.
 
-    Queues, consumers, jobs and everything else that ends up as one of them hold no dot; sources and
-    a few more may. Schemas and event types have separate rules.
+    A dot is allowed only in the kinds of `_WITH_DOTS`, such as sources. Schemas and event types have separate rules.
     """
     if kind == "schema":
         return check_schema(value)

@@ -23,8 +23,8 @@ def is_child() -> bool:
 
 
 def parent_pid() -> int | None:
-    """The parent process to end with, if any. Only the first caller gets it: other child processes of this process must not
-    use it."""
+    """The id of the parent process whose end also ends this process, if one was given. Only the first call returns it, so
+    that child processes of this process do not inherit it."""
     given = os.environ.pop(_PARENT, "")
     return int(given) if given.isdecimal() else None
 

@@ -200,11 +200,11 @@ class IdempotencyEngine:
             found: StoredRecord | None = yield ReadRecord(reservation)
             if found is not None and found.owner == reservation.owner:
                 return None  # it was completed in the application's transaction, and an error followed
-            log.warning("key lease lost", scope=reservation.scope, key=reservation.key, path=reservation.path)
+            log.warning("idempotency lease lost", scope=reservation.scope, key=reservation.key, path=reservation.path)
             return None if found is None else self._response(found, reservation)
         except StoreError as error:
             # The effect is done. With its response the client does not retry; with an error it would.
-            log.error("response not stored", scope=reservation.scope, key=reservation.key, error=str(error))
+            log.error("idempotency response not stored", scope=reservation.scope, key=reservation.key, error=str(error))
             return None
 
     def committed(self, reservation: Reservation) -> Flow[bool]:
@@ -226,7 +226,9 @@ class IdempotencyEngine:
         try:
             yield ReleaseKey(reservation, self.options.reuse_after_failure)
         except StoreError as error:
-            log.warning("key release failed", scope=reservation.scope, key=reservation.key, error=str(error))
+            log.warning(
+                "idempotency key release failed", scope=reservation.scope, key=reservation.key, error=str(error)
+            )
 
     def _reserve(self, reservation: Reservation) -> ReserveKey:
         return ReserveKey(reservation, self.options.lease, self.options.retention, self.options.reuse_after_failure)

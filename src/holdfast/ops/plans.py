@@ -269,7 +269,9 @@ def export_plan(id: UUID) -> TaskSteps[dict[str, object]]:
 def load_plan(exported: object) -> TaskSteps[Plan]:
     """The stored plan that was exported; refused if the export was changed."""
     if not isinstance(exported, Mapping) or exported.get("version") != FILE_VERSION:
-        raise ConfigurationError(f"this is no plan of version {FILE_VERSION}; make one with --dry-run --plan FILE")
+        raise ConfigurationError(
+            f"the file is not a plan of version {FILE_VERSION}; make one with --dry-run --plan FILE"
+        )
     try:
         id = UUID(str(exported.get("id")))
     except ValueError:

@@ -234,8 +234,8 @@ def _keep(instance: object) -> None:
 
     if inspect(instance).deleted:
         raise ConfigurationError(
-            f"{type(instance).__name__} raised an event after its deletion was flushed, and no flush will see it any "
-            "more; raise it before"
+            f"{type(instance).__name__} raised an event after its deletion was flushed, so the event would be lost; "
+            "raise it before the flush"
         )
     flag_dirty(instance)
 

@@ -15,7 +15,7 @@ class DeclaredRedactions:
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
         if isinstance(paths, str):
-            raise ConfigurationError(f"redact is a text; give a list of fields, such as [{paths!r}]")
+            raise ConfigurationError(f"redact is a string; give a list of fields, such as [{paths!r}]")
         self.own = frozenset(check_redaction(ANY, path) for path in paths)
         self.redactor = Redactor(self.own)
         self._stored: frozenset[Redaction] = frozenset()

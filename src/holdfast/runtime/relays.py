@@ -52,7 +52,7 @@ def declare(
         )
     patterns = [event_type(event).name if isinstance(event, type) else event for event in events]
     if wrong := [one for one in patterns if not isinstance(one, str)]:
-        raise ConfigurationError(f"relay {name}: {wrong[0]!r} is neither an event class nor a name")
+        raise ConfigurationError(f"relay {name}: {wrong[0]!r} is neither an event class nor a name; give one of them")
     return Relay(
         name=name,
         wanted=EventFilter(tuple(dict.fromkeys(map(str, patterns)))),

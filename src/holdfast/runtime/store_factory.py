@@ -57,7 +57,9 @@ def check_dsn(dsn: object) -> Path | None:
         scheme, hint = "host=… dbname=…" if "dbname" in dsn else scheme, "write it as postgresql://user@host/database"
     elif "://" not in dsn and "@" not in dsn:
         hint = f"for a file write sqlite:///{mask(dsn)}"
-    raise ConfigurationError(f"a DSN that begins with {mask(repr(scheme))} names no store Holdfast knows; {hint}")
+    raise ConfigurationError(
+        f"a DSN that begins with {mask(repr(scheme))} does not name a store that Holdfast supports; {hint}"
+    )
 
 
 def is_embedded(store: Store) -> TypeGuard[SqliteStore]:
@@ -86,7 +88,7 @@ def _sqlite_path(dsn: str) -> Path:
     path = unquote(split.path)
     if split.netloc or not path.startswith("/") or path == "/":
         raise ConfigurationError(
-            f"{mask(repr(dsn))} names no file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
+            f"{mask(repr(dsn))} does not name a file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
         )
     if split.query:
         raise ConfigurationError(f"{mask(repr(dsn))} has options after '?'; SQLite takes none here")

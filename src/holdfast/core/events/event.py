@@ -139,7 +139,7 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise ConfigurationError(f"event {name!r} has version {version!r}; give a whole number, at least 1")
     if isinstance(redact, str):
-        raise ConfigurationError(f"event {name!r}: redact is a text; give a list of fields, such as [{redact!r}]")
+        raise ConfigurationError(f"event {name!r}: redact is a string; give a list of fields, such as [{redact!r}]")
     secret = tuple(check_redaction(name, path) for path in redact)
 
     def decorate(cls: C) -> C:

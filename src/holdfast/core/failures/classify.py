@@ -48,10 +48,10 @@ class Rules:
                 raise ConfigurationError(f"{kind}_on is {listed!r}; give a tuple of exception classes")
             for cls in listed:
                 if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-                    raise ConfigurationError(f"{kind}_on holds {cls!r}, which is not an exception class")
+                    raise ConfigurationError(f"{kind}_on contains {cls!r}, which is not an exception class")
                 if kinds.setdefault(cls, kind) is not kind:
                     first = kinds[cls]
-                    raise ConfigurationError(f"{type_name(cls)} stands in {first}_on and in {kind}_on; choose one")
+                    raise ConfigurationError(f"{type_name(cls)} is in both {first}_on and {kind}_on; choose one")
         if self.classify is not None and (not callable(self.classify) or inspect.iscoroutinefunction(self.classify)):
             raise ConfigurationError(f"classify is {self.classify!r}; give a plain function that takes one exception")
         object.__setattr__(self, "_kinds", kinds)

@@ -115,7 +115,7 @@ class WebhookDispatcher:
     async def deliver(
         self, endpoint: Endpoint, event: WebhookEvent, on_response: Callable[[WebhookResponse], None]
     ) -> None:
-        """Posts a event. Returns when it was accepted; raises what is to become of it otherwise.
+        """Posts an event. Returns if the endpoint accepted it, else raises the exception that decides about a retry.
 
         `on_response` is called with the response, if there is one. While the circuit is open every failure parks, so that no
         delivery runs out of attempts over an endpoint that is down.
@@ -228,7 +228,7 @@ def _log(endpoint: Endpoint, response: WebhookResponse) -> None:
     if 200 <= response.status < 300:
         log.debug("webhook response", **known)
     else:
-        log.warning("webhook response", **known)
+        log.warning("webhook not accepted", **known)
 
 
 def _phrase(status: int) -> str:

@@ -1,4 +1,4 @@
-"""Text search in deliveries without an index, over a bounded range per call."""
+"""Text search in deliveries. No index serves it, so each call scans a bounded range."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
