@@ -167,7 +167,7 @@ async def test_a_foreign_key_is_handled_once_and_the_second_delivery_is_done_wit
     await drain(ledger.hf, concurrency=1)
     assert await statuses(ledger.hf) == [Status.DELIVERED, Status.DELIVERED]
     assert await ledger.effects() == ["1"]
-    assert len(logged(log, "already handled")) == 1
+    assert len(logged(log, "delivery already handled")) == 1
 
 
 async def test_one_foreign_key_in_two_runs_at_the_same_time_has_one_effect(ledger: Ledger) -> None:

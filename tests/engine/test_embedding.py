@@ -115,7 +115,7 @@ async def test_until_idle_gives_up_on_work_that_it_may_not_claim(hf: Holdfast, l
     await work.enqueue()
     await query(hf, "update {hf}delivery set suspect = " + ("1" if hf.store.dialect.name == "sqlite" else "true"))
     await drain(hf, idle_limit=timedelta(milliseconds=200))
-    assert logged(log, "stopped before idle")
+    assert logged(log, "worker stopped before idle")
 
 
 @pytest.mark.parametrize("dsn", ["sqlite"], indirect=True)

@@ -364,7 +364,7 @@ class Router:
     @property
     def _runtime(self) -> Runtime:
         if self._parent is None:
-            raise ConfigurationError("this router belongs to no app yet; call hf.include(router) first")
+            raise ConfigurationError("this router is not part of an app yet; call hf.include(router) first")
         return self._parent._runtime
 
     async def _reprocess_raw(self, context: Context) -> None:

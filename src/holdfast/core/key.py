@@ -53,7 +53,7 @@ def _part(name: str, value: str | int | UUID, *, colons: bool = False) -> str:
         raise InvalidKey(value, f"the {name} is a {type(value).__name__}; give text, a number or a UUID")
     text = str(value)
     if not colons and ":" in text:
-        raise InvalidKey(text, f"the {name} holds a colon, which separates the parts; replace it")
+        raise InvalidKey(text, f"the {name} contains a colon, which separates the parts; replace it")
     if not all(text.split(":")):
         raise InvalidKey(text, f"the {name} is empty, or has an empty part between colons")
     return text

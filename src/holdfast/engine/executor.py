@@ -173,7 +173,7 @@ class DeliveryExecutor:
             await self._blocker.ended(claimed, None)
         else:
             if context.already_handled:
-                log.info("already handled", **self._settlements.log_fields(claimed))
+                log.info("delivery already handled", **self._settlements.log_fields(claimed))
             detail = (
                 context.detail if run.traceparent is None else {**(context.detail or {}), TRACEPARENT: run.traceparent}
             )

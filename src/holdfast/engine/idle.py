@@ -44,7 +44,7 @@ class IdleCheck:
             receiving=self._deps.receiving(),
         )
         if idle.stalled:
-            log.warning("stopped before idle", worker=self._worker, reason=_NOT_CLAIMABLE)
+            log.warning("worker stopped before idle", worker=self._worker, reason=_NOT_CLAIMABLE)
         return idle
 
     async def _next_in(self, consumers: list[str]) -> float | None:

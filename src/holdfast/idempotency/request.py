@@ -111,7 +111,7 @@ def _normalised(content_type: str, body: bytes) -> bytes:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) < len(pairs):
-        raise ValueError("a name occurs twice")
+        raise ValueError("an object has the same name twice")
     return members
 
 

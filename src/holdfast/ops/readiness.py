@@ -32,5 +32,5 @@ class Readiness:
             reason = "the store cannot be reached"
         if self._logged != reason:
             self._logged = reason
-            log.warning("not ready", reason=reason, **error_fields(error))
+            log.warning("readiness check failed", reason=reason, **error_fields(error))
         return reason

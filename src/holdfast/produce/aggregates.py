@@ -179,7 +179,7 @@ class _Collector:
         self.hf.sync.publish(event, payload, conn=session, key=key, headers=raised.headers)
 
     def give_back(self, session: "Session", instance: object) -> None:
-        """Rollback of an INSERT: the object gets its events back."""
+        """Returns the events to their object after its INSERT was rolled back."""
         collected: _Collected | None = session.info.get(_COLLECTED)
         if collected is None or not isinstance(instance, RaisesEvents):
             return

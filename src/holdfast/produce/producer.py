@@ -141,8 +141,8 @@ class Producer:
         retry: RetryPolicy | None = None,
         validate: bool | None = None,
     ) -> Messages:
-        """Checked messages of instances, or of pairs of name (or class) and payload: built `at_once`, or, if there are
-        many, while they are written."""
+        """Validates events, which are instances or pairs of name (or class) and payload, and builds their messages. Many
+        messages are built while they are written, unless `at_once`."""
 
         checks = self.validate if validate is None else validate
         _check_events(events)

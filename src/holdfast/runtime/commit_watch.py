@@ -80,7 +80,7 @@ class CommitWatch:
                 pause = _SHORTEST if found or self._change.wait(pause) else min(pause * 2, _LONGEST)
 
     def _poll(self) -> int | None:
-        """Calls back for committed messages and returns their number; None if the store cannot be queried any more."""
+        """Calls back for committed messages and returns their number; None if the store can no longer be queried."""
         with self._change:
             ids = list(self._waiting)
         try:

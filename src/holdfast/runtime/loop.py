@@ -91,7 +91,7 @@ def log_if_failed(working: "asyncio.Task[None]") -> None:
 
 
 async def wait_for_store(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event | None, *, patient: bool) -> bool:
-    """Prepares the store, and waits for it if patient; false if `stop` is set first."""
+    """Prepares the store; with `patient`, waits until it is available. Returns false if `stop` is set first."""
     stop, pause = stop or asyncio.Event(), 0.1
     while not stop.is_set():
         preparing = asyncio.ensure_future(prepare())

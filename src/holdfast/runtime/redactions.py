@@ -38,7 +38,7 @@ class DeclaredRedactions:
             self.redactor = Redactor(self.own | self._stored)
 
     def forget(self) -> None:
-        """Forgets what is stored: the app moved to another store."""
+        """Forgets which redactions are stored, because the app now uses another store."""
         self._stored = frozenset()
 
 

@@ -115,7 +115,7 @@ class Relays:
         try:
             await asyncio.wait({relayed, stopped}, timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
             if not relayed.done() and not stopped.done():
-                log.warning("stopped before idle", reason="a relay could not catch up")
+                log.warning("worker stopped before idle", reason="a relay could not catch up")
         finally:
             relayed.cancel()
             stopped.cancel()

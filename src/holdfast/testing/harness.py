@@ -113,8 +113,8 @@ class Harness:
         return self._before_runs(consumer, times, failing)
 
     def crash(self, consumer: str, times: int = 1) -> contextlib.AbstractContextManager[None]:
-        """The next `times` runs of a consumer die with their worker: without an outcome, an attempt is used, and the delivery is
-        taken over."""
+        """Ends the next `times` runs of a consumer as if their worker had been killed: no outcome is stored, the attempt counts,
+        and another worker takes the delivery over."""
 
         def dying(context: Context | BatchContext) -> None:
             self._each_delivery(context, orphan)

@@ -143,7 +143,7 @@ async def connect(stream: "NatsStream", label: str) -> AsyncIterator[NatsConnect
 
         async def on_error(error: Exception) -> None:
             # Only for debugging: the waiting request raises the error.
-            log.debug("broker connection error", place=stream.name, error=repr(error))
+            log.debug("broker connection error", stream=stream.name, error=repr(error))
             errors.append(error)
 
         async def on_closed(connections: list[NatsConnection] = connections) -> None:

@@ -54,7 +54,7 @@ def verdict_for(
 
 
 def fits_header(value: str) -> bool:
-    """Whether text is a valid header value. HTTP libraries would show an invalid one in their error."""
+    """Whether text is a valid header value. HTTP libraries include an invalid value, which may be secret, in their error."""
     return value == value.strip() and all(" " <= character <= "~" for character in value)
 
 

@@ -75,4 +75,4 @@ async def until(what: str, holds: Callable[[], Awaitable[object]]) -> None:
             while not await holds():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_SECONDS)
     except TimeoutError:
-        raise ConditionTimeout(f"after {_TIMEOUT:.0f} s: {what}") from None
+        raise ConditionTimeout(f"this did not happen within {_TIMEOUT:.0f} s: {what}") from None

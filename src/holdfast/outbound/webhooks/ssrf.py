@@ -34,7 +34,7 @@ _V4_MAPPED = tuple(map(IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96")))
 def check_networks(networks: Iterable[str]) -> tuple[Network, ...]:
     """Parses networks such as ``10.1.0.0/16``. Raises `ConfigurationError`."""
     if isinstance(networks, str):
-        raise ConfigurationError(f"{networks!r} is text; give a tuple of networks, such as ('10.1.0.0/16',)")
+        raise ConfigurationError(f"{networks!r} is a string; give a tuple of networks, such as ('10.1.0.0/16',)")
     found = []
     for network in networks:
         try:

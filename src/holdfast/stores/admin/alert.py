@@ -16,7 +16,7 @@ class AlertDecision(NamedTuple):
 
 @operation
 def decide_alert(consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> Steps[AlertDecision]:
-    """Decides about an alert for `alike` more failures of a group. Without an alert they count for the next one."""
+    """Decides whether to send an alert for `alike` more failures of a group. If not, the next alert counts them."""
     group = {"consumer": consumer, "fingerprint": fingerprint}
     if (yield Query("add_alert_group", group)):
         return AlertDecision(True, alike, quiet)

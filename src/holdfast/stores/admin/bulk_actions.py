@@ -42,9 +42,9 @@ class SkippedDelivery(NamedTuple):
 
 @operation
 def advance_plan(id: UUID, runner: str, lease: timedelta = LEASE) -> Steps[StoredPlan | None]:
-    """Acts on the next batch of a running plan; none if the plan does not run, or another runner has it.
+    """Acts on the next batch of a plan. Returns None if the plan is not running, or another process executes it.
 
-    The audit names the actor who started the plan, and records its end.
+    The audit log names the actor who started the plan, and records the end of the plan.
     """
     rows = yield Query("lock_plan", {"id": id, "runner": runner})
     if not rows:

@@ -26,7 +26,7 @@ from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.queries.query import Filter, clock, conditions
 
 MAX_PLAN = 100_000
-"""How many deliveries a plan holds at most."""
+"""The maximum number of deliveries of a plan."""
 ANONYMOUS = "anonymous"
 """Who saved a plan that was created without an actor. The actor who starts it is always recorded."""
 _MAX_GROUPS = 100
@@ -48,7 +48,7 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         if not 1 <= self.limit <= MAX_PLAN:
-            raise ConfigurationError(f"limit is {self.limit}; a plan holds 1 to {MAX_PLAN:,} deliveries")
+            raise ConfigurationError(f"limit is {self.limit}; a plan can have 1 to {MAX_PLAN:,} deliveries")
         if self.filter.type is not None:
             check_pattern(self.filter.type)
 

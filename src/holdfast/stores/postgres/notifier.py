@@ -55,7 +55,7 @@ class Notifier:
         return self._late is not None and self._late.is_alive()
 
     def finish(self) -> None:
-        """Waits for a delayed one: after the close of the pool it would leak a connection."""
+        """Waits for a delayed notification: once the pool is closed, it would leak a connection."""
         if self._late is not None:
             self._late.join(_LAST)
 
