@@ -54,10 +54,10 @@ async def test_a_forged_cursor_is_refused(client: Client, path: str, given: str)
 async def test_what_takes_an_admin_in_the_console_takes_one_here(
     client: Client, ops: Operations, path: str, body: dict[str, object]
 ) -> None:
-    answer = await client("operate").post(path, json={**body, "reason": "mended"})
+    answer = await client("operate").post(path, json={**body, "reason": "fixed"})
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
     assert [(one.actor, one.action) for one in await ops.audit(limit=1)] == [("operate", "refused")]
-    assert (await client("admin").post(path, json={**body, "reason": "mended"})).status_code != 403
+    assert (await client("admin").post(path, json={**body, "reason": "fixed"})).status_code != 403
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

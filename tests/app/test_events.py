@@ -153,7 +153,7 @@ class TestClasses:
         assert got == [{"order_id": 7}]
 
     @pytest.mark.skipif(sys.version_info >= (3, 12), reason="typing.TypedDict does from Python 3.12")
-    def test_a_typed_dict_that_nobody_could_check_is_refused_when_it_is_declared(self) -> None:
+    def test_a_typed_dict_that_cannot_be_checked_is_refused_when_it_is_declared(self) -> None:
         class Order(typing.TypedDict):
             order_id: int
 
@@ -197,7 +197,7 @@ class TestClasses:
 
 
 class TestRefusals:
-    def test_an_undecorated_class_is_refused_wherever_it_is_used(self, hf: Holdfast) -> None:
+    def test_an_undecorated_class_is_refused_in_every_use(self, hf: Holdfast) -> None:
         @dataclass
         class Nameless:
             order_id: int
@@ -225,7 +225,7 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match="has no event name"):
             hf.sync.publish(Special(1), conn=None)
 
-    def test_a_subclass_may_have_a_name_of_its_own(self) -> None:
+    def test_a_subclass_may_have_a_separate_name(self) -> None:
         @event("order.special")
         @dataclass
         class Special(Plain): ...
@@ -246,7 +246,7 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match="decorates a class"):
             event("order.placed")(print)  # type: ignore[type-var]
 
-    def test_an_instance_with_a_payload_beside_it_is_refused(self, hf: Holdfast) -> None:
+    def test_an_instance_with_a_separate_payload_is_refused(self, hf: Holdfast) -> None:
         with pytest.raises(ConfigurationError, match="is its own payload"):
             hf.sync.publish(Plain(1), {"order_id": 2}, conn=None)
 
@@ -489,7 +489,7 @@ class TestVersions:
         with pytest.raises(ConfigurationError, match="two upcasts from version 1"):
             upcast(third, from_version=1)(dict)
 
-    def test_upcasts_stay_with_a_class_that_slots_made_anew(self) -> None:
+    def test_upcasts_stay_with_a_class_that_slots_recreated(self) -> None:
         @dataclass(slots=True)
         @event("order.placed", version=2)
         class OrderPlaced:
@@ -503,7 +503,7 @@ class TestVersions:
         with pytest.raises(InvalidPayload, match="'two' is not a number"):
             version_of({"event_version": "two"})
 
-    def test_a_class_says_its_version_whatever_the_headers_say(self, hf: Holdfast, stored: Stored, third: Any) -> None:
+    def test_a_class_decides_its_version_not_the_headers(self, hf: Holdfast, stored: Stored, third: Any) -> None:
         hf.sync.publish(Plain(1), conn=None, headers={"event_version": "9"})
         hf.sync.publish(third(1, "EUR", 1), conn=None, headers={"event_version": "9"})
         assert [version_of(message.headers) for message in stored()] == [1, 3]

@@ -17,7 +17,7 @@ import holdfast.core.errors
 
 SOURCE = Path(inspect.getfile(holdfast))
 
-# Adding a name is a promise, taking one away breaks somebody: both go through the changelog.
+# Adding a name is a promise, removing one breaks users: both go through the changelog.
 PUBLIC: list[str] = """
     AddressRefused AlreadyHandled Attempt BatchContext BatchError BatchItem BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey

@@ -56,7 +56,7 @@ def test_a_steady_rate_that_no_peer_holds_is_held() -> None:
     ours, theirs = (one for one in verdicts(found) if one.bar.startswith("steady load"))
     assert (ours.held, ours.found) == (True, "no peer holds the rate")
     assert theirs.held is None
-    found.blame("steady", "awa/best", "failed", "it ended by itself")
+    found.blame("steady", "awa/best", "failed", "it ended early")
     assert {one.held for one in verdicts(found)} == {None}
 
 

@@ -90,7 +90,7 @@ def test_a_subject_that_breaks_says_how(run: Run) -> None:
         ask(named(OURS), "setup", "postgresql://postgres@127.0.0.1:1/x")
 
 
-def test_what_a_subject_cannot_do_is_told_apart_from_a_failure(run: Run) -> None:
+def test_what_a_subject_cannot_do_is_distinguished_from_a_failure(run: Run) -> None:
     with run.stores.fresh(Kind.SQLITE) as where, pytest.raises(Unable, match="caller's transaction"):
         ask(named(BOUND, Kind.SQLITE), "transact", where, count=1)
 

@@ -51,7 +51,7 @@ def test_a_record_without_an_id_is_never_the_same_as_another_even_with_the_same_
 
 
 @pytest.mark.parametrize("id", ["x" * 600, "a\nb", "\ud800"])
-def test_an_id_that_is_no_key_still_tells_the_record_apart(id: str) -> None:
+def test_an_id_that_is_no_key_still_identifies_the_record(id: str) -> None:
     read = decoder()
     first, again, other = (read.message(record(id=given)) for given in (id, id, id + "!"))
     assert first is not None

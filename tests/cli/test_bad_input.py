@@ -318,7 +318,9 @@ def test_tables_of_a_later_release_ask_for_an_upgrade(shop: Shop) -> None:
     assert (result.exit_code, "upgrade holdfast" in result.stderr) == (5, True)
 
 
-def test_an_empty_postgres_database_is_told_from_one_that_is_away(shop: Shop, postgres18: PostgresServer) -> None:
+def test_an_empty_postgres_database_is_distinguished_from_an_unreachable_one(
+    shop: Shop, postgres18: PostgresServer
+) -> None:
     dsn = postgres18.create_database("cli_empty")
     for name in ("stats", "dlq list", "replay"):
         result = shop.run("--dsn", dsn, *words(name))

@@ -113,7 +113,7 @@ def test_a_plan_is_kept_looked_at_and_executed_once(shop: Shop) -> None:
 
 
 @pytest.mark.long
-def test_a_bulk_replay_that_is_killed_goes_on_where_it_stopped(either: Shop) -> None:
+def test_a_bulk_replay_that_is_killed_continues_where_it_stopped(either: Shop) -> None:
     total = 3000
     either.heap(total)
     kept = either.spawn("replay", "--consumer", "heap", "--limit", total, "--dry-run", "--plan", "heap.json")
@@ -207,7 +207,7 @@ def test_an_operator_command_imports_no_user_code_unless_it_must(shop: Shop) -> 
     assert (found.returncode, "failed 5" in found.stdout) == (0, True), found.stderr
 
 
-def test_a_worker_with_a_store_of_its_own_refuses_another(shop: Shop) -> None:
+def test_a_worker_whose_app_has_a_store_refuses_another(shop: Shop) -> None:
     (shop.folder / "own.py").write_text("from holdfast import Holdfast\nhf = Holdfast('sqlite:///own.db')\n")
     result = shop.spawn("worker", "--app", "own:hf", "--dsn", shop.dsn, "--until-idle")
     assert (result.returncode, "sets its store explicitly" in result.stderr) == (2, True)

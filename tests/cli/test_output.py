@@ -201,7 +201,7 @@ def test_counts_end_at_a_bound_unless_more_is_asked_for(shop: Shop, monkeypatch:
     assert re.search(r"\b2\+", shop.run("queues", "list").stdout)
 
 
-def test_the_version_is_told(shop: Shop) -> None:
+def test_the_version_is_shown(shop: Shop) -> None:
     from holdfast import __version__
 
     assert shop.run("version").stdout.startswith(f"holdfast {__version__}\n")

@@ -50,7 +50,7 @@ def test_an_unknown_group_is_not_found(either: Shop) -> None:
     assert (other.exit_code, "no matching deliveries" in other.stderr) == (0, True), "the group exists"
 
 
-def test_a_plan_tells_how_many_were_delivered_and_how_many_died_again(either: Shop) -> None:
+def test_a_plan_shows_how_many_were_delivered_and_how_many_died_again(either: Shop) -> None:
     either.run("replay", "--status", "failed", "--yes")
     id = plan_of(either)["id"]
     assert "0 delivered, 0 dead again, 5 not ended yet" in either.run("plans", "show", id).stdout

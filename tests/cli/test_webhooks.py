@@ -133,7 +133,7 @@ def test_a_test_goes_nowhere_it_may_not_go(shop: Shop, receiver: tuple[str, type
     assert shop.run("webhooks", "test", one["id"], "--allow-http", "--allow-network", "127.0.0.0/8").exit_code == 0
 
 
-def test_what_a_receiver_answered_is_told_with_its_delivery(shop: Shop, receiver: tuple[str, type[Receiver]]) -> None:
+def test_what_a_receiver_answered_is_shown_with_its_delivery(shop: Shop, receiver: tuple[str, type[Receiver]]) -> None:
     url, _ = receiver
     one = added(shop, url=url)
 

@@ -62,7 +62,7 @@ async def serving(ops: Operations, **more: object) -> AsyncIterator[httpx2.Async
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
-async def test_read_only_holds_for_the_api_beside_it_whatever_the_token(ops: Operations, shop: Store) -> None:
+async def test_read_only_applies_to_the_api_with_any_token(ops: Operations, shop: Store) -> None:
     made = await ops.create_token("root", scope="admin", actor="ada")
     bearer = {"authorization": f"Bearer {made.secret}"}
     for auth in ("token", "none"):

@@ -87,7 +87,7 @@ async def test_the_overview_says_first_what_is_broken_how_many_alike_and_since_w
 
 
 @BOTH
-async def test_a_timeline_tells_request_message_run_and_death_in_order(
+async def test_a_timeline_shows_request_message_run_and_death_in_order(
     client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     found = (await ops.deliveries(Filter(dead=True, consumers=("stock",)), limit=1))[0]
@@ -131,7 +131,7 @@ async def test_an_id_is_found_for_every_kind_of_item(client_as: ClientAs, shop: 
 
 
 @ONE
-async def test_pages_go_on_where_the_last_ended_and_filters_stay(client_as: ClientAs, shop: Store) -> None:
+async def test_pages_continue_where_the_last_ended_and_filters_stay(client_as: ClientAs, shop: Store) -> None:
     async with client_as("viewer") as client:
         path, ids = "/ops/deliveries?consumer=billing,stock", []
         while path:
@@ -144,7 +144,7 @@ async def test_pages_go_on_where_the_last_ended_and_filters_stay(client_as: Clie
 
 
 @ONE
-async def test_a_list_that_looked_at_a_part_says_so_and_goes_on(
+async def test_a_list_that_scanned_a_part_says_so_and_continues(
     client_as: ClientAs, shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.stores.queries.pagination.STRETCH", 10)
@@ -213,7 +213,7 @@ async def test_script_in_every_field_stays_text(client_as: ClientAs, store: Stor
 
 
 @ONE
-async def test_a_change_is_told_once_and_as_text(client_as: ClientAs, shop: Store) -> None:
+async def test_a_change_is_reported_once_and_as_text(client_as: ClientAs, shop: Store) -> None:
     async with client_as("operator") as client:
         answer = await post(client, "/queues/pause", name="payments", reason=EVIL)
         assert answer.headers["location"] == "/ops/queues"
@@ -224,7 +224,7 @@ async def test_a_change_is_told_once_and_as_text(client_as: ClientAs, shop: Stor
 
 
 @ONE
-async def test_a_page_that_breaks_says_so_and_tells_nothing(
+async def test_a_page_that_fails_says_so_and_reveals_nothing(
     client_as: ClientAs, shop: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:

@@ -125,9 +125,7 @@ async def test_a_refusal_leads_back_to_the_page_it_came_from_and_nowhere_else(cl
             assert link is None or link in page
 
 
-async def test_nobody_gets_in_whom_the_application_does_not_know(
-    client_as: ClientAs, ops: Operations, shop: Store
-) -> None:
+async def test_a_user_unknown_to_the_application_is_refused(client_as: ClientAs, ops: Operations, shop: Store) -> None:
     async with client_as(None) as client:
         for path in (path for path in PAGES if "{" not in path):
             answer = await client.get(f"/ops{path}")
@@ -153,7 +151,7 @@ async def test_refusals_of_a_flood_fill_neither_the_audit_nor_the_log(client_as:
 
 
 @pytest.mark.parametrize("answer", [42, ("ada",), ("ada", "king"), ("", "admin"), " "])
-async def test_an_actor_that_names_nobody_properly_opens_nothing(ops: Operations, answer: object) -> None:
+async def test_an_invalid_actor_opens_nothing(ops: Operations, answer: object) -> None:
     from starlette.requests import Request
 
     from holdfast.interfaces.console.user import identify

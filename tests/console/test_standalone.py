@@ -98,7 +98,7 @@ async def test_without_a_login_a_request_that_passed_a_proxy_is_refused(
         assert (await client.get("/login", headers=passed)).status_code == 200
 
 
-async def test_without_tokens_the_api_answers_no_other_machine_whatever_host_it_names(ops: Operations) -> None:
+async def test_without_tokens_the_api_answers_no_other_machine_under_any_host_name(ops: Operations) -> None:
     app = api(ops, anonymous=Caller("ada", Scope.ADMIN))
     for client, status in (("127.0.0.1", 200), ("::1", 200), ("10.0.0.7", 403), ("203.0.113.9", 403)):
         transport = httpx2.ASGITransport(app, client=(client, 1))
@@ -112,7 +112,7 @@ async def test_every_name_of_this_machine_is_answered_to(ops: Operations, addres
         assert (await client.get("/workers")).status_code == 200
 
 
-async def test_api_health_and_metrics_are_beside_it(ops: Operations, shop: Store) -> None:
+async def test_api_health_and_metrics_are_served_too(ops: Operations, shop: Store) -> None:
     async with serving(ops) as client:
         assert (await client.get("/healthz")).status_code == 200
         assert (await client.get("/readyz")).status_code == 200
@@ -157,7 +157,7 @@ async def test_a_token_signs_in_with_its_role_until_it_is_revoked(ops: Operation
         assert (await client.get("/queues")).headers["location"] == "/login"
 
 
-async def test_signing_out_ends_the_session_for_good(ops: Operations) -> None:
+async def test_signing_out_ends_the_session_permanently(ops: Operations) -> None:
     made = await ops.create_token("grace", scope="admin", actor="ada")
     async with serving(ops, "http://shop.example", host="0.0.0.0", auth="token") as client:  # noqa: S104
         await sign_in(client, made.secret)
@@ -169,7 +169,7 @@ async def test_signing_out_ends_the_session_for_good(ops: Operations) -> None:
         assert (await client.get("/queues")).headers["location"] == "/login"
 
 
-async def test_a_wrong_token_or_a_foreign_form_signs_nobody_in(ops: Operations) -> None:
+async def test_a_wrong_token_or_a_foreign_form_signs_no_user_in(ops: Operations) -> None:
     made = await ops.create_token("grace", scope="admin", actor="ada")
     async with serving(ops, "http://shop.example", host="0.0.0.0", auth="token") as client:  # noqa: S104
         assert (await sign_in(client, "hf_wrong")).status_code == 401

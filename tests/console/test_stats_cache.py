@@ -36,7 +36,7 @@ async def test_many_who_look_at_once_ask_once(cache: StatsCache) -> None:
     assert await cache.read("figure", ask) == 1
 
 
-async def test_after_a_change_nobody_is_shown_a_reading_that_began_before_it(cache: StatsCache) -> None:
+async def test_after_a_change_no_reading_that_began_before_it_is_shown(cache: StatsCache) -> None:
     ask = Readings()
     early = asyncio.create_task(cache.read("figure", ask))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The rule of circuits, by itself: times are given, nothing waits."""
+"""The rule of circuits alone: times are given, nothing waits."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -50,7 +50,7 @@ def opened(limits: Limits = LIMITS) -> Held:
     return held
 
 
-def test_failures_in_a_row_open_it_and_a_success_starts_the_count_anew() -> None:
+def test_failures_in_a_row_open_it_and_a_success_restarts_the_count() -> None:
     held = Held()
     for result in (Result.FAILED, Result.FAILED, Result.SUCCEEDED, Result.FAILED, Result.ABANDONED, Result.FAILED):
         held.call(result)
@@ -78,7 +78,7 @@ def test_after_the_cooldown_one_may_look_and_all_others_wait_for_its_deadline() 
     assert [held.enter() for _ in range(3)] == [timedelta(seconds=6)] * 3
 
 
-def test_who_asks_during_a_probe_comes_back_soon_and_seldom() -> None:
+def test_a_caller_during_a_probe_retries_soon_and_rarely() -> None:
     held = opened(Limits(threshold=3, cooldown=timedelta(seconds=60), probe_timeout=timedelta(seconds=30)))
     held.later(70)
     held.passes()
@@ -178,7 +178,7 @@ def test_the_window_slides_and_forgets() -> None:
     assert held.state() is CircuitState.OPEN
 
 
-def test_successes_that_were_told_late_count() -> None:
+def test_successes_that_were_reported_late_count() -> None:
     held = Held(RATE)
     held.circuit, _ = enter(RATE, succeeded=100)(held.circuit, held.now)
     for _ in range(60):
@@ -186,7 +186,7 @@ def test_successes_that_were_told_late_count() -> None:
     assert held.state() is CircuitState.CLOSED
 
 
-def test_operators_open_and_close_it_whatever_it_was() -> None:
+def test_operators_open_and_close_it_in_any_state() -> None:
     held = Held()
     before = held.passes()
     held.circuit, _ = trip(timedelta(hours=1), "maintenance")(held.circuit, held.now)
@@ -225,7 +225,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_whatever_happens_there_is_one_probe_at_a_time_and_only_its_success_closes(steps: list) -> None:
+def test_in_any_sequence_there_is_one_probe_at_a_time_and_only_its_success_closes(steps: list) -> None:
     held = Held()
     running: list[tuple[Entry, datetime]] = []
     for what, number, result in steps:

@@ -1,4 +1,4 @@
-"""Every exception becomes one of four verdicts, by an order that can be told in advance."""
+"""Every exception becomes one of four verdicts, in an order that is known in advance."""
 
 import email.message
 import json
@@ -287,7 +287,7 @@ def test_a_list_counts_more_than_what_is_built_in(rules: Rules, exc: BaseExcepti
     assert classify(exc, Rules(), rules) == verdict
 
 
-def test_the_handlers_lists_count_more_than_the_apps_however_near() -> None:
+def test_the_handlers_lists_override_those_of_the_app() -> None:
     assert classify(Narrow(), Rules(dead_on=(Domain,)), Rules(retry_on=(Narrow,))) == DEAD
 
 

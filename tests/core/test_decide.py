@@ -112,7 +112,7 @@ def test_each_outcome_has_its_change(outcome: Outcome, change: Change) -> None:
     assert decide(DELIVERY, outcome, POLICY, 0.0) == change
 
 
-def test_a_verdict_without_a_name_is_written_all_the_same() -> None:
+def test_a_verdict_without_a_name_is_still_written() -> None:
     assert decide(DELIVERY, failed(Verdict(VerdictKind.PARK)), POLICY, 0.0) == Park("", PARK_DELAY, None)
     assert decide(DELIVERY, failed(Verdict(VerdictKind.BLOCK)), POLICY, 0.0) == Block("", 2.5 * SECOND, held=False)
 
@@ -192,7 +192,7 @@ def test_holds_while_the_resource_is_well_are_capped(outcome: Outcome) -> None:
     assert decide(replace(at_cap, attempts=3), outcome, POLICY, 0.0) == DeadLetter()
 
 
-def test_work_that_was_not_started_is_released_however_often() -> None:
+def test_work_that_was_not_started_is_released_any_number_of_times() -> None:
     change = decide(replace(DELIVERY, holds=99, attempts=99), Released(started=False), POLICY, 0.0)
     assert change == Release(timedelta(0), held=False)
 

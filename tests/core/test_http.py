@@ -1,4 +1,4 @@
-"""HTTP answers and Retry-After, including the ones nobody should send (FAULTS 50)."""
+"""HTTP answers and Retry-After, including invalid ones (FAULTS 50)."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -30,7 +30,7 @@ def test_a_passing_trouble_retries_and_honours_retry_after(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_wrong_request_is_dead_whatever_retry_after_says(status: int) -> None:
+def test_a_wrong_request_is_dead_despite_retry_after(status: int) -> None:
     assert verdict_for(status, None, NOW) == DEAD
     assert verdict_for(status, "5", NOW) == DEAD
     assert verdict_for(status, None, NOW, conflict_ok=True) == DEAD
@@ -64,7 +64,7 @@ def test_what_the_server_cannot_do_at_all_is_dead(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 100, 507, 520, 599, 999, -1])
-def test_what_nobody_knows_retries(status: int) -> None:
+def test_an_unknown_status_retries(status: int) -> None:
     assert verdict_for(status, None, NOW) == RETRY
 
 

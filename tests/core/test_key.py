@@ -1,4 +1,4 @@
-"""Keys: stable and validated; their parts can be told apart."""
+"""Keys: stable and validated; their parts can be distinguished."""
 
 from uuid import UUID
 

@@ -132,7 +132,7 @@ def test_a_path_that_says_nothing_is_refused(path: str) -> None:
 
 
 @given(secret=st.text(min_size=5), around=st.text())
-def test_a_secret_is_found_in_whatever_way_a_text_spells_it(secret: str, around: str) -> None:
+def test_a_secret_is_found_in_any_spelling(secret: str, around: str) -> None:
     try:
         payload = orjson.dumps({"s": secret}).decode()
     except TypeError:

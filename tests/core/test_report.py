@@ -1,4 +1,4 @@
-"""Whatever a handler raises can be recorded (FAULTS 37, 39)."""
+"""Any exception of a handler can be recorded (FAULTS 37, 39)."""
 
 import sys
 from collections.abc import Callable
@@ -291,7 +291,7 @@ def test_reporting_leaves_the_recursion_limit_alone() -> None:
 
 
 def test_control_characters_of_an_exception_are_escaped() -> None:
-    told = report(ValueError("paid\x1b[2J\x9b31m\u202e\r\nnext line"))
-    assert told.message == "paid\\x1b[2J\\x9b31m\\u202e\\r\nnext line"
-    assert "\x1b" not in told.trace
-    assert "paid\\x1b[2J" in told.trace
+    shown = report(ValueError("paid\x1b[2J\x9b31m\u202e\r\nnext line"))
+    assert shown.message == "paid\\x1b[2J\\x9b31m\\u202e\\r\nnext line"
+    assert "\x1b" not in shown.trace
+    assert "paid\\x1b[2J" in shown.trace

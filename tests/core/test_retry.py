@@ -183,7 +183,7 @@ def test_a_policy_that_makes_no_sense_is_refused_clearly(build, words: str) -> N
     ("after", "expected"),
     [(-1, 0), (0, 0), (59, 59), (3600, 3600), (3601, 3600), (10**9, 3600)],
 )
-def test_a_wait_that_somebody_asked_for_is_clamped(after: int, expected: int) -> None:
+def test_a_requested_wait_is_clamped(after: int, expected: int) -> None:
     assert RetryPolicy.exponential().clamp(timedelta(seconds=after)) == timedelta(seconds=expected)
 
 

@@ -127,7 +127,7 @@ def test_a_type_is_named_as_it_is_imported() -> None:
     assert type_name(Raises).endswith("test_text.Raises")
 
 
-def test_a_type_that_hides_its_name_is_named_all_the_same() -> None:
+def test_a_type_that_hides_its_name_is_still_named() -> None:
     class Meta(type):
         def __getattribute__(cls, name: str) -> object:
             raise RuntimeError("nothing to see here")

@@ -82,7 +82,7 @@ class Demo:
 
 @contextmanager
 def demo(folder: Path, *arguments: str) -> Iterator[Demo]:
-    """A demo that is gone afterwards, however the test ends."""
+    """A demo that is ended afterwards, even if the test fails."""
     running = Demo(folder, *arguments)
     try:
         yield running

@@ -27,7 +27,7 @@ CHAPTERS = (
 )
 
 
-def test_the_story_is_told_in_seconds_and_every_promise_is_kept(tmp_path: Path) -> None:
+def test_the_story_runs_in_seconds_and_every_promise_is_kept(tmp_path: Path) -> None:
     with demo(tmp_path, "--seconds", "20") as running:
         running.read_until("the mail server just died")
         _check_console(running)
@@ -36,7 +36,7 @@ def test_the_story_is_told_in_seconds_and_every_promise_is_kept(tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_the_story_is_told_on_postgresql_in_a_schema_that_is_gone_afterwards(
+def test_the_story_runs_on_postgresql_in_a_schema_that_is_gone_afterwards(
     tmp_path: Path, postgres18: PostgresServer
 ) -> None:
     dsn = postgres18.create_database("demo")

@@ -44,7 +44,7 @@ def test_on_a_narrow_terminal_every_number_can_be_read() -> None:
     assert "worker 4242 was killed" in frame
 
 
-def test_the_newest_line_is_seen_however_small_the_terminal_is() -> None:
+def test_the_newest_line_is_seen_on_a_terminal_of_any_size() -> None:
     file = StringIO()
     console = Console(file=file, width=60, height=20, force_terminal=True, color_system=None, legacy_windows=False)
     screen = open_screen(console, "Holdfast demo")

@@ -1,4 +1,4 @@
-"""The oracle of FAULTS: what holds after every run, whatever was broken while it went on."""
+"""The oracle of FAULTS: what holds after every run, for every fault during it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ class Oracle:
         there = set(self.numbers)
         assert business | accepted <= there, f"lost: {sorted((business | accepted) - there)[:20]}"
         assert there <= business | attempted, f"from nowhere: {sorted(there - business - attempted)[:20]}"
-        assert not there & (rolled_back - business), "rolled back, and there all the same"
+        assert not there & (rolled_back - business), "rolled back, but still present"
 
     def every_message_went_to_all_of_its_consumers_and_ended(self) -> None:
         """(a) Every item is delivered, or failed because its own handler said so."""

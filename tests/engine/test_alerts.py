@@ -87,20 +87,20 @@ def letter(fingerprint: str = "abc", target: str = "work") -> DeadLetterAlert:
     )
 
 
-async def test_after_a_quiet_time_a_hook_is_told_how_many_there_were_since() -> None:
-    told: list[tuple[str, int]] = []
-    alerts = Alerts((lambda alert: told.append((alert.target, alert.alike)),), quiet_seconds=0.2)
+async def test_after_a_quiet_time_a_hook_is_received_how_many_there_were_since() -> None:
+    received: list[tuple[str, int]] = []
+    alerts = Alerts((lambda alert: received.append((alert.target, alert.alike)),), quiet_seconds=0.2)
     for _ in range(4):
         alerts.dead(letter())
-    await eventually(lambda: len(told) == 2)
+    await eventually(lambda: len(received) == 2)
     alerts.dead(letter())
     alerts.dead(letter(target="another consumer"))
-    await eventually(lambda: len(told) == 4)
-    assert told == [("work", 1), ("work", 3), ("another consumer", 1), ("work", 1)]
+    await eventually(lambda: len(received) == 4)
+    assert received == [("work", 1), ("work", 3), ("another consumer", 1), ("work", 1)]
 
 
 async def test_a_hook_that_raises_or_hangs_stops_neither_work_nor_other_hooks(make_app: MakeApp, log: Log) -> None:
-    release, told = threading.Event(), threading.Event()
+    release, received = threading.Event(), threading.Event()
 
     def broken(alert: DeadLetterAlert) -> None:
         raise ZeroDivisionError("hook is broken")
@@ -110,7 +110,7 @@ async def test_a_hook_that_raises_or_hangs_stops_neither_work_nor_other_hooks(ma
 
     async def awaited(alert: DeadLetterAlert) -> None:
         await asyncio.sleep(0)
-        told.set()
+        received.set()
 
     hf = make_app(alerts=[broken, hangs, awaited])
     work = fail(hf)
@@ -120,7 +120,7 @@ async def test_a_hook_that_raises_or_hangs_stops_neither_work_nor_other_hooks(ma
 
     await work.enqueue()
     async with working(hf):
-        await eventually(told.is_set)
+        await eventually(received.is_set)
         await well.enqueue()
         await eventually(lambda: _well(hf))
         release.set()

@@ -1,4 +1,4 @@
-"""Transactions that last: leases are renewed beside them, and what is still open is not judged."""
+"""Transactions that last: leases are renewed during them, and an open one is not decided."""
 
 import asyncio
 import sqlite3
@@ -85,8 +85,8 @@ async def test_a_completed_transaction_may_stay_open_while_the_lease_is_renewed(
 
 
 @on_postgres
-async def test_a_transaction_left_open_is_waited_for_and_holds_up_nobody(hf: Holdfast, dsn: str, log: Log) -> None:
-    """The thread timed out after it had completed: until its transaction ends nobody knows how, and the others go on."""
+async def test_a_transaction_left_open_is_waited_for_and_delays_no_other(hf: Holdfast, dsn: str, log: Log) -> None:
+    """The thread timed out after it had completed: until its transaction ends the result is unknown, and the others continue."""
     commit = threading.Event()
     completed = threading.Event()
 
@@ -167,14 +167,14 @@ async def test_a_dead_peer_cannot_hold_the_row_for_ever(hf: Holdfast, dsn: str) 
 
 
 @on_sqlite
-async def test_a_handler_that_reads_then_writes_is_told_the_remedy_and_the_remedy_works(hf: Holdfast, dsn: str) -> None:
+async def test_a_handler_that_reads_then_writes_gets_the_remedy_and_the_remedy_works(hf: Holdfast, dsn: str) -> None:
     path = dsn.removeprefix("sqlite:///")
 
     def read(db: sqlite3.Connection) -> None:
         db.execute("select count(*) from effect").fetchall()
         with sqlite3.connect(path, timeout=0.1) as other:
             try:
-                other.execute("insert into effect values ('somebody else')")
+                other.execute("insert into effect values ('another writer')")
             except sqlite3.OperationalError:
                 assert db.in_transaction  # this one holds the lock already
         other.close()
@@ -207,7 +207,7 @@ async def test_a_handler_that_reads_then_writes_is_told_the_remedy_and_the_remed
     assert failed.error_type == f"{StoreBusy.__module__}.StoreBusy"
     assert "BEGIN IMMEDIATE" in (failed.last_error or "")
     assert await statuses(hf, "at_once") == [Status.DELIVERED]
-    assert await effects(hf) == ["immediate", "somebody else"]
+    assert await effects(hf) == ["immediate", "another writer"]
 
 
 async def test_a_connection_that_cannot_do_is_refused_before_anything_is_written(hf: Holdfast, dsn: str) -> None:

@@ -53,7 +53,7 @@ async def test_as_much_runs_at_once_as_there_are_slots_and_never_more(hf: Holdfa
     assert (plain_gauge.most, plain_gauge.total) == (4, 40)
 
 
-async def test_every_queue_has_slots_of_its_own(hf: Holdfast) -> None:
+async def test_every_queue_has_separate_slots(hf: Holdfast) -> None:
     """A queue whose handlers all hang does not take the slots of another."""
     gauges = {"slow": Gauge(), "quick": Gauge()}
     hang, through = asyncio.Event(), asyncio.Event()
@@ -146,7 +146,7 @@ async def test_two_workers_share_the_work_and_nothing_runs_twice(hf: Holdfast) -
 
 
 async def test_the_loop_is_not_starved_by_handlers_that_never_wait(hf: Holdfast) -> None:
-    """However many are claimed ahead, everybody else in the loop gets a turn after a few milliseconds."""
+    """Other tasks of the loop run after a few milliseconds, for any number of deliveries claimed ahead."""
     turns, done = 0, asyncio.Event()
     in_one_turn: Counter[int] = Counter()
 
@@ -168,7 +168,7 @@ async def test_the_loop_is_not_starved_by_handlers_that_never_wait(hf: Holdfast)
 
 
 async def test_what_was_claimed_while_the_last_slot_was_ending_is_started(hf: Holdfast) -> None:
-    """A slot that has just ended still counts as taken: nobody would start what came in at that moment."""
+    """A slot that has just ended still counts as taken: a delivery that arrives at that moment would not be started."""
     ran = asyncio.Event()
 
     @hf.job()

@@ -41,7 +41,7 @@ def local(expression: str, after: datetime, until: datetime) -> list[str]:
         ("0 1,2,3 * * *", AUTUMN, ["25 01:00 +0200", "25 02:00 +0200", "25 03:00 +0100"]),
     ],
 )
-def test_a_time_of_day_occurs_once_whatever_the_clock_does(
+def test_a_time_of_day_occurs_once_when_clocks_change(
     expression: str, span: tuple[datetime, datetime], expected: list[str]
 ) -> None:
     assert local(expression, *span) == expected
@@ -67,7 +67,7 @@ def test_looking_often_finds_the_same_as_looking_once(expression: str, span: tup
     assert found == occurrences(expression, BERLIN, after, until)
 
 
-def test_the_newest_are_found_quickly_however_many_were_missed() -> None:
+def test_the_newest_are_found_quickly_among_many_missed_ones() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = occurrences("* * * * *", BERLIN, datetime(2000, 1, 1, tzinfo=UTC), now)
     assert (len(found), found[-1], found[0]) == (1000, now, now - timedelta(minutes=999))

@@ -20,7 +20,7 @@ from tests.support.apps import MakeApp
 from tests.support.worker import Log, drain, eventually, logged, options, query, statuses, working
 
 
-async def test_a_worker_lives_in_the_applications_loop_beside_its_other_tasks(hf: Holdfast) -> None:
+async def test_a_worker_lives_in_the_applications_loop_with_its_other_tasks(hf: Holdfast) -> None:
     ticks: list[int] = []
     done = asyncio.Event()
 
@@ -60,7 +60,7 @@ async def test_a_lifespan_without_options_opens_the_store_and_runs_nothing(hf: H
     assert await statuses(hf) == [Status.PENDING]
 
 
-async def test_an_application_is_told_at_once_when_its_worker_has_failed(hf: Holdfast, log: Log) -> None:
+async def test_an_application_is_notified_at_once_when_its_worker_has_failed(hf: Holdfast, log: Log) -> None:
     """And again when it ends, by the exception."""
 
     class Broken(Exception): ...

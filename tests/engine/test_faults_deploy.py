@@ -59,7 +59,7 @@ def test_work_of_the_old_generation_is_for_its_own_workers_while_one_lives(place
     publish(place, 2, range(30, 60))
     place.drained()
     assert (by(place, 1), by(place, 2)) == (30, 30)
-    # The deploy goes on: the last worker of the old generation ends, in good order or not.
+    # The deploy continues: the last worker of the old generation ends, in good order or not.
     old.signal(SIGTERM)
     assert old.ended() == 0
     publish(place, 1, range(60, 90))
@@ -96,7 +96,7 @@ def test_work_without_a_handler_here_is_left_for_others(place: Place) -> None:
     place.app().sync.publish("visit", {"n": 1}, conn=None)
     shop = place.worker("shop", lease=LEASE)
     shop.says("worker started")
-    lab = start_beside(place)
+    lab = start_second(place)
     publish(place, 0, range(2, 10))
     until(lambda: place.times("visit") == 9, "not all were run", 30, place.logs)
     place.drained()
@@ -105,5 +105,5 @@ def test_work_without_a_handler_here_is_left_for_others(place: Place) -> None:
     assert lab.alive
 
 
-def start_beside(place: Place) -> Process:
+def start_second(place: Place) -> Process:
     return start(place, 0, first=False)

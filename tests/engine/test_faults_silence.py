@@ -1,4 +1,4 @@
-"""FAULTS 58: connections that go silent, are reset or trickle: the worker recovers by itself, and SIGTERM always works."""
+"""FAULTS 58: connections that go silent, are reset or trickle: the worker recovers without help, and SIGTERM always works."""
 
 import asyncio
 import time
@@ -72,7 +72,7 @@ def endure(place: Place, proxy: Proxy, kind: str, fault: Fault, seconds: float, 
     place.delivered(1, "visit")
     place.publish("nap", n=1, seconds=2 * lease)
     place.noted("nap 1 started")
-    place.terminate_backends()  # so that connections are made during the fault, whatever the pools hold
+    place.terminate_backends()  # so that connections are opened during the fault, even if the pools have some
     with proxy.faulty(fault, **KINDS[kind]):
         deadline = time.monotonic() + seconds
         place.publish_many("visit", [{"n": n} for n in range(1, 11)])
@@ -171,7 +171,7 @@ def test_a_migration_and_a_schema_check_do_not_wait_for_a_silent_server(place: P
 
 
 def test_a_listener_whose_peer_went_silent_is_replaced(place: Place, proxy: Proxy) -> None:
-    """The others keep working by polling; the hints come back by themselves."""
+    """The others keep working by polling; the hints return without help."""
     start(place, proxy)
     before = proxy.accepted
     with proxy.faulty(Fault.SILENT, **LISTENERS):
@@ -180,5 +180,5 @@ def test_a_listener_whose_peer_went_silent_is_replaced(place: Place, proxy: Prox
         place.publish("visit", n=1)
         place.delivered(1, "visit", SLACK)
     listening = f"select 1 from pg_stat_activity where query in ('select 1', 'listen {CHANNEL}')"
-    until(lambda: place.sql(listening) != [], "nobody listens again", 20, place.logs)
+    until(lambda: place.sql(listening) != [], "no process listens again", 20, place.logs)
     assert proxy.accepted > before

@@ -41,7 +41,7 @@ def start(place: Place, **options: object) -> Process:
     return worker
 
 
-# Clocks: FAULTS 34. Only PostgreSQL has a clock of its own; SQLite's is the machine's.
+# Clocks: FAULTS 34. Only PostgreSQL has a separate clock; SQLite's is the machine's.
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_worker_whose_clock_is_wrong_claims_nothing_early_and_loses_no_lease(
 ) -> None:
     worker = start(place, environment=_clock(faketime, FAKETIME=clock))
     place.publish_later("visit", timedelta(minutes=30), n=0)
-    place.publish("nap", n=1, seconds=2 * LEASE)  # outlasts its lease, renewed meanwhile
+    place.publish("nap", n=1, seconds=2 * LEASE)  # outlasts its lease, which is renewed
     place.publish_many("twice", [{"n": n} for n in range(10)])
     place.delivered(10, "twice")
     place.delivered(1, "nap")

@@ -1,4 +1,4 @@
-"""Faults of workers and leases: processes that are killed, paused, told to end, or ended by what they run."""
+"""Faults of workers and leases: processes that are killed, paused, asked to stop, or ended by their handlers."""
 
 import signal
 from collections.abc import Iterator
@@ -111,7 +111,7 @@ def test_killed_around_the_ack_an_outside_effect_is_repeated_only_if_the_ack_is_
 
 
 # Paused past the lease: FAULTS 5 and 6. On SQLite two processes of one family; a transaction that is paused there
-# holds the only write lock there is, so that nobody can overtake it.
+# holds the only write lock there is, so that no process can overtake it.
 
 
 def test_a_worker_that_was_paused_past_its_lease_cannot_finish_what_another_has_finished(place: Place) -> None:
@@ -167,7 +167,7 @@ def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(p
 
 
 def pair(place: Place, **options: object) -> tuple[Process, Process]:
-    """Two workers beside each other; on SQLite the second is one of the first one's family."""
+    """Two workers next to each other; on SQLite the second is one of the first one's family."""
     family = {"HOLDFAST_ENGINE_FAMILY": f"{place.directory / 'holdfast.db'}-engine"} if place.on_sqlite else {}
     given = options.pop("environment", {})
     assert isinstance(given, dict)
@@ -228,11 +228,11 @@ def test_a_handler_that_ends_its_process_is_dead_lettered_alone(place: Place, ho
     (row,) = place.sql("select attempts, error_type from {hf}delivery where status = 'failed'")
     assert row == (lab.BUDGET, "holdfast.LeaseExpired")
     assert place.times("guilty") == lab.BUDGET
-    # Twice beside the guilty one; after that each runs alone.
+    # Twice together with the guilty one; after that each runs alone.
     assert place.one("select max(attempts) from {hf}delivery where status = 'delivered'") <= 3
 
 
-# Told to end: FAULTS 14.
+# Asked to stop: FAULTS 14.
 
 
 def test_sigterm_ends_an_idle_worker_at_once(place: Place) -> None:
@@ -295,12 +295,12 @@ def test_sigterm_ends_a_family_and_a_killed_child_is_replaced(place: Place) -> N
     assert all(has_ended(child) for child in first)
 
 
-def test_the_children_of_a_killed_supervisor_end_by_themselves(place: Place) -> None:
+def test_the_children_of_a_killed_supervisor_end_too(place: Place) -> None:
     family = place.worker("lab", lease=LEASE, grace=2, more=("--processes", "2"))
     until(lambda: len(place.sql("select id from {hf}worker")) == 2, "not two of them", 30, place.logs)
     children = family.children()
     family.kill()
-    until(lambda: all(has_ended(child) for child in children), "orphans go on", 30, place.logs)
+    until(lambda: all(has_ended(child) for child in children), "orphans continue", 30, place.logs)
     assert place.sql("select id from {hf}worker") == []
     start(place)
 

@@ -34,7 +34,7 @@ async def test_a_global_limit_holds_and_is_reached(hf: Holdfast) -> None:
     assert (gauge.most, gauge.total) == (3, 20)
 
 
-async def test_a_limit_by_key_holds_and_other_work_goes_on(hf: Holdfast) -> None:
+async def test_a_limit_by_key_applies_and_other_work_continues(hf: Holdfast) -> None:
     gauges: defaultdict[str, Gauge] = defaultdict(Gauge)
     plain = Gauge()
 

@@ -86,7 +86,7 @@ async def test_payloads_of_every_kind_arrive_as_what_they_were(hf: Holdfast) -> 
     assert seen == [paid, {"order_id": 2}, ("stock.low", [1, "two", None])]
 
 
-async def test_a_consumer_gets_an_event_once_however_many_patterns_match(hf: Holdfast) -> None:
+async def test_a_consumer_gets_an_event_once_although_several_patterns_match(hf: Holdfast) -> None:
     seen: list[str] = []
 
     @hf.consumer("order.*", "*", "order.placed", "order.*")
@@ -291,7 +291,7 @@ async def test_an_older_version_is_upcast(make_app: MakeApp) -> None:
     assert seen == [PlanV3(title="gold", currency="EUR")]
 
 
-async def test_what_a_handler_publishes_has_a_version_of_its_own(hf: Holdfast) -> None:
+async def test_what_a_handler_publishes_has_a_separate_version(hf: Holdfast) -> None:
     """The version of the payload being handled must not travel on: its readers would wait for ever."""
 
     @event("plan.made", version=2)
@@ -333,7 +333,7 @@ async def test_hostile_payloads_arrive_as_they_were(hf: Holdfast) -> None:
     assert seen == [HOSTILE]
 
 
-async def test_a_work_list_nobody_here_can_handle_is_left_for_others(make_app: MakeApp) -> None:
+async def test_a_work_list_without_handlers_here_is_left_for_others(make_app: MakeApp) -> None:
     producer, other = make_app(), make_app()
 
     @producer.job()

@@ -25,7 +25,7 @@ LEASE = timedelta(seconds=1)
 
 @asynccontextmanager
 async def working_elsewhere(hf: Holdfast) -> AsyncIterator[None]:
-    """A worker in a thread and loop of its own, so that it goes on while this loop stands still."""
+    """A worker in a separate thread and loop, so that it continues while this loop is blocked."""
     stop = threading.Event()
 
     async def work() -> None:
@@ -85,7 +85,7 @@ class Patient:
 
 @contextmanager
 def write_locked(dsn: str) -> Iterator[None]:
-    """Nobody can write to the file meanwhile: a renewal does not fail, it hangs."""
+    """No process can write to the file during this: a renewal does not fail, it hangs."""
     with closing(sqlite3.connect(dsn.removeprefix("sqlite:///"), isolation_level=None)) as db:
         db.execute("begin immediate")
         yield
@@ -137,7 +137,7 @@ async def test_a_lease_thread_without_a_store_stops_the_handlers_and_a_new_life_
 
 @contextmanager
 def trigger_on_workers(hf: Holdfast) -> Iterator[None]:
-    """Renewing fails with an error that nobody foresaw."""
+    """Renewing fails with an unexpected error."""
     if hf.store.dialect.name == "sqlite":
         sql(hf.store, "create trigger no before update on {hf}worker begin select raise(abort, 'no'); end")
         yield
@@ -152,7 +152,7 @@ def trigger_on_workers(hf: Holdfast) -> Iterator[None]:
         sql(hf.store, "drop function {hf}no")
 
 
-async def test_an_error_nobody_foresaw_does_not_end_the_renewing(hf: Holdfast, log: Log) -> None:
+async def test_an_unexpected_error_does_not_end_the_renewal(hf: Holdfast, log: Log) -> None:
     """A thread that died of it would leave a worker that works without a lease."""
     patient = Patient(hf)
     await patient.job.enqueue()
@@ -166,7 +166,7 @@ async def test_an_error_nobody_foresaw_does_not_end_the_renewing(hf: Holdfast, l
     assert patient.attempts == [1]
 
 
-async def test_a_worker_whose_row_is_gone_stops_its_handlers_and_starts_anew(hf: Holdfast, log: Log) -> None:
+async def test_a_worker_whose_row_is_gone_stops_its_handlers_and_registers_again(hf: Holdfast, log: Log) -> None:
     patient = Patient(hf)
     await patient.job.enqueue()
     async with working(hf, lease=LEASE):
@@ -190,7 +190,7 @@ async def test_a_lease_is_known_to_hold_for_less_than_it_lasts(hf: Holdfast) -> 
 
 
 async def test_only_half_a_lease_of_unbroken_contact_allows_to_call_another_dead(hf: Holdfast, log: Log) -> None:
-    """One renewal that failed breaks it, however soon the next succeeds."""
+    """One failed renewal breaks it, even if the next succeeds soon."""
     await hf._runtime.registration.prepare()
     await hf.store.run(start_worker("w1", 0, [], [], LEASE))
     lease = Lease(hf.store, "w1", LEASE, lambda: None)

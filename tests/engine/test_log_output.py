@@ -59,7 +59,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_worker_ends_at_sigterm_although_nobody_reads_its_output(tmp_path: Path, way: str) -> None:
+def test_a_worker_ends_at_sigterm_although_its_output_is_not_read(tmp_path: Path, way: str) -> None:
     configure, start = WAYS[way]
     program = tmp_path / "shop.py"
     program.write_text(PROGRAM.format(folder=tmp_path, configure=configure, start=start))

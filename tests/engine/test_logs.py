@@ -128,7 +128,7 @@ HOSTILE = {
     "retryable": "maybe",
     "operation": "none",
     "attempt": "99",
-    "consumer": "somebody else",
+    "consumer": "another",
     "worker": "nobody",
     "outcome": "good",
     "next_attempt_in": "never",

@@ -41,7 +41,7 @@ async def test_each_is_stored_and_delivered_once(hf: Holdfast, blocking: bool) -
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["awaiting", "blocking"])
-async def test_one_that_is_refused_in_the_middle_leaves_nothing_and_the_store_goes_on(
+async def test_one_that_is_refused_in_the_middle_leaves_nothing_and_the_store_continues(
     hf: Holdfast, blocking: bool
 ) -> None:
     seen = consume(hf)

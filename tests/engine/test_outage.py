@@ -1,4 +1,4 @@
-"""Block and park: what is held back while something is out, and what ends all the same."""
+"""Block and park: what is held back during an outage, and what still ends."""
 
 import asyncio
 import contextlib
@@ -101,7 +101,7 @@ async def test_a_blocked_consumer_is_left_alone_by_every_worker(
     assert [d.attempts for d in await all_of(app, "send")] == [0] * 6
 
 
-async def test_it_goes_on_by_itself_when_the_resource_is_back(app: Holdfast, mail: Resource) -> None:
+async def test_it_continues_without_help_when_the_resource_is_back(app: Holdfast, mail: Resource) -> None:
     seen: list[int] = []
 
     @app.job(retry=RetryPolicy.none())

@@ -238,7 +238,7 @@ HOSTILE = ["nul \x00 byte", "lone \ud800 surrogate", "x" * 3_000_000, "'; drop t
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["nul", "surrogate", "huge", "sql", "templates"])
-async def test_an_error_is_recorded_whatever_its_text(hf: Holdfast, text: str) -> None:
+async def test_an_error_is_recorded_with_any_text(hf: Holdfast, text: str) -> None:
     @hf.job(retry=RetryPolicy.none())
     async def cursed() -> None:
         raise RuntimeError(text)

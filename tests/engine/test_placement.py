@@ -1,4 +1,4 @@
-"""Where and when a job runs: queue, priority, delay, a set time, unique while unfinished, budgets of its own."""
+"""Where and when a job runs: queue, priority, delay, a set time, unique while unfinished, separate budgets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -196,7 +196,7 @@ async def test_a_call_may_be_sent_to_another_queue(hf: Holdfast) -> None:
     assert ran == ["bulk", "mail"]
 
 
-async def test_a_worker_for_some_queues_is_idle_whatever_waits_in_the_others(hf: Holdfast) -> None:
+async def test_a_worker_for_some_queues_is_idle_although_work_waits_in_others(hf: Holdfast) -> None:
     @hf.job(queue="mail")
     async def send() -> None: ...
 

@@ -1,4 +1,4 @@
-"""A worker that ends at a limit and is replaced, and what a service manager is told about it."""
+"""A worker that ends at a limit and is replaced, and the notifications of a service manager."""
 
 import asyncio
 import os

@@ -32,7 +32,7 @@ class OrderPlaced:
 
 
 class Seen:
-    """What reacted, from whatever thread."""
+    """What reacted, from any thread."""
 
     def __init__(self) -> None:
         self.orders: list[object] = []
@@ -104,7 +104,7 @@ async def test_a_savepoint_is_no_commit(hf: Holdfast, seen: Seen, engine: AsyncE
 
 
 async def test_plain_code_with_a_blocking_session_gets_its_reactions_too(hf: Holdfast, dsn: str) -> None:
-    """Plain ones run in the thread that committed, async ones in a loop of their own."""
+    """Plain ones run in the thread that committed, async ones in a separate loop."""
     ran: list[tuple[str, bool]] = []
     done = threading.Event()
     await hf._runtime.registration.prepare()
@@ -131,7 +131,7 @@ async def test_plain_code_with_a_blocking_session_gets_its_reactions_too(hf: Hol
     assert [name for name, _ in ran] == ["plain", "async"]
 
 
-async def test_django_tells_of_its_commit(hf: Holdfast, dsn: str, seen: Seen) -> None:
+async def test_django_reports_its_commit(hf: Holdfast, dsn: str, seen: Seen) -> None:
     await hf._runtime.registration.prepare()
     configure_django(dsn)
 
@@ -221,7 +221,7 @@ async def test_a_reaction_becomes_a_consumer_by_one_word(hf: Holdfast) -> None:
     assert seen == [(OrderPlaced(7), "order.placed", 1)] * 2
 
 
-async def test_a_reaction_runs_once_however_many_patterns_match_and_not_for_a_second_publish(hf: Holdfast) -> None:
+async def test_a_reaction_runs_once_although_several_patterns_match_and_not_for_a_second_publish(hf: Holdfast) -> None:
     seen = Seen()
 
     @hf.reaction("order.*", "*", "order.placed")

@@ -1,4 +1,4 @@
-"""A worker whose SQLite file is deleted or replaced ends by itself, with an error that names it."""
+"""A worker whose SQLite file is deleted or replaced ends with an error that names it."""
 
 import asyncio
 import shutil

@@ -123,7 +123,7 @@ async def test_an_older_worker_never_runs_newer_work(make_app: MakeApp) -> None:
 
 
 async def test_alive_means_alive_for_this_consumer(make_app: MakeApp) -> None:
-    """A worker of the old generation lives, but it does not have the consumer: nobody else would run it."""
+    """A worker of the old generation lives, but it does not have the consumer: no other worker would run it."""
     fleet = Fleet(make_app)
     bystander = make_app(generation=1)
 

@@ -1,4 +1,4 @@
-"""Writing outcomes: whatever the store does meanwhile, each is written or known to be lost, and none holds up the others."""
+"""Writing outcomes: for every fault of the store, each is written or known to be lost, and none delays the others."""
 
 import asyncio
 import sqlite3
@@ -38,7 +38,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     await opened.close()
 
 
-class Told:
+class Acknowledged:
     """What became of acknowledgements, by their delivery."""
 
     def __init__(self) -> None:
@@ -70,44 +70,44 @@ async def claimed(store: Store, number: int) -> list[Claimed]:
     return found
 
 
-async def test_outcomes_are_written_in_batches_and_each_is_told(store: Store) -> None:
-    told, settler = Told(), Settler(store, "w1")
+async def test_outcomes_are_written_in_batches_and_each_is_acked(store: Store) -> None:
+    acked, settler = Acknowledged(), Settler(store, "w1")
     claims = await claimed(store, 600)
     for one in claims:
-        settler.add(told.ack(one))
+        settler.add(acked.ack(one))
     assert len(settler) == 600
     async with settling(settler):
         await asyncio.wait_for(settler.drained(), 20)
-    assert (len(settler), len(told.written), told.lost) == (0, 600, [])
+    assert (len(settler), len(acked.written), acked.lost) == (0, 600, [])
     assert {d.status for d in await all_deliveries(store)} == {Status.DELIVERED}
 
 
-async def test_what_somebody_else_owns_by_now_is_told_as_lost_and_changes_nothing(store: Store) -> None:
-    told, settler = Told(), Settler(store, "w1")
+async def test_what_another_worker_owns_by_now_is_reported_as_lost_and_changes_nothing(store: Store) -> None:
+    acked, settler = Acknowledged(), Settler(store, "w1")
     mine, theirs = await claimed(store, 2)
     await store.run(abandon(theirs.id))
     async with settling(settler):
-        settler.add(told.ack(mine))
-        settler.add(told.ack(theirs))
+        settler.add(acked.ack(mine))
+        settler.add(acked.ack(theirs))
         await asyncio.wait_for(settler.drained(), 20)
-    assert (told.written, told.lost) == ([mine], [theirs])
+    assert (acked.written, acked.lost) == ([mine], [theirs])
     assert (await delivery(store, theirs.id)).status is Status.PENDING
 
 
 async def test_outcomes_wait_while_a_file_is_locked_and_are_written_then(tmp_path: Path, log: Log) -> None:
     store = SqliteStore(tmp_path / "a.db", busy_timeout=timedelta(milliseconds=50))
     store.migrate()
-    told, settler = Told(), Settler(store, "w1")
+    acked, settler = Acknowledged(), Settler(store, "w1")
     (one,) = await claimed(store, 1)
     with closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as other:
         other.execute("begin immediate")
         async with settling(settler):
-            settler.add(told.ack(one))
+            settler.add(acked.ack(one))
             await eventually(lambda: logged(log, "store unavailable"))
-            assert (told.written, len(settler)) == ([], 1)
+            assert (acked.written, len(settler)) == ([], 1)
             other.execute("rollback")
             await asyncio.wait_for(settler.drained(), 20)
-    assert told.written == [one]
+    assert acked.written == [one]
     await store.close()
 
 
@@ -124,16 +124,16 @@ async def test_outcomes_wait_while_the_server_is_away_and_are_written_then(
     through: tuple[PostgresStore, Proxy], log: Log
 ) -> None:
     store, proxy = through
-    told, settler = Told(), Settler(store, "w1")
+    acked, settler = Acknowledged(), Settler(store, "w1")
     claims = await claimed(store, 20)
     async with settling(settler):
         with proxy.away():
             for one in claims:
-                settler.add(told.ack(one))
+                settler.add(acked.ack(one))
             await eventually(lambda: len(logged(log, "store unavailable")) > 1)
-            assert (told.written, told.lost) == ([], [])
+            assert (acked.written, acked.lost) == ([], [])
         await asyncio.wait_for(settler.drained(), 20)
-    assert len(told.written) == 20
+    assert len(acked.written) == 20
     assert {d.status for d in await all_deliveries(store)} == {Status.DELIVERED}
 
 
@@ -142,15 +142,15 @@ async def test_outcomes_wait_while_the_server_is_away_and_are_written_then(
 async def test_after_a_lost_commit_the_store_is_asked_who_owns_it(
     through: tuple[PostgresStore, Proxy], change: Any, forward: bool
 ) -> None:
-    """Committed or not, it is told as written once: never as lost, and the row is written once."""
+    """Committed or not, it is reported as written once: never as lost, and the row is written once."""
     store, proxy = through
-    told, settler = Told(), Settler(store, "w1")
+    acked, settler = Acknowledged(), Settler(store, "w1")
     (one,) = await claimed(store, 1)
     proxy.lose("lease_until = null", forward=forward)
     async with settling(settler):
-        settler.add(told.ack(one, change, error=None if isinstance(change, Deliver) else failure()))
+        settler.add(acked.ack(one, change, error=None if isinstance(change, Deliver) else failure()))
         await asyncio.wait_for(settler.drained(), 20)
-    assert (proxy.lost, told.written, told.lost) == (1, [one], [])
+    assert (proxy.lost, acked.written, acked.lost) == (1, [one], [])
     found = await delivery(store, one.id)
     assert (found.status, found.attempts, found.fence) == (change.status, 1, one.fence)
     assert sql(store, "select count(*) from {hf}run")[0][0] == (0 if isinstance(change, Deliver) else 1)
@@ -163,12 +163,12 @@ async def test_a_worker_claims_no_more_while_its_outcomes_are_not_written(
     monkeypatch.setattr("holdfast.engine.settler._MOST_UNWRITTEN", 10)
     store, proxy = through
     wrote = asyncio.Event()
-    told, settler = Told(), Settler(store, "w1", lambda _: wrote.set())
+    acked, settler = Acknowledged(), Settler(store, "w1", lambda _: wrote.set())
     claims = await claimed(store, 20)
     async with settling(settler):
         with proxy.away():
             for one in claims:
-                settler.add(told.ack(one))
+                settler.add(acked.ack(one))
             await asyncio.sleep(0.1)
             assert settler.behind
             assert not wrote.is_set()
@@ -178,7 +178,7 @@ async def test_a_worker_claims_no_more_while_its_outcomes_are_not_written(
 
 @pytest.fixture
 def refuses(store: Store) -> Iterator[Callable[[str], None]]:
-    """Makes the store refuse outcomes whose error text holds a word, with an error that nobody foresaw."""
+    """Makes the store refuse outcomes whose error text holds a word, with an unexpected error."""
 
     def refuse(word: str) -> None:
         if store.dialect.name == "sqlite":
@@ -197,15 +197,15 @@ async def test_one_outcome_that_cannot_be_stored_does_not_hold_up_the_others(
 ) -> None:
     """It is tried again with a plainer text, so that its failure is recorded after all."""
     refuses("cursed")
-    told, settler = Told(), Settler(store, "w1")
+    acked, settler = Acknowledged(), Settler(store, "w1")
     cursed, *others = await claimed(store, 10)
     async with settling(settler):
-        settler.add(told.ack(cursed, Retry(SECOND), error=failure("a cursed text")))
+        settler.add(acked.ack(cursed, Retry(SECOND), error=failure("a cursed text")))
         for one in others:
-            settler.add(told.ack(one, Retry(SECOND), error=failure("plain")))
+            settler.add(acked.ack(one, Retry(SECOND), error=failure("plain")))
         await asyncio.wait_for(settler.drained(), 20)
-    assert told.written[:-1] == others
-    assert told.written[-1] == cursed
+    assert acked.written[:-1] == others
+    assert acked.written[-1] == cursed
     assert (await delivery(store, cursed.id)).error_type == "holdfast.Unstorable"
     assert len(logged(log, "settlement failed")) >= 2
 
@@ -214,13 +214,13 @@ async def test_one_that_can_never_be_stored_is_tried_for_ever_and_kept_in_sight(
     store: Store, refuses: Callable[[str], None], log: Log
 ) -> None:
     refuses("")
-    told, settler = Told(), Settler(store, "w1")
+    acked, settler = Acknowledged(), Settler(store, "w1")
     cursed, other = await claimed(store, 2)
     async with settling(settler):
-        settler.add(told.ack(cursed, Retry(SECOND), error=failure("never")))
+        settler.add(acked.ack(cursed, Retry(SECOND), error=failure("never")))
         await eventually(lambda: len(logged(log, "settlement failed")) >= 3)
-        settler.add(told.ack(other))
-        await eventually(lambda: told.written == [other])
+        settler.add(acked.ack(other))
+        await eventually(lambda: acked.written == [other])
         assert (len(settler), settler.ids()) == (1, {cursed.id})
 
 
@@ -228,11 +228,11 @@ async def test_what_follows_a_settlement_may_fail_and_stops_nothing(store: Store
     def broken() -> None:
         raise RuntimeError("the log is full")
 
-    told, settler = Told(), Settler(store, "w1")
+    acked, settler = Acknowledged(), Settler(store, "w1")
     first, second = await claimed(store, 2)
     async with settling(settler):
         settler.add(Ack(outcome(first, Deliver()), broken))
-        settler.add(told.ack(second))
+        settler.add(acked.ack(second))
         await asyncio.wait_for(settler.drained(), 20)
-    assert told.written == [second]
+    assert acked.written == [second]
     assert logged(log, "settlement callback failed")

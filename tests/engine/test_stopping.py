@@ -282,7 +282,7 @@ async def test_outcomes_known_at_the_end_are_written(hf: Holdfast) -> None:
         assert delivery.attempts == (1 if delivery.status is Status.DELIVERED or delivery.last_error else 0)
 
 
-async def test_a_cancelled_call_ends_cancelled_although_the_server_went_away_meanwhile(
+async def test_a_cancelled_call_ends_cancelled_although_the_server_became_unavailable(
     postgres18: PostgresServer, postgres18_dsn: str
 ) -> None:
     """Else a loop that outlives outages would take the cancellation for one, and never end."""

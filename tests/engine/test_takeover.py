@@ -112,7 +112,7 @@ async def test_a_worker_decides_for_consumers_it_does_not_have(hf: Holdfast, mak
         await eventually(lambda: _all(hf, Status.FAILED))
 
 
-async def test_a_live_worker_keeps_what_it_holds_however_old_the_claim(hf: Holdfast) -> None:
+async def test_a_live_worker_keeps_claims_of_any_age(hf: Holdfast) -> None:
     @hf.job()
     async def work() -> None: ...
 
@@ -125,7 +125,7 @@ async def test_a_live_worker_keeps_what_it_holds_however_old_the_claim(hf: Holdf
         assert (await only(hf, "work")).locked_by == "gone"
 
 
-async def test_nobody_is_called_dead_before_half_a_lease_of_contact(hf: Holdfast, log: Log) -> None:
+async def test_no_worker_is_declared_dead_before_half_a_lease_of_contact(hf: Holdfast, log: Log) -> None:
     """After an outage the rows of living workers may look expired: they need time to renew theirs."""
 
     @hf.job()
@@ -160,7 +160,7 @@ async def test_a_second_expiry_in_a_row_makes_a_suspect_that_no_ordinary_worker_
 async def test_a_claim_whose_reply_was_lost_is_given_back_by_the_worker_itself(
     postgres18: PostgresServer, postgres18_dsn: str, log: Log
 ) -> None:
-    """Nobody else would: the worker's own lease keeps it alive."""
+    """No other worker would: the worker's own lease keeps it alive."""
     seen: list[int] = []
     with Proxy(postgres18) as proxy:
         hf = Holdfast(proxy.dsn(postgres18_dsn))

@@ -31,7 +31,7 @@ def place(postgres18: PostgresServer, tmp_path: Path) -> Iterator[Place]:
 
 
 class Killing:
-    """Starts workers beside a survivor, kills each while it holds work, and measures when that work is taken over."""
+    """Starts workers next to a survivor, kills each while it holds work, and measures when that work is taken over."""
 
     def __init__(self, place: Place, seed: int) -> None:
         self._place, self._random = place, random.Random(seed)
@@ -111,7 +111,7 @@ def test_a_host_lost_inside_an_open_completed_transaction_is_taken_up_within_a_l
 
 
 def test_a_worker_that_starts_after_the_crash_takes_over_half_a_lease_after_its_start(place: Place) -> None:
-    """Or when the lease runs out, whichever is later."""
+    """Or when the lease expires, if that is later."""
     killed = place.worker("lab", lease=4)
     killed.says("worker started")
     place.publish("nap", n=1, seconds=0.5)

@@ -42,7 +42,7 @@ async def test_an_async_handler_is_cancelled_at_its_timeout_and_retried(hf: Hold
     assert dead.error_type == "holdfast.engine.runner.HandlerTimeout"
 
 
-async def test_a_timeout_of_the_handlers_own_is_told_from_the_workers(hf: Holdfast) -> None:
+async def test_a_timeout_of_the_handler_is_distinguished_from_the_workers(hf: Holdfast) -> None:
     @hf.job(timeout="1m", retry=RetryPolicy.none())
     async def call() -> None:
         raise TimeoutError("the other side did not answer")

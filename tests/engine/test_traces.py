@@ -51,7 +51,7 @@ def _declare(hf: Holdfast, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "timeout", "projector", "chained"])
-def test_a_stored_trace_begins_in_the_application_wherever_the_loop_was_started(tmp_path: Path, kind: str) -> None:
+def test_a_stored_trace_begins_in_the_application_in_any_loop(tmp_path: Path, kind: str) -> None:
     hf = Holdfast(f"sqlite:///{tmp_path / 'shop.db'}")
     _declare(hf, kind)
     hf.sync.publish("order.placed", {}, conn=None)

@@ -34,7 +34,7 @@ def app(hf: Holdfast) -> Holdfast:
 
 
 async def publish_without_a_hint(dsn: str, hf: Holdfast) -> None:
-    """On a connection whose commit nobody can see."""
+    """On a connection whose commit is not visible."""
 
     def publish() -> None:
         if dsn.startswith("sqlite"):
@@ -92,7 +92,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Holdfast, asked: list[str]) -> None:
-    """Somebody waits for it; and one that looked at every lane knows that there is no more."""
+    """Another task waits for it; and one that scanned every lane knows that there is no more."""
     before: list[list[str]] = []
 
     @hf.consumer("order.placed")
@@ -110,7 +110,7 @@ async def test_what_an_idle_worker_finds_starts_before_it_asks_for_more(hf: Hold
         await hf.publish("order.placed", {}, conn=None)
         await eventually(partial(_delivered, hf, 2))
     assert before[2] == ["discover_and_claim"]
-    assert set(before[3]) == {"discover_and_claim"}, "its own hint may have come back to it meanwhile"
+    assert set(before[3]) == {"discover_and_claim"}, "its own hint may have returned to it by then"
 
 
 def delay_full_scans(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:

@@ -325,7 +325,7 @@ async def test_json_counts_by_value_and_other_bodies_by_their_bytes(sql_place: R
     assert len(shop.runs) == 2
 
 
-async def test_the_application_reads_the_body_as_it_came_in_any_pieces(sql_place: RecordStore) -> None:
+async def test_the_application_reads_the_body_unchanged_in_any_pieces(sql_place: RecordStore) -> None:
     async def pieces():
         for piece in (b"one ", b"two ", b"three"):
             yield piece
@@ -576,7 +576,7 @@ async def test_when_the_records_go_away_after_the_effect_the_client_gets_its_ans
     assert (again.status_code, code(again)) == (409, "idempotent-request-in-progress")
 
 
-async def test_when_the_records_go_away_while_it_runs_nobody_says_it_was_not_carried_out(
+async def test_when_the_records_go_away_while_it_runs_it_is_not_reported_as_not_executed(
     sql_place: RecordStore,
 ) -> None:
     async def completes(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
@@ -602,13 +602,13 @@ async def test_when_a_key_cannot_be_released_its_lease_frees_it(sql_place: Recor
 
 async def test_a_late_finisher_gets_the_answer_that_counts(place: RecordStore) -> None:
     """Its lease expired and another request ran in the meantime."""
-    stalled, go_on = asyncio.Event(), asyncio.Event()
+    stalled, resume = asyncio.Event(), asyncio.Event()
 
     async def stalls_first(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         run = len(shop.runs)
         if run == 1:
             stalled.set()
-            await go_on.wait()
+            await resume.wait()
         await shop.respond(send, f"run {run}".encode())
 
     shop = Shop(answer=stalls_first)
@@ -617,18 +617,18 @@ async def test_a_late_finisher_gets_the_answer_that_counts(place: RecordStore) -
     await stalled.wait()
     place.pass_time(timedelta(seconds=11))
     second = await post(client)
-    go_on.set()
+    resume.set()
     assert (await first).content == second.content == b"run 2"
     assert (await post(client)).content == b"run 2"
 
 
 async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: RecordStore) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, resume = asyncio.Event(), asyncio.Event()
 
     async def long(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         if len(shop.runs) == 1:
             begun.set()
-            await go_on.wait()
+            await resume.wait()
         await shop.respond(send, b"done")
 
     shop = Shop(answer=long)
@@ -641,7 +641,7 @@ async def test_a_long_request_keeps_its_lease_and_a_hung_one_does_not(place: Rec
     second = guard(place, shop, lease="200ms", wait="20s")  # until the first is no longer renewed
     assert (await post(second)).status_code == 201
     assert len(shop.runs) == 2
-    go_on.set()
+    resume.set()
     assert (await first).status_code == 201
 
 
@@ -670,18 +670,18 @@ async def test_an_operators_release_fences_the_request_that_holds_the_key(sql_pl
     from holdfast.stores.integrations.idempotency import release_record
 
     assert sql_place.hf is not None
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, resume = asyncio.Event(), asyncio.Event()
 
     async def waits(shop: Shop, scope: Any, receive: Any, send: Any) -> None:
         begun.set()
-        await go_on.wait()
+        await resume.wait()
         await shop.respond(send, b"done")
 
     client = guard(sql_place, Shop(answer=waits))
     first = asyncio.create_task(post(client))
     await begun.wait()
     await sql_place.hf.store.run(release_record("t1", "k", "ada", None))
-    go_on.set()
+    resume.set()
     assert (await first).status_code == 201  # its effect is done, and no other request responds
     assert await sql_place.records.do(ReadRecord(_held("t1", "k"))) is None
 

@@ -147,7 +147,7 @@ async def test_a_route_and_a_job_with_one_command_key_run_it_once(db: Database) 
     assert runs == [(5, {"request_id": "r-1", "idempotency_key": "k"})]
 
 
-async def test_the_first_answer_and_its_repetitions_agree_whatever_the_route_says(db: Database) -> None:
+async def test_the_first_answer_and_its_repetitions_agree_for_any_route_settings(db: Database) -> None:
     """The route has status 201, `complete` has none: the stored response is sent, also to the first client."""
 
     async def create(body: NewOrder, idem: IdempotencyKey) -> dict[str, int]:
@@ -585,7 +585,7 @@ def test_a_django_view_inside_atomic_requests_is_refused(db: Database, django_vi
         settings["ATOMIC_REQUESTS"] = False
 
 
-def test_an_async_django_view_is_told_to_use_the_middleware(db: Database, django_view: Any) -> None:
+def test_an_async_django_view_is_referred_to_the_middleware(db: Database, django_view: Any) -> None:
     from holdfast.idempotency.django import idempotent as guarded
 
     async def view(request: Any) -> None: ...

@@ -101,11 +101,11 @@ def test_many_at_once_run_once(place: RecordStore) -> None:
 
 
 def test_who_waits_gets_the_answer(sql_place: RecordStore) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, resume = threading.Event(), threading.Event()
 
     def waits(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         begun.set()
-        go_on.wait(10)
+        resume.wait(10)
         start_response("201 Created", [])
         return [b"done"]
 
@@ -114,7 +114,7 @@ def test_who_waits_gets_the_answer(sql_place: RecordStore) -> None:
         first = pool.submit(client.post)
         begun.wait(10)
         second = pool.submit(client.post)
-        go_on.set()
+        resume.set()
         assert first.result()[2] == second.result()[2] == b"done"
 
 
@@ -268,11 +268,11 @@ def test_when_the_records_are_away_nothing_runs(sql_place: RecordStore) -> None:
 
 
 def test_a_long_request_keeps_its_lease(sql_place: RecordStore) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, resume = threading.Event(), threading.Event()
 
     def waits(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         begun.set()
-        go_on.wait(10)
+        resume.wait(10)
         start_response("201 Created", [])
         return [b"done"]
 
@@ -283,18 +283,18 @@ def test_a_long_request_keeps_its_lease(sql_place: RecordStore) -> None:
         begun.wait(10)
         threading.Event().wait(0.5)
         assert client.post()[0] == 409
-        go_on.set()
+        resume.set()
         assert first.result()[0] == 201
 
 
 def test_a_late_finisher_gets_the_answer_that_counts(sql_place: RecordStore) -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    begun, resume = threading.Event(), threading.Event()
 
     def stalls_first(shop: Shop, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         run = len(shop.runs)
         if run == 1:
             begun.set()
-            go_on.wait(10)
+            resume.wait(10)
         start_response("201 Created", [])
         return [f"run {run}".encode()]
 
@@ -304,5 +304,5 @@ def test_a_late_finisher_gets_the_answer_that_counts(sql_place: RecordStore) -> 
         begun.wait(10)
         sql_place.pass_time(timedelta(seconds=11))
         assert client.post()[2] == b"run 2"
-        go_on.set()
+        resume.set()
         assert first.result()[2] == b"run 2"

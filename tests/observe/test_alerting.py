@@ -80,7 +80,7 @@ async def test_ten_workers_with_ten_thousand_failures_tell_once_and_then_how_man
     assert sum(sent) == 10_000
 
 
-async def test_what_came_while_it_was_quiet_is_told_without_another_failure(store: Store) -> None:
+async def test_what_came_while_it_was_quiet_is_reported_without_another_failure(store: Store) -> None:
     sent: list[int] = []
     first, second = worker(store, sent, quiet=0.3), worker(store, sent, quiet=0.3)
     first.dead(letter())
@@ -92,7 +92,7 @@ async def test_what_came_while_it_was_quiet_is_told_without_another_failure(stor
     assert len(sent) <= 3
 
 
-async def test_a_worker_that_starts_anew_keeps_quiet_and_another_group_is_told_at_once(store: Store) -> None:
+async def test_a_worker_that_restarts_keeps_quiet_and_another_group_is_reported_at_once(store: Store) -> None:
     sent: list[int] = []
     before = worker(store, sent)
     before.dead(letter())
@@ -106,7 +106,7 @@ async def test_a_worker_that_starts_anew_keeps_quiet_and_another_group_is_told_a
     assert sent == [1, 1]
 
 
-async def test_a_store_that_is_out_keeps_nobody_from_being_told() -> None:
+async def test_an_unavailable_store_prevents_no_alert() -> None:
     sent: list[int] = []
 
     async def ask(*_: object) -> AlertDecision:

@@ -93,7 +93,7 @@ async def test_the_figures_agree_with_what_happened_and_pass_the_parser(make_app
     assert at(figures, "holdfast_circuit_open", circuit="stripe") == 1
 
 
-async def test_what_a_handler_completes_by_itself_is_counted_too(tmp_path: Path) -> None:
+async def test_what_a_handler_completes_is_counted_too(tmp_path: Path) -> None:
     hf = Holdfast(f"sqlite:///{tmp_path / 'a.db'}")
 
     @hf.job()
@@ -136,7 +136,7 @@ def test_the_number_of_series_is_bounded() -> None:
     assert rest == [1_500]
 
 
-async def test_an_asgi_app_tells_them_and_goes_on_without_the_store(make_app: MakeApp, dsn: str) -> None:
+async def test_an_asgi_app_serves_them_also_without_the_store(make_app: MakeApp, dsn: str) -> None:
     hf = make_app()
     await hf.publish("order.placed", {}, conn=None)
     status, headers, body = await get(metrics_app(hf))
@@ -167,7 +167,7 @@ async def get(app: Any, method: str = "GET") -> tuple[int, Mapping[bytes, bytes]
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"].decode()
 
 
-def test_a_worker_tells_them_at_its_port_and_a_taken_port_is_refused(tmp_path: Path) -> None:
+def test_a_worker_serves_them_at_its_port_and_a_taken_port_is_refused(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -155,7 +155,7 @@ async def test_no_front_end_shows_a_secret(make_app: MakeApp) -> None:
     await hf.publish(CHARGED, conn=None, headers=HEADERS, key="order:7")
     await drain(hf)
     delivery = await only(hf)
-    reason = f"mended at https://ada:{DSN_PASSWORD}@git.test/fix with token={TOKEN}"
+    reason = f"fixed at https://ada:{DSN_PASSWORD}@git.test/fix with token={TOKEN}"
     await hf.ops.replay([delivery.id], actor="ada", reason=reason)
     await drain(hf)
     ids = {"delivery": str(delivery.id), "message": str(delivery.message_id), "audit": ""}

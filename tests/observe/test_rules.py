@@ -85,13 +85,15 @@ def test_what_dies_again_after_a_replay_fires_and_the_replay_does_not(tmp_path: 
     try_rule(tmp_path, DEAD, series, {"20m": [], "21m": [], "22m": [], "30m": [], "33m": [MAIL]})
 
 
-def test_a_process_that_starts_beside_old_dead_letters_does_not_fire(tmp_path: Path) -> None:
+def test_a_process_that_starts_with_old_dead_letters_does_not_fire(tmp_path: Path) -> None:
     series = {failed(): "7x60 _x60", failed(instance="b:1"): "_x58 7x60"}
     try_rule(tmp_path, DEAD, series, {"20m": [], "29m30s": [], "31m": [], "45m": []})
 
 
 @pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
-async def test_the_first_burst_of_a_store_fires_by_what_it_tells(store: Store, ops: Operations, tmp_path: Path) -> None:
+async def test_the_first_burst_of_a_store_fires_by_its_own_metrics(
+    store: Store, ops: Operations, tmp_path: Path
+) -> None:
     """Every figure before the burst, at it, and after everything was replayed, as a scrape finds it."""
     await register_consumers(store, {"mail": []})
     before = _values(await ops.metrics())

@@ -143,7 +143,7 @@ async def test_retries_and_replays_refer_to_the_first_attempt_and_errors_show_no
     assert int(found.span_id, 16) == own(first)
 
 
-async def test_a_handler_may_begin_a_trace_of_its_own_that_refers_to_the_publisher(
+async def test_a_handler_may_begin_a_separate_trace_that_refers_to_the_publisher(
     make_app: MakeApp, spans: Spans
 ) -> None:
     hf = make_app(tracing=Tracing(provider=spans.provider, links=True))

@@ -24,8 +24,8 @@ HOOK = "http://127.0.0.1:1/in"
 
 def application(dsn: str) -> Holdfast:
     """A shop with everything that has tables: consumers, a job, a projector, a schedule, alerts, a circuit."""
-    told: list[object] = []
-    hf = Holdfast(dsn, source="shop", alerts=[told.append], webhooks=LOOPBACK, redact=["card"])
+    received: list[object] = []
+    hf = Holdfast(dsn, source="shop", alerts=[received.append], webhooks=LOOPBACK, redact=["card"])
 
     @hf.consumer("order.placed", name="billing", retry=RetryPolicy.none())
     def billing(order: dict[str, Any]) -> None:

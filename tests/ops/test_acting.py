@@ -1,4 +1,4 @@
-"""What operators do: each act is audited, and a name nobody knows is refused."""
+"""Operator actions: each is audited, and an unknown name is refused."""
 
 from datetime import UTC, timedelta
 

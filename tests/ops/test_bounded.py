@@ -1,4 +1,4 @@
-"""Counts that the budget ended, as operators see them: marked wherever they are shown, and exact where asked."""
+"""Counts that the budget ended, as operators see them: marked in every output, and exact where requested."""
 
 import pytest
 
@@ -34,9 +34,9 @@ async def test_a_figure_at_the_bound_is_named_in_every_shape(store: Store, ops: 
         assert isinstance(read, dict)
         assert (read[named], read["at_least"]) == (3, [named])
     detail = await ops.delivery(ids[0])
-    told = view(detail)
-    assert isinstance(told, dict)
-    assert (told["alike"], told["at_least"]) == (3, ["alike"])
+    viewed = view(detail)
+    assert isinstance(viewed, dict)
+    assert (viewed["alike"], viewed["at_least"]) == (3, ["alike"])
     mark = detail.listed.delivery.fingerprint
     assert f"holdfast replay --group {mark} --consumer mail" in dict(next_commands(detail)).values(), "all, not three"
     exact = await ops.stats(exact=True)

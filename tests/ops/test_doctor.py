@@ -77,7 +77,7 @@ async def test_a_healthy_store_is_well(store: Store, ops: Operations) -> None:
     }
 
 
-async def test_work_that_nobody_can_run_is_found(store: Store, ops: Operations) -> None:
+async def test_work_that_no_worker_can_run_is_found(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"mail": [], "export": [], "report": []})
     await put(store, job("mail"))
     assert bad(await ops.doctor()) == {"workers": Level.FAIL}

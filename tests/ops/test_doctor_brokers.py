@@ -14,8 +14,8 @@ from tests.support.builders import register_consumers, sql
 NOW = datetime(2026, 11, 15, 9, tzinfo=UTC)
 
 
-class Told:
-    """A place that says what it was told to, or raises it; None for one that never answers."""
+class Broker:
+    """A broker that returns the given warnings, or raises the given error; None never answers."""
 
     def __init__(self, name: str, answer: "list[str] | Exception | None") -> None:
         self.name, self.answer, self.asked = name, answer, 0
@@ -45,15 +45,15 @@ def report(**changed: object) -> IntakeReport:
 
 
 def test_each_place_is_examined_once_and_none_hides_the_others() -> None:
-    twice = [Told("nats:PAY/till", []), Told("nats:PAY/till", [])]
+    twice = [Broker("nats:PAY/till", []), Broker("nats:PAY/till", [])]
     found = check_brokers(
         [
             *twice,
-            Told("redis:a", ["redis:a: appendonly is off: a crash loses records; set appendonly yes"]),
-            Told("kafka:b", BrokerUnavailable("kafka:b", "connection refused")),
-            Told("kafka:c", None),
-            Told("nats:d", ConfigurationError("nats:d has no address; set HOLDFAST_NATS")),
-            Told("nats:e", RuntimeError("boom")),
+            Broker("redis:a", ["redis:a: appendonly is off: a crash loses records; set appendonly yes"]),
+            Broker("kafka:b", BrokerUnavailable("kafka:b", "connection refused")),
+            Broker("kafka:c", None),
+            Broker("nats:d", ConfigurationError("nats:d has no address; set HOLDFAST_NATS")),
+            Broker("nats:e", RuntimeError("boom")),
         ],
         seconds=0.2,
     )
@@ -97,9 +97,9 @@ async def test_lag_at_brokers_is_in_the_doctors_report_until_the_consumer_is_ret
     store: Store, ops: Operations
 ) -> None:
     await register_consumers(store, {"till": []})
-    told = report_intake("till", "nats:PAY/till", direct=False, waiting=2000, unacknowledged=0, problem=None)
-    await store.run(told)
-    place = Told("nats:PAY", ["stream PAY is kept in memory; set storage=file"])
+    reported = report_intake("till", "nats:PAY/till", direct=False, waiting=2000, unacknowledged=0, problem=None)
+    await store.run(reported)
+    place = Broker("nats:PAY", ["stream PAY is kept in memory; set storage=file"])
     found = {finding.check: finding for finding in await ops.doctor(places=[place])}
     assert found["sources"].message == "2,000 records of nats:PAY/till wait for till"
     assert (found["brokers"].level, found["brokers"].remedy) == (Level.WARN, "set storage=file")

@@ -114,7 +114,7 @@ async def test_what_cannot_be_replayed_is_named_with_its_reason(store: Store, op
     assert await replays(store) == {ids["failed"]: 1}
 
 
-async def test_done_work_is_run_again_only_when_somebody_says_so(store: Store, ops: Operations) -> None:
+async def test_done_work_is_run_again_only_on_request(store: Store, ops: Operations) -> None:
     ids = await one_in_each_state(store)
     plain = await ops.plan_replay(Filter(statuses=(Status.DELIVERED,)))
     assert (plain.items, plain.skipped) == (0, {SkipReason.DELIVERED: 1})

@@ -58,7 +58,9 @@ def test_conditions_that_cannot_be_read_are_refused(text: str) -> None:
         read_conditions(text)
 
 
-async def test_a_dead_letter_is_told_with_runs_siblings_audit_and_how_many_alike(store: Store, ops: Operations) -> None:
+async def test_a_dead_letter_is_shown_with_runs_siblings_audit_and_how_many_alike(
+    store: Store, ops: Operations
+) -> None:
     await register_consumers(store, {"billing": ["order.*"], "mail": ["order.*"]})
     await put(store, *(message(payload={"n": n}, key=f"order:{n}") for n in range(3)))
     for claimed in await claim_all(store):

@@ -138,7 +138,7 @@ async def test_a_session_that_may_only_read_recognises_tokens(owner: str) -> Non
     await limited.store.close()
 
 
-def test_every_table_is_granted_to_somebody(owner: str) -> None:
+def test_every_table_is_granted_to_a_role(owner: str) -> None:
     """A migration that adds a table says in the page who needs it."""
     with psycopg.connect(owner) as conn:
         found = conn.execute("select tablename from pg_tables where schemaname = 'holdfast'").fetchall()

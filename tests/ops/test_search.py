@@ -55,7 +55,7 @@ def fields(found: SearchResult) -> dict[str, str]:
         ("100%", {}),
     ],
 )
-async def test_a_text_is_found_wherever_it_stands(
+async def test_a_text_is_found_in_every_place(
     store: Store, ops: Operations, text: str, expected: dict[str, str]
 ) -> None:
     await shop(store)

@@ -26,7 +26,7 @@ def _minute_before(now: datetime) -> int:
     return int(now.replace(second=0, microsecond=0).timestamp() * 1000) - 60_000
 
 
-async def test_a_quiet_hour_is_told_exactly(store: Store, ops: Operations) -> None:
+async def test_a_quiet_hour_is_counted_exactly(store: Store, ops: Operations) -> None:
     await register_consumers(store, {"billing": ["order.placed"], "mail": ["order.placed"]})
     await put(store, *(message() for _ in range(3)))
     for claimed in await claim_all(store, consumers=["billing"]):
@@ -43,7 +43,7 @@ async def test_a_quiet_hour_is_told_exactly(store: Store, ops: Operations) -> No
     assert sum(one.died for one in minutes[-2:]) == 1
 
 
-async def test_an_hour_is_counted_exactly_however_much_of_a_minute_lies_together(store: Store, ops: Operations) -> None:
+async def test_an_hour_is_counted_exactly_although_a_minute_is_dense(store: Store, ops: Operations) -> None:
     """The first 300 of 320 deliveries of a minute are done; a sample of the first ones shows none of the others."""
     await register_consumers(store, {"billing": ["order.placed"]})
     begin = _minute_before(await ops.now())

@@ -299,7 +299,7 @@ def test_a_closed_circuit_costs_no_question_and_a_failure_one() -> None:
     assert circuits.asked == 3
 
 
-def test_a_process_looks_again_after_a_while_by_itself(tmp_path) -> None:
+def test_a_process_reads_again_after_a_while(tmp_path) -> None:
     store = SqliteStore(tmp_path / "x.db")
     store.migrate()
     one, other = (CircuitBreaker("mail", StoreCircuits(store), threshold=1, cooldown=0.4) for _ in range(2))
@@ -312,7 +312,7 @@ def test_a_process_looks_again_after_a_while_by_itself(tmp_path) -> None:
     store.close_sync()
 
 
-def test_when_the_state_is_out_of_reach_each_process_goes_on_alone(lines: LogCapture) -> None:
+def test_when_the_state_is_out_of_reach_each_process_continues_alone(lines: LogCapture) -> None:
     with RedisServer() as server:
         circuits = RedisCircuits(server.url)
         breaker = CircuitBreaker("mail", circuits, threshold=2, cooldown="5m")
@@ -330,7 +330,7 @@ def test_when_the_state_is_out_of_reach_each_process_goes_on_alone(lines: LogCap
         circuits.close_sync()
 
 
-def test_redis_forgets_what_nobody_changed(redis: RedisServer) -> None:
+def test_redis_expires_what_is_not_changed(redis: RedisServer) -> None:
     circuits = RedisCircuits(redis.url, "test:ttl", ttl=0.05)
     breaker = CircuitBreaker("mail", circuits, threshold=2, cooldown=0.1)
     fail(breaker)
@@ -354,7 +354,7 @@ def test_changes_of_state_are_logged(lines: LogCapture) -> None:
     assert lines.entries[0]["error"] == "ConnectionError: down"
 
 
-def test_an_error_that_both_databases_would_refuse_is_stored_all_the_same(shared: Shared) -> None:
+def test_an_error_that_both_databases_would_refuse_is_still_stored(shared: Shared) -> None:
     breaker = shared.breaker(threshold=1)
     for _ in range(2):
         with pytest.raises(CircuitOpen), breaker.sync.guard():

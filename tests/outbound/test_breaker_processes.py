@@ -60,11 +60,11 @@ class Crew:
     def kill_prober(self) -> Line:
         """Kills the process that runs a slow probe; returns its first log line."""
         self.tell("slow")
-        told_at = time.monotonic()
+        reported_at = time.monotonic()
 
         def probing(lines: list[Line]) -> Line | None:
             last = next((line for line in reversed(lines) if line.probe), None)
-            slow = last is not None and last.what == "begin" and last.at > told_at
+            slow = last is not None and last.what == "begin" and last.at > reported_at
             return last if slow else None
 
         begun = probing(self.until(lambda lines: probing(lines) is not None, "a probe under way"))

@@ -121,7 +121,7 @@ def test_network_errors_and_time_outs_are_tried_again(client: Colour, act: Reset
     assert client(timeout=0.2).get("/x", returns=int) == 7
 
 
-def test_a_port_where_nobody_listens_is_tried_again(client: Colour, lines: LogCapture) -> None:
+def test_a_port_where_no_server_listens_is_tried_again(client: Colour, lines: LogCapture) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         client.server.port, port = taken.getsockname()[1], client.server.port
@@ -308,7 +308,7 @@ def test_every_attempt_is_one_line_with_latency_status_and_error_class(client: C
     [Hang(), Drip(), Drip(head=b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n")],
     ids=["silent", "slow head", "slow body"],
 )
-def test_a_time_out_aborts_the_connection_however_slow_the_server(client: Colour, act: Hang | Drip) -> None:
+def test_a_time_out_aborts_the_connection_to_a_slow_server(client: Colour, act: Hang | Drip) -> None:
     client.server.plays(act)
     with pytest.raises(Exception, match=r"did not answer|timed out|took too long"):
         client(timeout=0.3, policy=RetryPolicy.none()).get("/x")
@@ -386,7 +386,7 @@ def test_retries_are_a_fraction_of_the_calls_by_default(client: Colour) -> None:
     assert len(client.server.requests) == 2
 
 
-def test_a_probe_tells_unavailable_from_retriable(client: Colour) -> None:
+def test_a_probe_distinguishes_unavailable_from_retriable(client: Colour) -> None:
     made = client(timeout=0.2)
     for act, reach in (
         (Reply(200), Availability.AVAILABLE),
@@ -476,7 +476,7 @@ def test_a_header_that_cannot_be_sent_is_named_and_its_value_is_not(client: Colo
         assert "s3cret" not in str(raised.value)
 
 
-def test_a_header_is_sent_once_however_it_is_spelt(client: Colour) -> None:
+def test_a_header_is_sent_once_in_any_spelling(client: Colour) -> None:
     seen: list[httpx2.Headers] = []
 
     def answered(request: httpx2.Request) -> httpx2.Response:

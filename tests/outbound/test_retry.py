@@ -75,7 +75,7 @@ def test_failures_that_can_pass_are_tried_again_until_one_succeeds(colour: str) 
     assert {attempt.max_attempts for attempt in flaky.attempts} == {3}
 
 
-def test_the_last_failure_is_raised_as_it_came_with_a_note(colour: str) -> None:
+def test_the_last_failure_is_raised_unchanged_with_a_note(colour: str) -> None:
     last = ConnectionError("third")
     flaky = Flaky(ConnectionError("first"), ConnectionError("second"), last)
     with pytest.raises(ConnectionError) as raised:

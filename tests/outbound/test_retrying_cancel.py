@@ -63,7 +63,7 @@ async def test_a_time_out_of_the_function_itself_is_not_called_ours() -> None:
         await with_retry("ours", hangs, policy=RetryPolicy.none(), timeout=0.01)
 
 
-def test_a_plain_function_that_looks_is_told_the_time_of_a_probe() -> None:
+def test_a_plain_function_that_reads_its_timeout_gets_that_of_a_probe() -> None:
     breaker = CircuitBreaker("slow", threshold=1, cooldown=0.01, jitter=0, probe_timeout=0.5)
     breaker.sync.trip(0.001, "down")
     time.sleep(0.01)

@@ -1,6 +1,6 @@
 """Callers: every kind of connection that `conn=` takes, in the hands of a user who writes a row and publishes.
 
-All of them look alike and block; the awaiting kinds run in an event loop of their own.
+All of them look alike and block; the awaiting kinds run in a separate event loop.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Where the tests publish: a database with a table of the caller's own and Holdfast's tables beside it."""
+"""Where the tests publish: a database with a table of the caller and Holdfast's tables next to it."""
 
 import sqlite3
 from contextlib import closing
@@ -24,7 +24,7 @@ class Place(Protocol):
     def url(self, driver: str = "") -> str: ...
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
-        """What a connection of its own sees, committed; `{hf}` is the tables' prefix."""
+        """What another connection sees, committed; `{hf}` is the tables' prefix."""
         ...
 
     def clear(self) -> None: ...

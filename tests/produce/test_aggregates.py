@@ -131,7 +131,7 @@ class TestCommit:
         session.commit()
         assert published() == [("order.removed", 1)]
 
-    def test_an_object_without_a_changed_column_publishes_though_nobody_holds_it(
+    def test_an_object_without_a_changed_column_publishes_although_it_is_not_referenced(
         self, session: Session, order: Order, published: Look
     ) -> None:
         session.expunge_all()
@@ -150,9 +150,7 @@ class TestCommit:
         session.commit()
         assert published() == [("line.added", 1), ("line.orphaned", 1)]
 
-    def test_each_event_is_published_once_whatever_flushes(
-        self, session: Session, order: Order, published: Look
-    ) -> None:
+    def test_each_event_is_published_once_by_any_flush(self, session: Session, order: Order, published: Look) -> None:
         order.ship()
         session.flush()
         order.status = "lost"
@@ -213,7 +211,7 @@ class TestCommit:
         session.commit()
         assert len(published()) == 1, "the first message stands"
 
-    def test_headers_and_the_ids_in_force_when_it_was_raised_travel_along(
+    def test_headers_and_the_current_ids_when_it_was_raised_travel_along(
         self, sqlite_place: SqlitePlace, session: Session, order: Order
     ) -> None:
         with correlate(request_id="r-1", user_id="u-1"):

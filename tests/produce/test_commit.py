@@ -56,7 +56,7 @@ def test_it_is_called_once_after_the_commit(session: Session, calls: Calls) -> N
     assert calls == ["done"], "the next commit is another's"
 
 
-def test_a_rollback_drops_it_for_good(session: Session, calls: Calls) -> None:
+def test_a_rollback_drops_it_permanently(session: Session, calls: Calls) -> None:
     after_commit(session, adapt_connection(session), calls.named("done"))
     session.rollback()
     session.execute(sa.text("select 1"))
@@ -64,7 +64,7 @@ def test_a_rollback_drops_it_for_good(session: Session, calls: Calls) -> None:
     assert calls == []
 
 
-def test_closing_without_a_commit_drops_it_for_good(session: Session, calls: Calls) -> None:
+def test_closing_without_a_commit_drops_it_permanently(session: Session, calls: Calls) -> None:
     after_commit(session, adapt_connection(session), calls.named("done"))
     session.close()
     session.execute(sa.text("select 1"))
@@ -125,7 +125,7 @@ def test_a_failed_flush_inside_a_savepoint_drops_only_what_it_undid(session: Ses
     assert calls == ["kept"]
 
 
-def test_the_same_call_waits_once_however_often_it_is_asked_for(session: Session, calls: Calls) -> None:
+def test_the_same_call_is_registered_once_although_requested_often(session: Session, calls: Calls) -> None:
     done = calls.named("done")
     for _ in range(3):
         after_commit(session, adapt_connection(session), done)
@@ -133,7 +133,7 @@ def test_the_same_call_waits_once_however_often_it_is_asked_for(session: Session
     assert calls == ["done"]
 
 
-def test_a_scoped_session_tells_too(engine: sa.Engine, calls: Calls) -> None:
+def test_a_scoped_session_reports_it_too(engine: sa.Engine, calls: Calls) -> None:
     session = scoped_session(sessionmaker(engine))
     session.execute(sa.text("select 1"))
     assert after_commit(session, adapt_connection(session), calls.named("done"))
@@ -142,7 +142,7 @@ def test_a_scoped_session_tells_too(engine: sa.Engine, calls: Calls) -> None:
     assert calls == ["done"]
 
 
-async def test_an_async_session_tells_too(sqlite_place: SqlitePlace, calls: Calls) -> None:
+async def test_an_async_session_reports_it_too(sqlite_place: SqlitePlace, calls: Calls) -> None:
     engine = create_async_engine(sqlite_place.url("+aiosqlite"))
     async with AsyncSession(engine) as session:
         await session.execute(sa.text("select 1"))

@@ -52,7 +52,9 @@ class TestOnSqlite3:
         assert not conn.in_transaction
         assert stored(sqlite_place) == Stored([1], {published.id: ["billing"]})
 
-    def test_an_exception_rolls_back_and_goes_on(self, sqlite_place: SqlitePlace, conn: sqlite3.Connection) -> None:
+    def test_an_exception_rolls_back_and_the_connection_stays_usable(
+        self, sqlite_place: SqlitePlace, conn: sqlite3.Connection
+    ) -> None:
         def fail() -> None:
             with immediate(conn):
                 conn.execute("insert into orders (id) values (1)")

@@ -39,7 +39,7 @@ async def refused(hf: Holdfast, place: Place, conn: Any, remedy: str) -> None:
 
 
 class TestNoTransaction:
-    """A connection that commits each statement would store the message whatever becomes of the caller's work."""
+    """A connection that commits each statement would store the message even if the caller's work is rolled back."""
 
     def test_sqlite3_with_isolation_level_none_is_refused(self, sqlite_place: SqlitePlace, make_app: AppMaker) -> None:
         with closing(sqlite3.connect(sqlite_place.path, isolation_level=None)) as conn:
@@ -165,44 +165,44 @@ class TestNoConnection:
     @pytest.mark.parametrize(
         "conn", [object(), 42, {"dsn": "x"}, OrderPlaced(1)], ids=["object", "int", "dict", "event"]
     )
-    def test_a_foreign_object_is_told_what_would_do(self, hf: Holdfast, conn: Any) -> None:
+    def test_a_foreign_object_is_refused_with_the_alternatives(self, hf: Holdfast, conn: Any) -> None:
         kind = type(conn).__name__
         self.refuse(hf, conn, kind, "sqlite3", "psycopg", "asyncpg", "AsyncSession", "Django alias", "conn=None")
 
-    def test_text_that_is_no_django_alias_is_told_which_there_are(
+    def test_text_that_is_no_django_alias_is_refused_with_the_known_ones(
         self, hf: Holdfast, sqlite_place: SqlitePlace
     ) -> None:
         use_django(sqlite_place)
         self.refuse(hf, "postgresql://db/shop", "Django database", sqlite_place.alias)
 
-    def test_an_engine_and_a_sessionmaker_are_told_to_begin(self, hf: Holdfast) -> None:
+    def test_an_engine_and_a_sessionmaker_are_refused_with_begin(self, hf: Holdfast) -> None:
         engine = sa.create_engine("sqlite://")
         self.refuse(hf, engine, "engine.begin()")
         self.refuse(hf, create_async_engine("sqlite+aiosqlite://"), "engine.begin()")
         self.refuse(hf, sessionmaker(engine), "Session.begin()")
         self.refuse(hf, async_sessionmaker(), "Session.begin()")
 
-    def test_a_cursor_is_told_to_give_its_connection(self, hf: Holdfast) -> None:
+    def test_a_cursor_is_refused_in_favour_of_its_connection(self, hf: Holdfast) -> None:
         with closing(sqlite3.connect(":memory:")) as conn:
             self.refuse(hf, conn.cursor(), "cursor's connection")
 
-    def test_a_pool_is_told_to_give_a_connection(self, hf: Holdfast) -> None:
+    def test_a_pool_is_refused_in_favour_of_a_connection(self, hf: Holdfast) -> None:
         self.refuse(hf, psycopg_pool.ConnectionPool("", open=False), "take a connection out of it")
 
-    def test_raw_psycopg2_is_told_what_else_to_use(self, hf: Holdfast, postgres_dsn: str) -> None:
+    def test_raw_psycopg2_is_refused_with_an_alternative(self, hf: Holdfast, postgres_dsn: str) -> None:
         with closing(psycopg2.connect(postgres_dsn)) as conn:
             self.refuse(hf, conn, "psycopg 3", "SQLAlchemy or Django")
 
-    async def test_raw_aiosqlite_is_told_what_else_to_use(self, hf: Holdfast, sqlite_place: SqlitePlace) -> None:
+    async def test_raw_aiosqlite_is_refused_with_an_alternative(self, hf: Holdfast, sqlite_place: SqlitePlace) -> None:
         async with aiosqlite.connect(sqlite_place.path) as conn:
             with pytest.raises(UnsupportedConnection, match="sqlite\\+aiosqlite"):
                 await hf.publish(OrderPlaced(1), conn=conn)
 
-    def test_sqlalchemy_on_another_database_is_told_which_drivers_do(self, hf: Holdfast) -> None:
+    def test_sqlalchemy_on_another_database_is_refused_with_the_supported_drivers(self, hf: Holdfast) -> None:
         engine = sa.create_engine("mysql+pymysql://", module=sqlite3)
         self.refuse(hf, Session(engine), "mysql+pymysql", "psycopg2", "aiosqlite")
 
-    def test_a_session_with_a_bind_for_each_mapper_is_told_to_choose(self, hf: Holdfast) -> None:
+    def test_a_session_with_a_bind_for_each_mapper_is_refused(self, hf: Holdfast) -> None:
         class Base(sa.orm.DeclarativeBase): ...
 
         class Order(Base):
@@ -212,6 +212,6 @@ class TestNoConnection:
         session = Session(binds={Order: sa.create_engine("sqlite://")})
         self.refuse(hf, session, "session.connection(bind_arguments={'mapper': ...})")
 
-    async def test_an_async_connection_that_is_not_started_is_told_to_begin(self, hf: Holdfast) -> None:
+    async def test_an_async_connection_that_is_not_started_is_refused_with_begin(self, hf: Holdfast) -> None:
         with pytest.raises(UnsupportedConnection, match=r"async with engine\.begin\(\)"):
             await hf.publish(OrderPlaced(1), conn=create_async_engine("sqlite+aiosqlite://").connect())

@@ -131,7 +131,9 @@ def test_without_a_connection_it_commits_on_its_own(request_in_hand: Handling, c
 
 
 @pytest.mark.parametrize("way", ["psycopg"])
-def test_nobody_waits_for_a_transaction_that_completes(request_in_hand: Handling, caller: Caller, place: Place) -> None:
+def test_no_request_waits_for_a_transaction_that_completes(
+    request_in_hand: Handling, caller: Caller, place: Place
+) -> None:
     """A repetition, a renewal, a release and a take-over pass it by: a slow commit must not stop the gate."""
     from holdfast.idempotency.records import ReleaseKey, RenewKeys
 

@@ -76,7 +76,7 @@ class TestTables:
             conn.commit()
         assert stored(sqlite_place).messages[published.id] == ["audit", "billing"]
 
-    def test_a_publish_that_commits_on_its_own_makes_them_for_good(
+    def test_a_publish_that_commits_alone_creates_them_permanently(
         self, sqlite_place: SqlitePlace, make_app: AppMaker
     ) -> None:
         published = make_app(sqlite_place).sync.publish(OrderPlaced(1), conn=None)

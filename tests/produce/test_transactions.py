@@ -99,7 +99,7 @@ def test_text_that_looks_like_a_parameter_arrives_as_it_is(hf: Holdfast, caller:
 
 
 @on_each
-def test_the_callers_transaction_goes_on_and_can_be_used_again(hf: Holdfast, caller: Caller, place: Place) -> None:
+def test_the_callers_transaction_continues_and_can_be_used_again(hf: Holdfast, caller: Caller, place: Place) -> None:
     published = caller.publish(hf, OrderPlaced(1))
     caller.insert(1)
     assert caller.execute("select count(*) from orders") not in ([], [(0,)])

@@ -33,7 +33,7 @@ ALLOWED = re.compile(
 
 
 def driver_connection(caller: Caller) -> sqlite3.Connection:
-    """The sqlite3 connection under whatever the caller holds."""
+    """The sqlite3 connection under the connection of the caller."""
     if "django" in type(caller).__name__.lower():
         return caller.django.connection  # type: ignore[attr-defined]
     if isinstance(caller.conn, sqlite3.Connection):

@@ -150,7 +150,7 @@ def expected(events: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Rows]:
 
 
 def __getattr__(name: str) -> Any:
-    """`hf`, for programs that are told of a database by their environment."""
+    """`hf`, for programs that get their database from the environment."""
     if name != "hf":
         raise AttributeError(name)
     if "HOLDFAST_TEST_PLACE" in os.environ:

@@ -1,4 +1,4 @@
-"""Rebuilds projectors of the ledger in a process of its own, which may be told to die at a named point."""
+"""Rebuilds projectors of the ledger in a separate process, which can be made to die at a named point."""
 
 import sys
 from datetime import timedelta

@@ -31,16 +31,16 @@ async def test_a_consumer_added_under_load_gets_everything_once_when_it_is_asked
             await asyncio.sleep(0.02)
 
     publishing = asyncio.create_task(traffic())
-    told: list[int] = []
+    reported: list[int] = []
     async with working(late):
         await eventually(lambda: seen)
         assert 0 not in seen
-        added = await late.ops.catch_up("late", actor="ada", progress=told.append)
+        added = await late.ops.catch_up("late", actor="ada", progress=reported.append)
         stop.set()
         await publishing
         await eventually(lambda: len(seen) == published)
     assert set(seen.values()) == {1}
-    assert 1500 <= added == told[-1]
+    assert 1500 <= added == reported[-1]
     assert await late.ops.catch_up("late", actor="ada") == 0
     (entry, _) = await late.ops.audit(target=("consumer", "late"))
     assert (entry.action, entry.actor, entry.detail) == ("catch-up", "ada", {"added": 0})

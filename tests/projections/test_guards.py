@@ -67,7 +67,7 @@ def scripting(conn: Any) -> None:
 
 
 @pytest.mark.parametrize(("swap", "stores"), [(committing, "sqlite postgres"), (scripting, "sqlite")])
-async def test_a_swap_cannot_commit_by_itself(hf: Holdfast, swap: Callable[[Any], object], stores: str) -> None:
+async def test_a_swap_cannot_commit(hf: Holdfast, swap: Callable[[Any], object], stores: str) -> None:
     if hf.store.dialect.name not in stores:
         pytest.skip("there is no such call")
 
@@ -170,7 +170,7 @@ async def test_an_awaiting_handler_completes_in_its_own_transaction(postgres18_d
     await hf.close()
 
 
-async def test_a_swap_that_meets_a_long_reader_lets_everybody_go_on_and_tries_again(
+async def test_a_swap_that_meets_a_long_reader_releases_its_locks_and_tries_again(
     postgres18_dsn: str, monkeypatch: pytest.MonkeyPatch, log: Log
 ) -> None:
     monkeypatch.setattr(rebuild, "_LOCK_TIMEOUT", timedelta(milliseconds=200))
@@ -182,7 +182,7 @@ async def test_a_swap_that_meets_a_long_reader_lets_everybody_go_on_and_tries_ag
         rebuilding = asyncio.create_task(hf.projectors.rebuild("totals", actor="ada"))
         await eventually(lambda: logged(log, "rebuild swap delayed"))
         await drain(hf)
-        assert result(hf.dsn, "totals") == expected([order(1)])["totals"], "the live projector goes on"
+        assert result(hf.dsn, "totals") == expected([order(1)])["totals"], "the live projector continues"
     (done,) = await asyncio.wait_for(rebuilding, 30)
     assert (done.applied, done.done) == (1, 0)
     assert result(hf.dsn, "totals") == expected([order(1)])["totals"]
@@ -207,7 +207,7 @@ async def test_an_event_whose_transaction_was_rolled_back_is_applied_again(hf: H
     assert result(hf.dsn, "counts") == [("1", 1)]
 
 
-async def test_what_was_done_a_short_while_ago_is_applied_by_a_rebuild_all_the_same(hf: Holdfast) -> None:
+async def test_what_was_done_a_short_while_ago_is_still_applied_by_a_rebuild(hf: Holdfast) -> None:
     seen: list[bool] = []
 
     @hf.projector("order.*", name="brief", reset=lambda conn: None, dedupe=True)

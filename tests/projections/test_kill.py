@@ -1,4 +1,4 @@
-"""Whoever is killed leaves the live result whole, and what comes after applies nothing twice."""
+"""A killed process leaves the live result complete, and the next one applies nothing twice."""
 
 import asyncio
 import random
@@ -32,7 +32,7 @@ SLOWER_ON_SQLITE = pytest.mark.parametrize(
 
 @pytest.fixture(params=["sqlite", "postgres18"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """A database of its own, for processes that are killed."""
+    """A separate database, for processes that are killed."""
     if request.param == "sqlite":
         with sqlite_place(tmp_path) as made:
             yield made
@@ -101,7 +101,7 @@ async def test_a_rebuild_in_place_that_was_killed_keeps_its_projector_until_it_i
     await hf.publish_many([order(n) for n in range(BEFORE, AFTER)], conn=None)
     await drain(hf, concurrency=3)
     half = expected([order(n) for n in range(14)])
-    assert result(hf.dsn, "counts") == half["counts"], "nobody may add to what is half built"
+    assert result(hf.dsn, "counts") == half["counts"], "nothing may be added to what is half built"
     (finding,) = [one for one in await hf.ops.doctor() if one.check == "projectors"]
     assert finding.level == "fail"
     assert "counts was interrupted after 14 events; its result is incomplete" in finding.message

@@ -1,4 +1,4 @@
-"""A rebuild gives what the live projector would have, and nobody sees it half done."""
+"""A rebuild gives what the live projector would have, and it is never visible half done."""
 
 import asyncio
 from typing import Any

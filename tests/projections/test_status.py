@@ -15,7 +15,7 @@ from tests.support.worker import all_of, drain, run_records
 
 
 class Things:
-    """A projector that refuses some numbers, in a shop of its own."""
+    """A projector that refuses some numbers, in a separate shop."""
 
     def __init__(self, dsn: str) -> None:
         self.hf = hf = Holdfast(dsn)
@@ -55,7 +55,7 @@ async def things(dsn: str) -> AsyncIterator[Things]:
     await made.hf.close()
 
 
-async def test_a_projector_tells_how_far_it_has_come_and_what_waits(things: Things) -> None:
+async def test_a_projector_shows_how_far_it_is_and_what_waits(things: Things) -> None:
     await things.publish(1)
     await drain(things.hf)
     await things.hf.ops.pause_consumer("counts", actor="ada")
@@ -105,7 +105,7 @@ async def test_replaying_one_dead_letter_updates_the_status(things: Things) -> N
 
     things.bad = set()
     plan = await things.hf.ops.plan_replay(Filter(consumers=("counts",), dead=True), limit=10)
-    await plan.execute(actor="ada", reason="mended")
+    await plan.execute(actor="ada", reason="fixed")
     await drain(things.hf)
     after = await things.state()
     assert after.last_run is not None
@@ -127,12 +127,12 @@ async def test_a_rebuild_resolves_dead_letters_and_their_history_says_so(things:
     await things.publish(1, 2)
     await drain(things.hf)
     things.bad = set()
-    (done,) = await things.hf.projectors.rebuild("counts", actor="ada", reason="mended")
+    (done,) = await things.hf.projectors.rebuild("counts", actor="ada", reason="fixed")
     assert (done.applied, done.done, done.resolved) == (2, 1, 1)
     assert things.rows == [1, 2]
     (dead,) = [one for one in await all_of(things.hf) if one.failure_history]
     assert dead.status is Status.DELIVERED
-    assert dead.failure_history[-1].reason == "resolved by a rebuild of counts: mended"
+    assert dead.failure_history[-1].reason == "resolved by a rebuild of counts: fixed"
     assert (await things.state()).failed == 0
     entries = await things.hf.ops.audit(target=("projector", "counts"))
     assert [(entry.action, entry.actor) for entry in entries] == [("rebuilt", "ada"), ("rebuild", "ada")]

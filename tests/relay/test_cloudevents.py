@@ -127,7 +127,7 @@ def test_names_of_headers_that_do_not_belong_to_them_are_not_taken(forged: str) 
     assert found.headers == {"customid": "c"}
 
 
-def test_an_ordering_key_of_its_own_stands_beside_the_message_s_key() -> None:
+def test_an_ordering_key_is_separate_from_the_message_key() -> None:
     sent = encode(message(), key="order-7")
     assert sent.key == "order-7"
     assert orjson.loads(sent.body)["subject"] == "order:7:placed:v1"

@@ -75,7 +75,7 @@ async def published(store: Store, *messages: NewMessage) -> list[UUID]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 500])
-async def test_every_event_comes_once_and_in_order_whatever_the_page(store: Store, limit: int) -> None:
+async def test_every_event_comes_once_and_in_order_for_any_page_size(store: Store, limit: int) -> None:
     first = await published(store, *(message(payload={"n": n}) for n in range(7)))
     ids, cursor = await read_on(store, START, limit=limit)
     assert ids == first
@@ -84,7 +84,7 @@ async def test_every_event_comes_once_and_in_order_whatever_the_page(store: Stor
     assert (await read_on(store, cursor, limit=limit))[0] == second
 
 
-async def test_types_prefixes_and_all_are_told_apart_and_jobs_are_no_events(store: Store) -> None:
+async def test_types_prefixes_and_all_are_distinguished_and_jobs_are_no_events(store: Store) -> None:
     placed, line, order, other, _ = await published(
         store, message("order.placed"), message("order.line.added"), message("order"), message("orders.x"), job("mail")
     )
@@ -164,7 +164,7 @@ async def test_an_event_written_after_another_had_committed_comes_after_it(postg
         assert (await read_on(postgres_store, cursor, limit=1))[0] == [last]
 
 
-async def test_a_step_goes_on_where_it_was_though_more_commits_in_between(postgres_store: PostgresStore) -> None:
+async def test_a_step_continues_where_it_was_though_more_commits_in_between(postgres_store: PostgresStore) -> None:
     async with Writers(postgres_store) as writers:
         slow = await writers.one()
         late = await slow.write(message())
@@ -256,7 +256,7 @@ async def test_a_page_of_large_events_is_cut_to_what_memory_bears(
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
-async def test_a_new_event_costs_a_few_pages_whatever_lies_before_it_and_whoever_is_open(
+async def test_a_new_event_costs_a_few_pages_despite_history_and_open_transactions(
     postgres_store: PostgresStore, mode: str
 ) -> None:
     many = """insert into holdfast.message (id, type, source, payload, headers, generation, sub_epoch{0})

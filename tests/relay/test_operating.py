@@ -68,7 +68,7 @@ async def test_the_doctor_says_when_the_store_was_restored_elsewhere(hf: Holdfas
 
 
 @pytest.mark.parametrize("dsn", ["postgres18"], indirect=True)
-async def test_after_a_restore_the_how_to_s_statements_make_it_go_on_and_nothing_is_skipped(
+async def test_after_a_restore_the_how_to_s_statements_make_it_continue_and_nothing_is_skipped(
     hf: Holdfast, broker: Broker
 ) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/relay.md").read_text()
@@ -108,7 +108,7 @@ async def test_what_is_not_yet_relayed_is_not_pruned(hf: Holdfast, broker: Broke
     assert (await hf.events.read()).events == [], "it is skipped, too"
 
 
-async def test_one_that_is_gone_for_good_is_retired_but_not_while_it_runs(hf: Holdfast, broker: Broker) -> None:
+async def test_one_that_is_gone_permanently_is_retired_but_not_while_it_runs(hf: Holdfast, broker: Broker) -> None:
     await backlog(hf, broker, 1)
     held = await hf.store.run(take_position(Reader.RELAY, "orders-out", "w1", timedelta(minutes=1)))
     assert held is not None
@@ -150,7 +150,7 @@ async def test_a_relay_that_is_stopped_while_its_tables_are_missing_ends(hf: Hol
         assert not running, n
 
 
-async def test_the_event_store_is_read_by_page_from_wherever_one_was(hf: Holdfast) -> None:
+async def test_the_event_store_is_read_by_page_from_any_cursor(hf: Holdfast) -> None:
     for n in range(5):
         await hf.publish("order.placed" if n % 2 else "mail.sent", {"n": n}, conn=None)
     first = await hf.events.read(["order.*"], limit=1)

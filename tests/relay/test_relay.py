@@ -151,7 +151,7 @@ async def test_a_rejected_event_is_a_dead_letter_and_the_others_are_sent(
     assert (await only(hf, "orders-out")).status is Status.DELIVERED
 
 
-async def test_an_event_that_has_no_key_for_the_broker_is_a_dead_letter_of_its_own(
+async def test_an_event_that_has_no_key_for_the_broker_is_a_separate_dead_letter(
     hf: Holdfast, broker: Broker, log: Log
 ) -> None:
     def key(event: Message) -> str:
@@ -263,12 +263,12 @@ async def test_of_two_with_one_name_one_sends_and_the_other_takes_over(make_app:
     await eventually(lambda: marked(hf, 20))
     assert broker.ids == ids
     assert broker.opened == 1
-    ended, goes_on = (first, second) if (await position(hf)).owner == "one" else (second, first)
+    ended, running = (first, second) if (await position(hf)).owner == "one" else (second, first)
     ended.cancel()
     ids += await publish(hf, *range(20, 40))
     await eventually(lambda: len(broker.ids) >= 40)
     assert broker.ids == ids
-    goes_on.cancel()
+    running.cancel()
     await asyncio.gather(first, second, return_exceptions=True)
 
 

@@ -225,7 +225,7 @@ def shared_kafka(nodes: int) -> ApacheKafka:
 
 @contextmanager
 def exclusive_kafka(nodes: int) -> Iterator[ApacheKafka]:
-    """A shared cluster that no other test uses meanwhile, so that its nodes may be killed; they run again afterwards."""
+    """A shared cluster that no other test uses during this, so that its nodes may be killed; they run again afterwards."""
     kafka = shared_kafka(nodes)
     with locked(_run_directory() / f"exclusive-{nodes}"):
         try:

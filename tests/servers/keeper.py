@@ -2,7 +2,7 @@
 
 Usage: python keeper.py OWNER_PID UID:GID|- DIRECTORY COMMAND…
 
-Prints the server's process id on its first line. When the owner dies, however it dies, the server is
+Prints the server's process id on its first line. When the owner dies, in any way, the server is
 stopped and DIRECTORY is removed. The owner is the test process, or the one that started all test processes if they
 share the server. It is watched by a process descriptor and not by `PR_SET_PDEATHSIG`,
 which fires when the *thread* that started the server ends. The keeper stays the user it is and only the

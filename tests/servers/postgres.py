@@ -72,7 +72,7 @@ class PostgresServer(Server):
         *,
         database: str = "postgres",
     ) -> list[tuple[Any, ...]]:
-        """Runs one statement in autocommit on a connection of its own and returns the rows, if it has any."""
+        """Runs one statement in autocommit on a separate connection and returns the rows, if it has any."""
         with psycopg.connect(self.dsn(database), autocommit=True, connect_timeout=10) as connection:
             cursor = connection.execute(statement, parameters)
             return cursor.fetchall() if cursor.description else []
@@ -122,7 +122,7 @@ def binaries(version: int) -> Path:
     if unprivileged_user() is not None and not reachable(home):
         copy = server_directory("binaries")
         atexit.register(shutil.rmtree, copy, ignore_errors=True)
-        # The programs find their libraries beside the package, so that layout is kept.
+        # The programs find their libraries next to the package, so that layout is kept.
         for folder in (home / _FOLDERS[version], home.parent / f"{home.name}.libs"):
             shutil.copytree(folder, copy / folder.relative_to(home.parent), symlinks=True)
         home = copy / home.name

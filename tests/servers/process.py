@@ -59,7 +59,7 @@ class ServerProcess:
             raise RuntimeError(f"{command[0]} did not start:\n{log.read_text(errors='replace')}")
 
     def detach(self) -> None:
-        """Leaves the server to its owner: it goes on running when this process ends."""
+        """Leaves the server to its owner: it keeps running when this process ends."""
         self._keeper.returncode = 0  # else its destructor warns that it still runs
 
     @property
@@ -134,7 +134,7 @@ def reachable(path: Path) -> bool:
 def free_port() -> int:
     """A free loopback port below the range that outgoing connections use.
 
-    So nobody is given the port by chance while its server is down, and a killed server comes back on it.
+    So no process gets the port by chance while its server is down, and a killed server comes back on it.
     """
     for _ in range(1000):
         port = 10_000 + secrets.randbelow(20_000)

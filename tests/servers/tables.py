@@ -32,6 +32,6 @@ def empty(dsn: str) -> None:
         ).fetchall()
         if sum(size for _, size in tables) > _SMALL:
             connection.execute(f"truncate {', '.join(table for table, _ in tables)}".encode())
-        connection.execute("set session_replication_role = replica")  # in any order, whatever refers to what
+        connection.execute("set session_replication_role = replica")  # in any order, despite foreign keys
         for table, _ in tables:
             connection.execute(f"delete from {table}".encode())

@@ -34,7 +34,9 @@ def test_a_client_changes_its_server_session_between_transactions(pooler: PgBoun
         assert first.execute("select pg_backend_pid()").fetchone() != before
 
 
-def test_a_new_database_is_reached_without_telling_the_pooler(pooler: PgBouncer, postgres18: PostgresServer) -> None:
+def test_a_new_database_is_reached_without_configuring_the_pooler(
+    pooler: PgBouncer, postgres18: PostgresServer
+) -> None:
     postgres18.create_database("behind_the_pooler")
     with psycopg.connect(pooler.dsn("behind_the_pooler"), prepare_threshold=None) as client:
         assert client.execute("select current_database()").fetchone() == ("behind_the_pooler",)

@@ -125,8 +125,8 @@ def test_an_unknown_version_is_refused() -> None:
         binaries(12)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as somebody else")
-def test_binaries_that_nobody_can_reach_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another user")
+def test_binaries_that_cannot_be_reached_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.servers.postgres.reachable", lambda path: False)
     binaries.cache_clear()
     try:

@@ -1,4 +1,4 @@
-"""Tries the built wheel in a clean environment, with nothing installed beside it.
+"""Tries the built wheel in a clean environment, with nothing else installed.
 
 Usage: python -I wheel.py README.md [--cli] [--example]
 

@@ -137,7 +137,7 @@ class Model:
             for a in m.addressed:
                 self._add(m.id, a.consumer, a.queue, a.priority, m.generation, a.max_attempts, a.unique)
             if not m.addressed:
-                # Whatever list it began with, what is written is what the registry says now.
+                # With any earlier list, what is written is what the registry says now.
                 self._fan_out(self.messages[m.id])
             answers.append((m.id, True))
             if not unique:
@@ -318,7 +318,7 @@ class Model:
         self.workers[worker] = Worker(generation)
 
     def renew(self, worker: str) -> bool:
-        """A late renewal is harmless: what was taken over meanwhile has another fence."""
+        """A late renewal is harmless: what was taken over in the meantime has another fence."""
         if worker in self.workers:
             self.workers[worker].alive = True
         return worker in self.workers

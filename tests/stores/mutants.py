@@ -18,7 +18,7 @@ _RAISED_LITE = "fence = fence + 1", "fence = fence"
 
 SETTLING = [
     *kills(
-        test_stale_owner.test_after_the_same_worker_claimed_it_anew,
+        test_stale_owner.test_after_the_same_worker_claimed_it_again,
         postgres("settle_delivered", "d.fence = s.fence"),
         postgres("settle", "d.fence = s.fence"),
         postgres("function complete", "fence = owner_fence"),
@@ -143,7 +143,7 @@ REPLAYING = [
 
 OPERATING = [
     *kills(
-        test_query.test_neighbours_of_the_same_millisecond_are_told_apart,
+        test_query.test_neighbours_of_the_same_millisecond_are_distinguished,
         postgres("message_deliveries", "d.message_id = :message_id::uuid"),
         postgres("where_message", "d.message_id = :message_id::uuid"),
         sqlite("message_deliveries", "d.message_id = :message_id"),
@@ -373,7 +373,7 @@ PUBLISHING = [
         sqlite("publish_keyed", "exists (select 1 from {hf}message m where m.id = :message_id)"),
     ),
     *collides(
-        test_keys.test_a_jobs_key_is_stored_once_whichever_source_enqueues_it,
+        test_keys.test_a_jobs_key_is_stored_once_across_sources,
         postgres(
             "publish_keyed", "on conflict do nothing", "on conflict (source, key) where key is not null do nothing"
         ),
@@ -399,7 +399,7 @@ PUBLISHING = [
         sqlite("catch_up_advance", "mark_position = :mark_position"),
     ),
     *kills(
-        test_registry.test_a_retired_subscription_keeps_its_mark_while_others_go_on,
+        test_registry.test_a_retired_subscription_keeps_its_mark_while_others_continue,
         postgres("catch_up_advance", "retired_at is null"),
         sqlite("catch_up_advance", "retired_at is null"),
     ),
@@ -463,14 +463,14 @@ PRUNING = [
 
 PROJECTING = [
     *kills(
-        test_projection.test_nobody_claims_for_a_projector_that_is_held,
+        test_projection.test_no_worker_claims_for_a_projector_that_is_held,
         postgres("claim", "{unheld}"),
         postgres("runnable", "{unheld}"),
         sqlite("claim", ":consumer not in (select p.name from {hf}projector p where p.held_until > {now})"),
         sqlite("runnable", "{unheld}"),
     ),
     *kills(
-        test_projection.test_a_hold_ends_by_itself_and_is_not_prolonged_after_that,
+        test_projection.test_a_hold_expires_and_is_not_prolonged_after_that,
         postgres("prolong_hold", "p.held_until > clock_timestamp()"),
         postgres("hold_stands", "p.held_until > clock_timestamp()"),
         postgres("unheld", "p.held_until > now()", "p.held_until is not null"),
@@ -479,7 +479,7 @@ PROJECTING = [
         sqlite("unheld", "p.held_until > {now}", "p.held_until is not null"),
     ),
     *kills(
-        test_projection.test_a_rebuild_takes_over_when_nobody_alive_works_for_the_projector,
+        test_projection.test_a_rebuild_takes_over_when_no_live_worker_serves_the_projector,
         postgres("running_of", "d.status = 'in_flight'", "false"),
         postgres("running_of", "coalesce(w.alive_until >= clock_timestamp(), false)", "false"),
         sqlite("running_of", "d.status = 'in_flight'", "false"),

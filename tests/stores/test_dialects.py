@@ -1,4 +1,4 @@
-"""The two dialects say the same things by the same names, and nothing is said that nobody uses."""
+"""The two dialects have the same statements under the same names, and none that is unused."""
 
 import re
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_every_fragment_is_used(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_no_statement_asks_for_a_slot_that_nobody_fills(name: str) -> None:
+def test_no_statement_has_a_slot_that_is_not_filled(name: str) -> None:
     code = "\n".join(path.read_text() for path in SOURCE.rglob("*.py"))
     texts = "\n".join(path.read_text() for path in (SOURCE / "stores" / name / "statements").rglob("*.sql"))
     slots = set(re.findall(r"\{(\w+)\}", texts)) - DIALECTS[name].fragments

@@ -138,7 +138,7 @@ async def test_a_paused_key_is_not_claimed(store: Store, options: dict[str, obje
     assert (await take(store, cursor="")).claims == []
 
 
-async def test_a_walk_gives_each_key_a_turn_and_goes_on_after_its_last_key(store: Store) -> None:
+async def test_a_walk_gives_each_key_a_turn_and_continues_after_its_last_key(store: Store) -> None:
     flow = settings(fair_by="k")
     await declare(store, flow)
     await send(store, flow, *("a" * 6), "b", "c", "d")

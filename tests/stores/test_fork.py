@@ -1,4 +1,4 @@
-"""Forking after a store was used: the child has connections of its own, and the parent's stay sound."""
+"""Forking after a store was used: the child opens new connections, and the parent's stay usable."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 {open_store}
 
-# Whoever hangs says where.
+# A process that hangs prints its stack.
 faulthandler.register(signal.SIGALRM, chain=True)
 signal.alarm(50)
 

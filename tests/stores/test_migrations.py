@@ -155,7 +155,7 @@ async def test_without_tables_everything_says_so(address: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "advice"), [(0, "run `holdfast schema migrate`"), (99, "upgrade holdfast")])
-def test_behind_and_ahead_are_told_apart(address: str, version: int, advice: str) -> None:
+def test_behind_and_ahead_are_distinguished(address: str, version: int, advice: str) -> None:
     store = opened(address)
     store.migrate()
     sql(store, "delete from {hf}schema_version")
@@ -259,7 +259,7 @@ def catalog(store: Opened) -> list[tuple[object, ...]]:
 
 
 async def test_the_script_makes_what_migrating_makes(address: str, tmp_path: Path) -> None:
-    """Somebody may apply it by hand, and must then be at the version this release needs."""
+    """An operator may apply it by hand, and must then be at the version this release needs."""
     by_hand, migrated = opened(address), opened(address)
     if isinstance(by_hand, PostgresStore):
         with psycopg.connect(address, autocommit=True) as connection:

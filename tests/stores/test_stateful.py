@@ -227,10 +227,10 @@ class Lives(RuleBasedStateMachine):
         worker=st.integers(0, 1),
         limit=st.integers(1, 4),
         suspects=st.sampled_from([False, False, True]),
-        anew=st.booleans(),
+        discover=st.booleans(),
     )
-    def claim(self, worker: int, limit: int, suspects: bool, anew: bool) -> None:
-        if anew:
+    def claim(self, worker: int, limit: int, suspects: bool, discover: bool) -> None:
+        if discover:
             claimed = self._run(discover_and_claim(CONSUMERS, worker, f"w{worker}", LEASE, limit, suspects=suspects))
         else:
             found = [lane for lane in self._run(lanes(CONSUMERS, worker, suspects=suspects)) if not lane.blocked]
@@ -239,7 +239,7 @@ class Lives(RuleBasedStateMachine):
         ids = [one.id for one in claimed]
         assert len(ids) == len(set(ids)) == min(limit, len(allowed))
         assert set(ids) <= {d.id for d in allowed}
-        # Whatever it chose, the first lanes are emptied first.
+        # In every case the first lanes are emptied first.
         assert sorted(self.model.deliveries[id].lane for id in ids) == [d.lane for d in allowed[: len(ids)]]
         for one in claimed:
             mine = self.model.claim(one.id, f"w{worker}")
@@ -517,7 +517,7 @@ class Lives(RuleBasedStateMachine):
                 delivery_id=one.delivery_id,
                 fence=one.fence,
                 change=what,
-                outcome="whatever",
+                outcome="unknown",
                 error=error,
                 expired=ran_out and expired,
                 suspect=ran_out and suspect,

@@ -73,7 +73,7 @@ async def test_a_server_that_turned_read_only_is_unavailable(postgres_store: Pos
     assert await all_deliveries(postgres_store) == []
 
 
-async def test_a_role_without_rights_is_told_what_it_lacks(postgres_store: PostgresStore) -> None:
+async def test_a_role_without_rights_is_refused_with_what_it_lacks(postgres_store: PostgresStore) -> None:
     sql(postgres_store, "create role guest login")
     guest = PostgresStore(f"{postgres_store.conninfo} user=guest")
     with pytest.raises(StoreError, match=r"connect with a role.*docs/operate/roles\.md") as refused:
@@ -134,7 +134,7 @@ from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.sqlite.store import SqliteStore, schema_text
 from tests.servers.process import unprivileged_user
 
-# Whatever is read from the installation is read before the rights are gone.
+# Everything that is read from the installation is read before the rights are revoked.
 store = SqliteStore(sys.argv[1])
 schema_text(store.dialect)
 if user := unprivileged_user():

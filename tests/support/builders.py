@@ -251,4 +251,4 @@ def until_one_waits(store: PostgresStore) -> None:
     waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     deadline = time.monotonic() + 8
     while not sql(store, waiting):
-        assert time.monotonic() < deadline, "nobody waits for a lock"
+        assert time.monotonic() < deadline, "no connection waits for a lock"

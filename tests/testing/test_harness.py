@@ -17,7 +17,7 @@ async def test_what_was_published_is_found_by_its_fields(holdfast: Harness, shop
     assert len(holdfast.published(OrderPlaced)) == 2
 
 
-async def test_an_assertion_that_fails_tells_what_was_published(holdfast: Harness, shop: Shop) -> None:
+async def test_an_assertion_that_fails_shows_what_was_published(holdfast: Harness, shop: Shop) -> None:
     await shop.hf.publish(OrderPlaced(1, "ada@example.com"), conn=None)
     with pytest.raises(AssertionError, match=r"(?s)OrderPlaced with .*3.*order.placed .*ada@example.com"):
         holdfast.assert_published(OrderPlaced, order_id=3)
@@ -81,7 +81,7 @@ async def test_a_delayed_job_is_due_when_the_clock_has_moved(holdfast: Harness, 
     assert shop.billed == [5]
 
 
-async def test_each_test_has_a_store_of_its_own(holdfast: Harness, shop: Shop) -> None:
+async def test_each_test_has_a_separate_store(holdfast: Harness, shop: Shop) -> None:
     assert holdfast.published(OrderPlaced) == []
     assert shop.hf.store.run_sync(audit()) == []
 

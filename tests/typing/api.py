@@ -226,7 +226,7 @@ def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection)
     hf.webhooks.sync.add("https://acme.test/in", events=["order.*"])  # type: ignore[call-arg]
     hf.webhooks.sync.add("https://acme.test/in", events=["order.*"], conn=conn, rate="fast")  # type: ignore[arg-type]
     hf.sync.publish_many(OrderPlaced(1, "a"), conn=conn)  # type: ignore[arg-type]
-    # The wrong colour leaves a coroutine that nobody awaits.
+    # The wrong colour leaves a coroutine that is not awaited.
     hf.publish(OrderPlaced(1, "a"), conn=conn)  # type: ignore[unused-coroutine]
     assert_type(hf.sync.publish(OrderPlaced(1, "a"), conn=conn).id, UUID)
 

@@ -68,7 +68,7 @@ async def test_an_event_is_posted_signed_and_its_answer_recorded(hf: Holdfast, r
     assert run.detail["latency_ms"] > 0  # type: ignore[operator]
 
 
-async def test_each_attempt_is_signed_anew_under_the_same_id(
+async def test_each_attempt_is_signed_again_under_the_same_id(
     hf: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added = await add(hf, receiver)
@@ -163,7 +163,7 @@ async def test_events_before_an_endpoint_are_not_sent_to_it(hf: Holdfast, receiv
     assert ids(receiver) == [2]
 
 
-async def test_a_rotated_secret_signs_beside_the_new_one_for_a_while(hf: Holdfast, receiver: Receiver) -> None:
+async def test_a_rotated_secret_signs_together_with_the_new_one_for_a_while(hf: Holdfast, receiver: Receiver) -> None:
     first = (await add(hf, receiver)).secret
     (webhook,) = await hf.ops.webhooks()
     second = (await hf.ops.rotate_webhook_secret(webhook.id, actor="ada", overlap="1h")).secret

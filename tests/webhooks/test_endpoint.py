@@ -178,7 +178,7 @@ async def test_what_is_not_there_cannot_be_changed(hf: Holdfast) -> None:
         await hf.ops.test_webhook("nope", actor="ada")
 
 
-async def test_enabling_an_endpoint_does_not_bring_what_was_published_meanwhile(
+async def test_enabling_an_endpoint_does_not_bring_what_was_published_while_disabled(
     hf: Holdfast, receiver: Receiver
 ) -> None:
     added = await hf.webhooks.add(receiver.url, events=["order.*", "*"], conn=None)
@@ -206,7 +206,7 @@ def test_a_gate_lets_so_many_pass_at_once() -> None:
     assert gate.enter() == 0
 
 
-def test_a_gate_spaces_those_that_begin_and_tells_the_others_different_times() -> None:
+def test_a_gate_spaces_those_that_begin_and_gives_the_others_different_times() -> None:
     clock = Clock()
     gate = RateLimiter(100, 10, clock)
     assert gate.enter() == 0

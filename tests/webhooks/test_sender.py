@@ -97,7 +97,7 @@ async def test_a_receiver_that_breaks_off_or_speaks_no_http_is_a_failure_to_conn
         await posted(act)
 
 
-async def test_a_port_where_nobody_listens_is_a_failure_to_connect() -> None:
+async def test_a_port_where_no_server_listens_is_a_failure_to_connect() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         async with sending() as sender:
@@ -242,7 +242,7 @@ async def test_certificates_are_read_once_and_not_for_every_request(monkeypatch:
             await sender.post(receiver.url.replace("http", "https"), {"content-length": "0"}, b"", within=0.1)
 
 
-async def test_what_is_not_http_is_told_in_a_bounded_line_without_credentials() -> None:
+async def test_what_is_not_http_is_reported_in_a_bounded_line_without_credentials() -> None:
     async def garbled(_: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ns3cret " + b"z" * 50_000 + b"\r\n\r\n")
         await writer.drain()

@@ -79,7 +79,7 @@ def test_either_of_two_secrets_may_have_signed() -> None:
         {"webhook-signature": ""},
     ],
 )
-def test_whatever_was_tampered_with_is_refused(changed: dict[str, str]) -> None:
+def test_a_changed_request_is_refused(changed: dict[str, str]) -> None:
     secret = new_secret()
     assert accepted(secret)
     assert not accepted(secret, headers(secret) | changed)

@@ -176,7 +176,7 @@ def write(dsn: str, ctx: Step, *, fail: bool = False) -> None:
             conn.commit()
 
 
-async def test_a_step_completes_in_its_own_transaction_and_the_run_goes_on(hf: Holdfast, dsn: str) -> None:
+async def test_a_step_completes_in_its_own_transaction_and_the_run_continues(hf: Holdfast, dsn: str) -> None:
     flow = hf.workflow("flow")
 
     @flow.step(retry=RetryPolicy.fixed(0, attempts=3))

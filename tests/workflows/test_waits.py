@@ -1,4 +1,4 @@
-"""Steps that wait: for signals, for time, and what they remember meanwhile."""
+"""Steps that wait: for signals, for time, and what they remember while they wait."""
 
 from datetime import timedelta
 from typing import Any
@@ -195,7 +195,7 @@ async def test_what_a_step_remembered_survives_its_failure(hf: Holdfast) -> None
     assert sessions == [f"{run.id}:charge"]
 
 
-async def test_a_handler_that_swallows_the_suspension_is_told_so(hf: Holdfast) -> None:
+async def test_a_handler_that_suppresses_the_suspension_is_refused(hf: Holdfast) -> None:
     flow = hf.workflow("flow")
 
     @flow.step(retry=RetryPolicy.none())
@@ -203,7 +203,7 @@ async def test_a_handler_that_swallows_the_suspension_is_told_so(hf: Holdfast) -
         try:
             await ctx.wait("never")
         except BaseException:  # noqa: BLE001
-            return "went on"
+            return "continued"
         return "waited"
 
     run = await flow.start()

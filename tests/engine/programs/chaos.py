@@ -1,4 +1,4 @@
-"""Chaos: workers that are killed at random and at named points, sessions cut, servers restarted, until told to stop."""
+"""Chaos: workers that are killed at random and at named points, sessions cut, servers restarted, until it is stopped."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ _ROLES = ("holdfast", "holdfast", "holdfast-lease", "shop", None)
 
 
 class Chaos:
-    """Breaks things from threads of its own; what went wrong in one is raised at the end."""
+    """Breaks things from separate threads; what went wrong in one is raised at the end."""
 
     def __init__(self, place: Place, seed: int) -> None:
         self._place, self._seed = place, seed
@@ -105,7 +105,7 @@ class Chaos:
 
 
 class Points:
-    """Every point a worker comes to, in an order of its own, with plain random moments between."""
+    """Every point a worker comes to, in a random order, with plain random moments between."""
 
     def __init__(self, place: Place, seed: int, wanted: Sequence[str] = crash.WORKER_POINTS) -> None:
         self._markers, self._wanted = place.markers, wanted
@@ -114,7 +114,7 @@ class Points:
         self._lock = threading.Lock()
 
     def following(self) -> str:
-        """The next point nobody has died at yet; all of them again, when there is none."""
+        """The next point at which no worker has died yet; all of them again, when there is none."""
         with self._lock:
             if not self._ahead:
                 self._ahead = [*(self.missing() or self._wanted), ""]

@@ -2,7 +2,7 @@
 
 A program calls `install()` once. With `HOLDFAST_TEST_CRASH=claim.uncommitted@3` in its environment the process then
 kills itself the third time it comes to that point, as SIGKILL from outside would. `uncommitted` is after the statement
-and before its COMMIT, `committed` is right after that; a statement that commits by itself is put into a
+and before its COMMIT, `committed` is right after that; a statement that commits alone is put into a
 transaction first, so that there is such a moment.
 """
 
@@ -87,7 +87,7 @@ def point(name: str) -> None:
 
 
 def wait_at(marker: str) -> None:
-    """Tells the test that this place is reached, and goes on when the test allows it."""
+    """Reports to the test that this point is reached, and continues when the test allows it."""
     (directory() / "markers" / marker).touch()
     while not allowed(marker):
         time.sleep(0.01)

@@ -45,7 +45,7 @@ def build(dsn: str) -> Holdfast:
 
     @hf.consumer("hold", retry=soon)
     def hold(ctx: Context, body: dict[str, Any]) -> None:
-        """Waits before its transaction, inside it before `ctx.complete`, or after that: wherever the test says."""
+        """Waits before its transaction, inside it before `ctx.complete`, or after that, as the test chooses."""
         _wait(body, "outside")
         with shop.transaction(dsn) as db:
             values = (body["n"], str(ctx.message_id), ctx.attempt)

@@ -1,4 +1,4 @@
-"""Where an app under test lives: a database of its own, a directory for what it leaves, and its processes."""
+"""Where an app under test lives: a separate database, a directory for what it leaves, and its processes."""
 
 import os
 import sqlite3
@@ -137,7 +137,7 @@ class Place:
         return self._apps[-1]
 
     def publish(self, type: str, **body: object) -> str:
-        """Publishes one event in a transaction of its own; returns its id."""
+        """Publishes one event in a separate transaction; returns its id."""
         if not self._apps:
             self.app()
         return str(self._apps[0].sync.publish(type, body, conn=None).id)
@@ -163,7 +163,7 @@ class Place:
 
     def noted(self, text: str, seconds: float = PATIENCE) -> float:
         """Waits until a handler has noted this; when that was."""
-        until(lambda: any(text in note for _, note in self.notes()), f"nobody noted {text!r}", seconds, self.logs)
+        until(lambda: any(text in note for _, note in self.notes()), f"no program noted {text!r}", seconds, self.logs)
         return next(at for at, note in self.notes() if text in note)
 
     def times(self, text: str) -> int:
@@ -182,7 +182,7 @@ class Place:
         environment: dict[str, str] | None = None,
         more: tuple[str, ...] = (),
     ) -> Process:
-        """Starts `holdfast worker` for one of the programs beside this file, to die at a named crash point if given."""
+        """Starts `holdfast worker` for one of the programs next to this file, to die at a named crash point if given."""
         spec = Path(__file__).with_name(app) if app.endswith(".py") else f"tests.engine.programs.{app}"
         return self.program(
             *("holdfast", "worker", "--app", f"{spec}:hf"),
@@ -219,7 +219,7 @@ class Place:
         if self._session is not None:
             try:
                 return _rows(self._session.execute(statement, values))
-            except psycopg.OperationalError:  # the server was killed meanwhile
+            except psycopg.OperationalError:  # the server was killed in the meantime
                 self._session.close()
         self._session = psycopg.connect(self.dsn, autocommit=True, connect_timeout=10, application_name="test")
         return _rows(self._session.execute(statement, values))
@@ -252,17 +252,17 @@ class Place:
 
     def registered(self, consumer: str, seconds: float = PATIENCE) -> None:
         """Waits until a living worker serves the consumer."""
-        until(lambda: consumer in self._served(), f"nobody serves {consumer}", seconds, self.logs)
+        until(lambda: consumer in self._served(), f"no worker serves {consumer}", seconds, self.logs)
 
     def _served(self) -> str:
         return repr(self.sql("select consumers from {hf}worker"))
 
     def reached(self, marker: str, seconds: float = PATIENCE) -> None:
         """Waits until a program has come to this marker."""
-        until((self.markers / marker).exists, f"nobody came to {marker}", seconds, self.logs)
+        until((self.markers / marker).exists, f"no program reached {marker}", seconds, self.logs)
 
     def allow(self, marker: str) -> None:
-        """Lets programs that wait at this marker go on."""
+        """Lets programs that wait at this marker continue."""
         (self.markers / f"{marker}.go").touch()
 
     def logs(self) -> str:

@@ -1,6 +1,6 @@
 """A small TCP proxy before PostgreSQL that can go silent, go away, be slow, or lose the reply to a COMMIT.
 
-Connections are told apart by the `application_name` in their first message, so that one role can be hit alone.
+Connections are distinguished by the `application_name` in their first message, so that one role can be hit alone.
 """
 
 import re
@@ -78,7 +78,7 @@ class _Link:
                     target.sendall(data[place : place + 1])
                 return True
             case _:
-                # Silent, and for good: nothing closes it, and nothing is ever answered on it again.
+                # Permanently silent: nothing closes it, and nothing is ever answered on it again.
                 while not self.gone:
                     time.sleep(0.05)
                 return False
@@ -107,7 +107,7 @@ class _Link:
 
 
 class Proxy:
-    """Forwards to one server until told to misbehave. Use it as a context manager."""
+    """Forwards to one server until it is set to misbehave. Use it as a context manager."""
 
     def __init__(self, server: PostgresServer) -> None:
         self.target = server.port
@@ -203,7 +203,7 @@ class Proxy:
     def faulty(self, fault: Fault, *, statements: Sequence[str] = (), roles: Sequence[str] = ()) -> Iterator[None]:
         """Connections of these roles, and those that send one of these statements, are hit, new ones too.
 
-        A connection that went silent stays so for good; one that trickled recovers when the block ends.
+        A connection that became silent stays silent; one that trickled recovers when the block ends.
         """
         self._marks, self._roles = tuple(text.encode() for text in statements), tuple(roles)
         self.fault = fault

@@ -2,9 +2,9 @@
 
 Usage: python -m tests.engine.programs.publisher FIRST COUNT SEED [PAUSE]
 
-Pauses so many seconds after each `CHUNK`. After COUNT it goes on with a trickle until the test allows `enough`.
+Pauses so many seconds after each `CHUNK`. After COUNT it continues slowly until the test allows `enough`.
 
-What became of a number can be told afterwards: its business row is there if and only if its event is. Numbers that
+The result of a number is known afterwards: its business row is there if and only if its event is. Numbers that
 were published with `conn=None` have no such row; they are noted in the file `attempted` before and in `accepted` after.
 Rolled back ones are noted in `rolled_back`.
 """

@@ -15,7 +15,7 @@ from tests.engine.programs import crash
 
 ATTEMPTS = 60
 HOPELESS = 97
-"""Every note whose number is a multiple of this fails for good, after `HOPELESS_ATTEMPTS` runs."""
+"""Every note whose number is a multiple of this fails permanently, after `HOPELESS_ATTEMPTS` runs."""
 HOPELESS_ATTEMPTS = 12
 
 # Doubles must show: the effect has no unique constraint.
@@ -33,7 +33,7 @@ def type_of(n: int) -> str:
 
 
 class Hopeless(Exception):
-    """A note that nobody can process."""
+    """A note that cannot be processed."""
 
 
 def build(dsn: str) -> Holdfast:

@@ -1,4 +1,4 @@
-"""Replay, in place: the failed cycle moves into the history, the row starts anew, its identity stays."""
+"""Replay updates the row: the failed cycle moves into the history, the attempts start at zero, the identity stays."""
 
 from datetime import timedelta
 
@@ -132,7 +132,7 @@ async def test_by_default_a_worker_of_another_queue_does_not_count(store: Store)
     assert replayed.generation == 4, "the worker of generation 9 never claims this queue"
 
 
-async def test_with_nobody_alive_the_generation_stays(store: Store) -> None:
+async def test_without_live_workers_the_generation_stays(store: Store) -> None:
     await put(store, job(generation=3))
     (claimed,) = await claim_all(store, generation=3)
     await finish(store, claimed, DeadLetter())
@@ -217,9 +217,9 @@ async def test_only_the_chosen_ones_are_replayed(store: Store) -> None:
 
 async def test_a_replay_without_an_actor_is_refused(store: Store) -> None:
     dead = await dead_letter(store)
-    for nobody in ("", "  "):
+    for blank in ("", "  "):
         with pytest.raises(ConfigurationError, match="the actor is missing"):
-            await store.run(replay([dead.id], nobody, None))
+            await store.run(replay([dead.id], blank, None))
     assert (await delivery(store, dead.id)).dead
 
 

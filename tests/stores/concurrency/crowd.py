@@ -1,4 +1,4 @@
-"""Many callers at once: threads with stores of their own, or tasks with connections of their own."""
+"""Many callers at once: threads with separate stores, or tasks with separate connections."""
 
 import asyncio
 import threading
@@ -51,7 +51,7 @@ class Caller:
         self.dialect = store.dialect
 
     async def run(self, operation: Operation[T]) -> T:
-        """Runs an operation in the transaction that is open, or in one of its own."""
+        """Runs an operation in the transaction that is open, or in a new one."""
         return await run_on_async(operation, self.dialect, AsyncPsycopg(self.connection))
 
     async def commit(self, operation: Operation[T]) -> T:

@@ -73,7 +73,7 @@ def test_twenty_claimers_on_one_sqlite_file_claim_each_row_exactly_once(sqlite_s
 
 @pytest.mark.parametrize("fate", ["commits", "rolls back"])
 async def test_a_hundred_publishers_of_one_key_publish_one_message(postgres_store: PostgresStore, fate: str) -> None:
-    """Ninety-nine wait for the first; whatever becomes of it, one message is left and everybody got its id."""
+    """Ninety-nine wait for the first; whether it commits or not, one message is left and every caller got its id."""
     await _register(postgres_store, "billing")
     async with callers(postgres_store, 100) as (first, *others):
         await first.connection.execute("begin")
@@ -191,7 +191,7 @@ async def test_many_publishers_of_the_same_names_in_any_order_do_not_deadlock(
                 for caller, order in zip(crowd, orders, strict=True)
             )
         )
-    # Each caller got the same id for the same name, whatever its place.
+    # Each caller got the same id for the same name, at any position.
     assert len({frozenset(zip(o, (p.id for p in a), strict=True)) for o, a in zip(orders, answers, strict=True)}) == 1
     assert sum(one.created for answer in answers for one in answer) == len(names)
     assert _deadlocks(postgres_store) == before
@@ -263,7 +263,7 @@ def test_a_replay_that_meets_a_new_job_with_its_unique_key_leaves_one_of_them_wa
         assert len(pending) == 10
 
 
-async def test_a_replay_looks_again_when_its_unique_key_was_taken_meanwhile(postgres_store: PostgresStore) -> None:
+async def test_a_replay_looks_again_when_its_unique_key_was_taken_concurrently(postgres_store: PostgresStore) -> None:
     await postgres_store.run(publish([job("mail", unique="k")], Fanout()))
     (dead,) = _dead_letters(postgres_store, 0)
     async with callers(postgres_store, 1) as (producer,):
@@ -390,7 +390,7 @@ def _shuffled(items: Iterable[object], seed: int) -> list:
 
 
 def _dead_letters(store: Store, new: int) -> list[UUID]:
-    """Publishes so many jobs, and lets everything that waits fail for good."""
+    """Publishes so many jobs, and lets everything that waits fail permanently."""
     store.run_sync(publish([job() for _ in range(new)], Fanout()))
     claimed = store.run_sync(claim(store.run_sync(lanes(["mail"], 0)), "w1", LEASE, 500))
     store.run_sync(settle("w1", [outcome(c, DeadLetter(), error=failure()) for c in claimed]))

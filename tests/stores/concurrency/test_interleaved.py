@@ -166,7 +166,7 @@ async def test_from_now_still_gets_what_was_in_flight_at_that_moment(postgres_st
     in_flight = message()
     with psycopg.connect(store.conninfo) as publisher:
         run_on(publish([in_flight], Fanout()), store.dialect, Psycopg(publisher))
-        # Its transaction began after the open one, so that only the snapshot tells that it came before.
+        # Its transaction began after the open one, so that only the snapshot shows that it came before.
         (between,) = await put(store, message())
         await register_consumers(store, {"billing": ["*"]}, from_start=False)
     await catch_up_fully(store)

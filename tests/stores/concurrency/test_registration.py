@@ -157,7 +157,7 @@ class Interleaving:
         self.idle.append(publisher.connection)
 
     def register(self) -> None:
-        """Registers a consumer, in a transaction that may stay open while others go on."""
+        """Registers a consumer, in a transaction that may stay open while others continue."""
         if self.registering:
             self.finish_registering()
             return
@@ -184,7 +184,7 @@ class Interleaving:
                 self._on(self.repairer, catch_up())
 
     def deliver_and_prune(self) -> None:
-        """Everything that waits is done, and gone at once: nobody would wait for days, but a transaction may."""
+        """Everything that waits is done, and deleted at once. No test waits for days, but a transaction may."""
         before = self._deliveries()
         sql(self.store, "update {hf}delivery set status = 'delivered', completed_at = now() where status = 'pending'")
         with self.repairer.transaction():
@@ -211,7 +211,7 @@ def _look() -> Steps[Fanout]:
 
 
 def test_consumers_that_register_among_busy_publishers_get_each_message_once(place: Callable[[], Store]) -> None:
-    """Threads as they come: publishers with lists of their own, registrars, and three that catch up all the while."""
+    """Threads in random order: publishers with separate lists, registrars, and three that catch up all the time."""
     names = [f"c{n}" for n in range(6)]
     over = threading.Event()
     ends = iter(range(8))
@@ -298,7 +298,7 @@ async def test_what_was_pruned_does_not_come_back_with_a_subscription_that_does(
 
 
 async def test_nothing_is_pruned_before_what_came_earlier_is_caught_up(store: Store) -> None:
-    """A prune mark hides what is older: set too early it would hide messages that nobody has delivered yet."""
+    """A prune mark hides what is older: set too early it would hide messages that are not delivered yet."""
     (early,) = await put(store, message())
     await register_consumers(store, {"billing": ["order.*"]})
     await put(store, message())
@@ -310,7 +310,7 @@ async def test_nothing_is_pruned_before_what_came_earlier_is_caught_up(store: St
 
 
 async def test_a_new_queue_or_policy_gives_nothing_again(store: Store) -> None:
-    """Publishers load their lists anew, but what they knew they have written."""
+    """Publishers load their lists again, but have already written what they knew."""
     await register_consumers(store, {"billing": ["order.*"]})
     await put(store, message())
     await _deliver_all(store)
@@ -319,7 +319,7 @@ async def test_a_new_queue_or_policy_gives_nothing_again(store: Store) -> None:
     assert await catch_up_fully(store) == 0
 
 
-async def test_a_publisher_with_an_old_list_sends_nothing_to_where_nobody_looks(store: Store) -> None:
+async def test_a_publisher_with_an_old_list_sends_nothing_to_an_unread_lane(store: Store) -> None:
     await register_consumers(store, {"billing": ["*"], "mail": ["*"]}, queue="old")
     fanout = Fanout()
     await put(store, fanout=fanout)

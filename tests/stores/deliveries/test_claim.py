@@ -264,15 +264,15 @@ async def test_an_idle_worker_claims_in_one_question_what_it_would_claim_in_two(
     await store.run(pause_queue("closed", "ada", None))
     await store.run(block_consumer("stuck", "db", timedelta(hours=1), "w1"))
 
-    async def anew(limit: int, *, queues: list[str] | None = None, suspects: bool = False) -> list[UUID]:
+    async def claim_again(limit: int, *, queues: list[str] | None = None, suspects: bool = False) -> list[UUID]:
         mine = discover_and_claim(["audit", "mail", "stuck"], 0, "w1", LEASE, limit, queues=queues, suspects=suspects)
         return sorted(c.message_id for c in await store.run(mine))
 
-    assert await anew(1) == [urgent.id]
-    assert await anew(1, queues=["slow"]) == [other.id]
-    assert sorted(await anew(1) + await anew(9)) == sorted([first.id, second.id])
-    assert await anew(9) == []
-    assert await anew(9, suspects=True) == [guilty.id]
+    assert await claim_again(1) == [urgent.id]
+    assert await claim_again(1, queues=["slow"]) == [other.id]
+    assert sorted(await claim_again(1) + await claim_again(9)) == sorted([first.id, second.id])
+    assert await claim_again(9) == []
+    assert await claim_again(9, suspects=True) == [guilty.id]
     taken = [d for d in await all_deliveries(store) if d.status is Status.IN_FLIGHT]
     assert {(d.fence, d.attempts, d.locked_by) for d in taken} == {(1, 1, "w1")}
     assert len(taken) == 5

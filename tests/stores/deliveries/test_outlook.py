@@ -86,7 +86,7 @@ async def test_the_outlook_of_some_queues_leaves_out_the_others(store: Store) ->
     assert await store.run(next_due_in(["mail"], ["other"])) is None
 
 
-async def test_a_delivery_nobody_is_changing_is_unlocked(store: Store) -> None:
+async def test_a_delivery_that_is_not_being_changed_is_unlocked(store: Store) -> None:
     claimed = await claim_one(store)
     assert await store.run(unlocked([claimed.id, fresh_id()])) == {claimed.id}
     assert await store.run(unlocked([])) == frozenset()

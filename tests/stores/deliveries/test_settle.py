@@ -331,7 +331,7 @@ async def test_a_replay_is_no_outcome_to_settle(store: Store) -> None:
         await finish(store, claimed, Replay(1))
 
 
-async def test_after_an_ambiguous_commit_the_fence_tells_whose_it_is(store: Store) -> None:
+async def test_after_an_ambiguous_commit_the_fence_decides_whose_it_is(store: Store) -> None:
     await put(store, *[job(f"c{n}") for n in range(5)])
     mine, settled, retried, moved, gone = sorted(await claim_all(store), key=lambda c: c.consumer)
     await finish(store, settled, Deliver())

@@ -1,4 +1,4 @@
-"""A stale owner's settle changes nothing, whatever took the claim away.
+"""A stale owner's settle changes nothing, for every way to lose a claim.
 
 `settle` leaves it out of what it returns, and `complete` raises `LeaseLost`.
 """
@@ -67,7 +67,7 @@ async def test_after_its_lease_ran_out_and_was_taken_over(store: Store) -> None:
     await assert_lost(store, stale)
 
 
-async def test_after_another_worker_claimed_it_anew(store: Store) -> None:
+async def test_after_another_worker_claimed_it_again(store: Store) -> None:
     stale = await claim_one(store)
     await finish(store, stale, Retry(timedelta(0)), error=failure())
     (owned,) = await claim_all(store, "w2")
@@ -75,7 +75,7 @@ async def test_after_another_worker_claimed_it_anew(store: Store) -> None:
     assert await finish(store, owned, Deliver(), "w2")
 
 
-async def test_after_the_same_worker_claimed_it_anew(store: Store) -> None:
+async def test_after_the_same_worker_claimed_it_again(store: Store) -> None:
     stale = await claim_one(store)
     await finish(store, stale, Retry(timedelta(0)), error=failure())
     (owned,) = await claim_all(store, "w1")
@@ -111,7 +111,7 @@ async def test_after_a_discard(store: Store) -> None:
 
 
 async def test_a_second_settle_of_the_same_claim_changes_nothing(store: Store) -> None:
-    """The fence is still the claim's, but nobody owns it: only one settle counts."""
+    """The fence is still the claim's, but no worker owns it: only one settle counts."""
     for end in (Retry(timedelta(0)), DeadLetter()):
         claimed = await claim_one(store)
         assert await finish(store, claimed, end, error=failure())

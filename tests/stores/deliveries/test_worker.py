@@ -54,7 +54,7 @@ async def test_a_renewal_reaches_from_now(store: Store) -> None:
 
 
 async def test_a_late_renewal_revives_and_a_forgotten_worker_learns_it(store: Store) -> None:
-    """A late one is harmless: what was taken over meanwhile has another fence."""
+    """A late one is harmless: what was taken over in the meantime has another fence."""
     await start(store, "w1", ["mail"])
     await start(store, "w2", ["mail"])
     age(store, 2 * LEASE, "worker")
@@ -109,7 +109,7 @@ async def test_taking_over_counts_no_attempt_and_voids_the_old_fence(store: Stor
     ((taken, policy),) = await store.run(rescue("reaper", LEASE, 10))
     assert (taken.id, taken.attempts, taken.fence) == (claimed.id, 1, claimed.fence + 1)
     assert taken.payload == "", "a takeover reads no payload: it may be large, and nothing runs here"
-    assert policy == RetryPolicy.exponential(), "nobody registered this consumer: the default decides"
+    assert policy == RetryPolicy.exponential(), "this consumer is not registered: the default decides"
     row = await delivery(store, claimed.id)
     assert (row.status, row.locked_by, row.attempts) == (Status.IN_FLIGHT, "reaper", 1)
     assert row.lease_until is not None

@@ -58,7 +58,7 @@ OTHER = Lane("default", "mail", 0, 1)
 
 
 async def projecting(store: Store, owner: str = "me") -> PositionLease:
-    """A projector beside another consumer, and the right to rebuild it."""
+    """A projector next to another consumer, and the right to rebuild it."""
     names = ["totals", "mail"]
     declared = register(
         [Declaration(name) for name in names], [EventSubscription("order.*", name) for name in names], 0
@@ -79,7 +79,7 @@ async def sure(store: Store, held: PositionLease) -> None:
 
 
 async def end(store: Store, held: PositionLease, cursor: Cursor) -> RebuildResult:
-    return await store.run(Operation(lambda: ended(held, cursor, 1, (), "ada", "mended")))
+    return await store.run(Operation(lambda: ended(held, cursor, 1, (), "ada", "fixed")))
 
 
 def lapse(store: Store, table: str, column: str) -> None:
@@ -87,7 +87,7 @@ def lapse(store: Store, table: str, column: str) -> None:
     sql(store, f"update {{hf}}{table} set {column} = {column} - {amount}")
 
 
-async def test_nobody_claims_for_a_projector_that_is_held(store: Store) -> None:
+async def test_no_worker_claims_for_a_projector_that_is_held(store: Store) -> None:
     held = await projecting(store)
     await put(store, message())
     await store.run(hold(held, LEASE))
@@ -100,20 +100,20 @@ async def test_nobody_claims_for_a_projector_that_is_held(store: Store) -> None:
     assert len(await store.run(claim([LANE], "w1", LEASE, 10))) == 1
 
 
-async def test_a_hold_ends_by_itself_and_is_not_prolonged_after_that(store: Store) -> None:
+async def test_a_hold_expires_and_is_not_prolonged_after_that(store: Store) -> None:
     held = await projecting(store)
     await put(store, message())
     await store.run(hold(held, LEASE))
     assert await store.run(prolong_hold(held, LEASE))
     lapse(store, "projector", "held_until")
-    # Somebody may have claimed meanwhile.
+    # A worker may have claimed in the meantime.
     assert not await store.run(prolong_hold(held, LEASE))
     with pytest.raises(RebuildLost):
         await sure(store, held)
     assert len(await claim_all(store)) == 2
 
 
-async def test_a_rebuild_takes_over_when_nobody_alive_works_for_the_projector(store: Store) -> None:
+async def test_a_rebuild_takes_over_when_no_live_worker_serves_the_projector(store: Store) -> None:
     held = await projecting(store)
     await put(store, message())
     await start(store, "w1", ["totals"])
@@ -156,7 +156,7 @@ async def test_a_step_of_a_rebuild_is_made_once(store: Store) -> None:
 
 
 def _refused(store: Store, place: RebuildStep) -> None:
-    """Whatever a handler makes of the error, its effect is not committed."""
+    """The effect is not committed, even if the handler suppresses the error."""
     on_postgres = isinstance(store, PostgresStore)
     connection: Any = psycopg.connect(store.conninfo) if on_postgres else sqlite3.connect(store.path)  # type: ignore[attr-defined]
     with closing(connection) as db:
@@ -186,7 +186,7 @@ async def test_the_end_makes_done_what_was_applied_and_nothing_else(store: Store
         later.id: Status.PENDING,
     }
     assert found[dead.id].failure_history[-1].replayed_by == "ada"
-    # Whoever was at it cannot finish, and does not take this for its own doing.
+    # The former owner cannot finish, and does not take this for its own result.
     assert found[waiting.id].fence == claimed[waiting.id].fence + 1
     assert not await finish(store, claimed[waiting.id], Deliver())
     others = [one.status for one in await all_deliveries(store) if one.consumer == "mail"]

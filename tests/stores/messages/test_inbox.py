@@ -1,4 +1,4 @@
-"""The inbox for foreign keys: a consumer handles one (source, key) once, whatever delivery brings it."""
+"""The inbox for foreign keys: a consumer handles one (source, key) once, in any delivery."""
 
 import pytest
 
@@ -20,7 +20,7 @@ async def test_a_foreign_key_is_handled_once(store: Store) -> None:
     assert sql(store, "select delivery_id from {hf}handled") in ([(one.id,)], [(str(one.id),)])
 
 
-async def test_consumers_and_sources_have_inboxes_of_their_own(store: Store) -> None:
+async def test_consumers_and_sources_have_separate_inboxes(store: Store) -> None:
     await put(store, job(), job(), job())
     one, two, three = await claim_all(store)
     await store.run(complete(claim_of(one), LEASE, ("mail", "kafka", "k")))

@@ -151,7 +151,7 @@ async def test_a_unique_job_comes_with_its_whole_envelope(store: Store) -> None:
     assert (stored_message.generation, stored_message.key) == (3, None)
 
 
-async def test_a_jobs_key_is_stored_once_whichever_source_enqueues_it(store: Store) -> None:
+async def test_a_jobs_key_is_stored_once_across_sources(store: Store) -> None:
     (first,) = await put(store, job("cancel", {"order": 1}, key="order:1:cancel", source="web"))
     (again,) = await put(store, job("cancel", {"order": 1}, key="order:1:cancel", source="jobs"))
     assert again == Published(first.id, False)
@@ -197,7 +197,7 @@ async def test_a_message_with_key_and_unique_is_refused(store: Store) -> None:
     assert stored(store) == (0, 0)
 
 
-def test_a_key_whose_first_message_is_pruned_meanwhile_is_published_after_all() -> None:
+def test_a_key_whose_first_message_is_pruned_concurrently_is_published_after_all() -> None:
     """Between the insert that meets the first one and the look for it, a pruner may have removed it."""
     again = message(key="order:1")
     steps = publish([again], Fanout(Subscriptions(1, {}))).start()

@@ -55,7 +55,7 @@ async def test_one_delivery_per_consumer_though_several_patterns_match(store: St
     assert await consumers_of(store, published.id) == ["billing"]
 
 
-async def test_an_event_nobody_wants_is_stored_all_the_same(store: Store) -> None:
+async def test_an_event_without_consumers_is_still_stored(store: Store) -> None:
     (published,) = await put(store, message("order.placed"))
     assert await consumers_of(store, published.id) == []
     assert [m.id for m in await store.run(messages(id=published.id))] == [published.id]
@@ -97,7 +97,7 @@ async def test_positions_rise_in_the_order_of_publishing(store: Store) -> None:
     assert positions == sorted(set(positions))
 
 
-async def test_a_job_has_its_delivery_though_nobody_registered(store: Store) -> None:
+async def test_a_job_has_its_delivery_without_a_registered_consumer(store: Store) -> None:
     policy = RetryPolicy.fixed(3, attempts=4)
     wanted = job("mail", queue="slow", priority=3, generation=2, max_attempts=9, retry=policy)
     (published,) = await put(store, wanted)
@@ -174,7 +174,7 @@ async def test_a_stale_fanout_is_noticed_in_the_same_transaction(store: Store) -
 
 
 async def test_one_message_from_a_stale_fanout_is_not_stored_by_its_one_statement(store: Store) -> None:
-    """It commits by itself, so that nothing could be mended in its transaction."""
+    """It commits alone, so nothing could be corrected in its transaction."""
     await register_consumers(store, {"old": ["*"]})
     fanout = Fanout()
     await put(store, message(), fanout=fanout)
@@ -190,7 +190,7 @@ async def test_one_message_from_a_stale_fanout_is_not_stored_by_its_one_statemen
 
 async def test_only_one_message_for_one_consumer_is_published_by_one_statement(store: Store) -> None:
     fanout = Fanout()
-    assert publish_single([job("mail")], fanout) is None, "nobody has read the list yet"
+    assert publish_single([job("mail")], fanout) is None, "the list is not read yet"
     await register_consumers(store, {"billing": ["order.*"], "audit": ["order.paid"]})
     await put(store, message(), fanout=fanout)
     for one in (message(), job("mail", delay=SECOND)):
@@ -199,8 +199,8 @@ async def test_only_one_message_for_one_consumer_is_published_by_one_statement(s
         assert alone.single
         assert await store.run(alone) == [Published(one.id, True)]
         assert len(await consumers_of(store, one.id)) == 1
-    to_two, to_nobody = message("order.paid"), message("other.thing")
-    for more in ([], [to_two], [to_nobody], [message(key="k")], [job("mail", unique="u")], [message(), message()]):
+    to_two, to_none = message("order.paid"), message("other.thing")
+    for more in ([], [to_two], [to_none], [message(key="k")], [job("mail", unique="u")], [message(), message()]):
         assert publish_single(more, fanout) is None
 
 

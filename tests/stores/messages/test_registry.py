@@ -128,13 +128,13 @@ async def test_a_late_delivery_gets_queue_priority_and_at_least_the_consumers_ge
 
 
 async def test_addressed_messages_are_not_caught_up(store: Store) -> None:
-    """Nobody subscribes to what was meant for one, with a key, unique or plain."""
+    """No consumer subscribes to what was meant for one, with a key, unique or plain."""
     await put(store, job("mail"), job("mail", key="k"), job("mail", unique="u"))
     await register_consumers(store, {"everything": ["*"]})
     assert await catch_up_fully(store) == 0
 
 
-async def test_a_subscription_that_comes_back_goes_on_from_its_mark(store: Store) -> None:
+async def test_a_subscription_that_returns_continues_from_its_mark(store: Store) -> None:
     await register_consumers(store, {"billing": ["*"]})
     await put(store, message())
     await catch_up_fully(store)
@@ -147,7 +147,7 @@ async def test_a_subscription_that_comes_back_goes_on_from_its_mark(store: Store
     assert [d.message_id for d in await all_deliveries(store)] == [missed.id]
 
 
-async def test_a_retired_subscription_keeps_its_mark_while_others_go_on(store: Store) -> None:
+async def test_a_retired_subscription_keeps_its_mark_while_others_continue(store: Store) -> None:
     await register_consumers(store, {"billing": ["*"], "audit": ["*"]})
     await put(store, message())
     await catch_up_fully(store)

@@ -1,4 +1,4 @@
-"""Schedules: declared repeatably, fired once per occurrence however many schedulers try."""
+"""Schedules: declared repeatably, fired once per occurrence by any number of schedulers."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +51,7 @@ async def test_declaring_again_changes_what_it_says_and_not_how_far_it_got(store
     assert after.last_at == before.last_at
 
 
-async def test_an_occurrence_fires_once_however_many_schedulers_try(store: Store) -> None:
+async def test_an_occurrence_fires_once_for_many_schedulers(store: Store) -> None:
     await store.run(save_schedules([DAILY]))
     seen = await only(store)
     assert await store.run(fire(seen, [occurrence(SEVEN)], SEVEN, Fanout())) == 1

@@ -42,7 +42,7 @@ async def test_streamed_or_not_the_rows_are_the_same(store: Store) -> None:
     assert len(expected) == 3 * MANY
 
 
-async def test_streamed_beside_keyed_and_delayed_ones(store: Store) -> None:
+async def test_streamed_with_keyed_and_delayed_ones(store: Store) -> None:
     await register_consumers(store, {"billing": ["order.*"]})
     plain = [message("order.placed", payload={"n": n}) for n in range(MANY)]
     keyed = [message("order.placed", payload={"n": n % 20}, key=f"k{n % 20}") for n in range(40)]
@@ -61,7 +61,7 @@ async def test_a_stream_that_is_refused_in_the_end_leaves_nothing(store: Store) 
     assert sql(store, "select count(*) from {hf}message") == [(0,)]
 
 
-async def test_a_stream_from_an_old_list_is_put_right(store: Store) -> None:
+async def test_a_stream_from_an_old_list_is_repaired(store: Store) -> None:
     fanout = Fanout()
     await register_consumers(store, {"billing": ["order.*"]})
     await store.run(publish([message("order.placed")], fanout))

@@ -1,4 +1,4 @@
-"""Telling listeners that there is work: seldom, and never for the last time before the last commit."""
+"""Notifying listeners of work: rarely, and never for the last time before the last commit."""
 
 import asyncio
 import time
@@ -39,8 +39,8 @@ async def test_a_burst_of_commits_is_followed_by_a_hint_and_makes_few(
         await burst(postgres_store)
         await asyncio.sleep(0.02)
         most = 1 + (time.monotonic() - started) / 0.01
-        told = len(list(listener.notifies(timeout=SECONDS)))
-    assert 2 <= told <= most
+        sent = len(list(listener.notifies(timeout=SECONDS)))
+    assert 2 <= sent <= most
 
 
 async def test_the_last_of_two_hints_is_sent_after_it_was_asked_for(postgres_store: PostgresStore) -> None:
@@ -52,10 +52,10 @@ async def test_the_last_of_two_hints_is_sent_after_it_was_asked_for(postgres_sto
         assert first == len(list(listener.notifies(timeout=SECONDS))) == 1
 
 
-async def test_one_hint_is_under_way_at_a_time_however_slow_the_server_is(
+async def test_one_hint_is_under_way_at_a_time_with_a_slow_server(
     postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connections are for those who publish; what was asked for meanwhile is sent once more afterwards."""
+    """The connections are for publishers; what was requested in the meantime is sent once afterwards."""
     monkeypatch.setattr("holdfast.stores.postgres.notifier.HINT", "select pg_sleep(0.4), pg_notify(%s, '')")
     with psycopg.connect(postgres_store.conninfo, autocommit=True) as listener:
         listener.execute(f'listen "{postgres_store.channel}"'.encode())
@@ -67,8 +67,8 @@ async def test_one_hint_is_under_way_at_a_time_however_slow_the_server_is(
         ((most,),) = listener.execute(
             "select count(*) from pg_stat_activity where query like '%pg_sleep%pg_notify%' and pid <> pg_backend_pid()"
         )
-        told = len(list(listener.notifies(timeout=SECONDS)))
-    assert (most, told) == (1, 2)
+        sent = len(list(listener.notifies(timeout=SECONDS)))
+    assert (most, sent) == (1, 2)
 
 
 async def test_what_a_hint_asks_of_its_transaction_ends_with_it(postgres_store: PostgresStore) -> None:

@@ -60,7 +60,7 @@ def full_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStor
     store.close_sync()
 
 
-def told(found: list[Count]) -> dict[tuple[str, str, str], str]:
+def shown(found: list[Count]) -> dict[tuple[str, str, str], str]:
     return {(one.queue, one.consumer, one.state): f"{one.count:,}" for one in found}
 
 
@@ -68,13 +68,13 @@ def told(found: list[Count]) -> dict[tuple[str, str, str], str]:
 async def test_a_count_that_the_budget_ended_says_so(store: Store) -> None:
     await put(store, *[job("few") for _ in range(2)], *[job("some", priority=n % 3) for n in range(9)])
     await put(store, *[job("many", queue="slow") for _ in range(40)])
-    assert told(await store.run(counts())) == {
+    assert shown(await store.run(counts())) == {
         ("default", "few", "pending"): "2",
         ("default", "some", "pending"): "9",
         ("slow", "many", "pending"): "13+",
     }
     await put(store, *[job("another") for _ in range(7)], *[job("third") for _ in range(4)])
-    among_many = told(await store.run(counts()))
+    among_many = shown(await store.run(counts()))
     assert among_many["default", "some", "pending"] == "6+", "three share what the small ones leave"
     assert among_many["default", "third", "pending"] == "4"
     exact = {(one.queue, one.consumer, one.state): one for one in await store.run(counts(exact=True))}
@@ -123,7 +123,7 @@ async def test_one_count_of_dead_letters_gives_the_same_figures_as_separate_ones
     sql(store, f"update {{hf}}delivery set discarded_at = completed_at where id = '{ids[1]}'")
     dead = await store.run(dead_letter_counts())
     assert dead is not None
-    assert told(await store.run(counts(dead=dead))) == told(await store.run(counts(exact=True)))
+    assert shown(await store.run(counts(dead=dead))) == shown(await store.run(counts(exact=True)))
     assert await store.run(failure_groups(dead=dead)) == await store.run(failure_groups())
     assert {one.fingerprint for one in await store.run(failure_groups(dead=dead))} >= {None}
     assert sum(dead.died.values()) == 16
@@ -131,7 +131,9 @@ async def test_one_count_of_dead_letters_gives_the_same_figures_as_separate_ones
     await put(store, job("new"))
     for claimed in await claim_all(store, limit=100):
         await finish(store, claimed, DeadLetter(), error=failure())
-    assert told(await store.run(counts(dead=dead)))["default", "new", "failed"] == "1", "counted, since `dead` is older"
+    assert shown(await store.run(counts(dead=dead)))["default", "new", "failed"] == "1", (
+        "counted, since `dead` is older"
+    )
 
 
 @pytest.mark.usefixtures("low")
@@ -159,7 +161,7 @@ def test_counting_reads_indexes_alone_and_each_entry_once(full: PostgresStore, m
         asked.plan_mode(mode)
         for _ in range(6):
             asked.run(counts())
-        found = told(asked.run(counts()))
+        found = shown(asked.run(counts()))
         assert found["default", "mail", "pending"] == "25,000"
         assert found["default", "export", "failed"] == "75,600"
         assert found["default", "export", "discarded"] == "8,400"
@@ -210,8 +212,8 @@ def test_failure_groups_are_counted_from_an_index_alone(full: PostgresStore, mod
 
 def test_sqlite_counts_by_index_too(full_sqlite: SqliteStore) -> None:
     found, plan = sqlite_plan(full_sqlite, counts())
-    assert told(found)["default", "mail", "pending"] == "25,000"
-    assert told(found)["default", "export", "failed"] == "84,000"
+    assert shown(found)["default", "mail", "pending"] == "25,000"
+    assert shown(found)["default", "export", "failed"] == "84,000"
     dead, by_minute = sqlite_plan(full_sqlite, dead_letter_counts())
     assert dead is not None
     assert f"{sum(size for size, _ in dead.groups.values()):,}" == "84,600"

@@ -115,7 +115,7 @@ async def test_pages_have_no_gaps_and_no_repeats(store: Store, wanted: Filter) -
         assert len(page) <= 10
         seen += [listed.delivery.id for listed in page]
         before = seen[-1]
-        # What comes in meanwhile is newer and does not disturb the pages below.
+        # What arrives in the meantime is newer and does not disturb the pages below.
         await put(store, job("mail"))
     assert seen == sorted(set(seen), reverse=True)
     assert len(seen) == 25
@@ -158,7 +158,7 @@ async def test_the_deliveries_of_one_message_are_found_together(store: Store) ->
     assert await store.run(deliveries_of(fresh_id())) == []
 
 
-async def test_neighbours_of_the_same_millisecond_are_told_apart(store: Store) -> None:
+async def test_neighbours_of_the_same_millisecond_are_distinguished(store: Store) -> None:
     """The first half of their ids is equal, and so is the range their deliveries lie in."""
     await register_consumers(store, {"a": ["*"]})
     one = message()

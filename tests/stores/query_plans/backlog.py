@@ -35,7 +35,7 @@ from generate_series(1, %(rows)s) n
 """
 _RUNS = """
 insert into {hf}run (delivery_id, fence, attempt, outcome, worker)
-select d.id, d.fence, d.attempts, 'whatever', 'w0' from {hf}delivery d where d.status in ('delivered', 'failed')
+select d.id, d.fence, d.attempts, 'unknown', 'w0' from {hf}delivery d where d.status in ('delivered', 'failed')
 """
 _SQLITE_NUMBERS = "with recursive number(n) as (select 1 union all select n + 1 from number where n < {rows}) "
 _SQLITE_MESSAGES = """
@@ -82,7 +82,7 @@ def pile(store: PostgresStore, *heaps: Heap, analyze: bool = True) -> None:
 
 
 def pile_sqlite(store: SqliteStore, *heaps: Heap) -> None:
-    """`pile`, without statistics: nobody runs ANALYZE on an embedded database."""
+    """`pile`, without statistics: an embedded database is not analyzed."""
     from tests.support.builders import sql
 
     messages = max(heap.rows for heap in heaps)

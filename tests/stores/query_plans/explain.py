@@ -2,7 +2,7 @@
 
 On PostgreSQL operations run through psycopg as they do in production, prepared by the driver, and `explain` asks the
 server for the plan of that very prepared statement: a plan that changed after some executions is seen. SQLite only
-tells its plan, without counting.
+returns its plan, without counting.
 """
 
 import sqlite3
@@ -76,7 +76,7 @@ class Session:
         self._queries: dict[str, Query] = {}
 
     def run(self, operation: Operation[T]) -> T:
-        """Runs an operation in a transaction of its own."""
+        """Runs an operation in a separate transaction."""
         with self.connection.transaction():
             return self.continue_with(operation)
 
@@ -106,8 +106,8 @@ class Session:
         call = f"explain (analyze, buffers, format json) execute {prepared[0]}" + (f" ({places})" if places else "")
         with self.undone(), psycopg.ClientCursor(self.connection) as cursor:
             cursor.execute(call.encode(), list(values) or None)
-            ((told,),) = cursor.fetchall()
-        return Plan(tuple(_flatten(told[0]["Plan"])))
+            ((explained,),) = cursor.fetchall()
+        return Plan(tuple(_flatten(explained[0]["Plan"])))
 
     def _record(self, query: Query) -> None:
         self._queries[query.name] = query
@@ -134,7 +134,7 @@ def session(store: PostgresStore, *, hot: bool = False) -> Iterator[Session]:
         yield Session(store, connection)
 
 
-class Told(Sqlite3):
+class Explained(Sqlite3):
     """A connection to SQLite that notes how each statement would be run."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -149,13 +149,13 @@ class Told(Sqlite3):
 
 
 def sqlite_plan(store: SqliteStore, operation: Operation[T]) -> tuple[T, list[str]]:
-    """Runs an operation on a connection of its own, commits it, and tells the plan of its statements, line by line."""
+    """Runs an operation on a separate connection, commits it, and returns the plan of its statements, line by line."""
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
-        told = Told(connection)
+        explained = Explained(connection)
         connection.execute("begin immediate")
-        result = run_on(operation, store.dialect, told)
+        result = run_on(operation, store.dialect, explained)
         connection.execute("commit")
-        return result, told.plan
+        return result, explained.plan
 
 
 def sqlite_steps(store: SqliteStore, operation: Operation[object]) -> int:

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.long
 CONSUMERS = ("billing", "shipping", "mail")
 MODES = ["auto", "force_generic_plan", "force_custom_plan"]
 TIMES = 100
-# A claim or a settle of one row descends into a few indexes and writes into each: 15 to 20 pages, wherever it lies.
+# A claim or a settle of one row descends into a few indexes and writes into each: 15 to 20 pages, at any position.
 PAGES_PER_ROW = 30
 
 _numbers = count(1)
@@ -77,7 +77,7 @@ def size(request: pytest.FixtureRequest) -> tuple[str, int]:
 
 @pytest.fixture(scope="module")
 def make(request: pytest.FixtureRequest, size: tuple[str, int]) -> Iterator[Callable[[], PostgresStore]]:
-    """Makes stores, each in a database of its own."""
+    """Makes stores, each in a separate database."""
     server: PostgresServer = request.getfixturevalue(size[0])
     made: list[PostgresStore] = []
 
@@ -280,7 +280,7 @@ def test_failures_are_listed_from_indexes_that_hold_nothing_else(quiet: Postgres
         for _ in range(7):
             postgres.run(deliveries(Filter(dead=True)))
             assert len(postgres.run(failure_groups())) == 7
-        # The first page costs a page, however many there are.
+        # The first page costs a page, for any number of rows.
         assert postgres.explain("list_deliveries").rows_read("delivery") == 50
 
 
@@ -450,8 +450,8 @@ def test_what_is_hot_keeps_its_plan_from_an_empty_table_and_it_is_the_right_one(
         assert len(ask(postgres)) == 500
 
         plans = {n: postgres.explain(n) for n in ("lanes", "claim", "discover_and_claim", "settle", "settle_delivered")}
-        anew = postgres.connection.execute("select sum(custom_plans) from pg_prepared_statements").fetchone()
-    assert anew == (0,), "each was planned once"
+        replanned = postgres.connection.execute("select sum(custom_plans) from pg_prepared_statements").fetchone()
+    assert replanned == (0,), "each was planned once"
     for name, plan in plans.items():
         assert plan.scans("delivery") <= {"delivery_claim", "delivery_pkey"}, name
         assert plan.scans("message") <= {"message_pkey"}, name
@@ -460,7 +460,7 @@ def test_what_is_hot_keeps_its_plan_from_an_empty_table_and_it_is_the_right_one(
         assert _compared(plan) < 100, name
 
 
-def test_a_settlement_joins_its_rows_although_nobody_held_any_when_they_were_counted(
+def test_a_settlement_joins_its_rows_although_none_were_held_when_they_were_counted(
     make: Callable[[], PostgresStore],
 ) -> None:
     """In a store of middling size the planner may read it whole, but must not compare each row with each."""
@@ -474,7 +474,7 @@ def test_a_settlement_joins_its_rows_although_nobody_held_any_when_they_were_cou
 
 
 def test_under_a_held_snapshot_a_claim_from_a_tight_floor_stays_flat(make: Callable[[], PostgresStore]) -> None:
-    """What was claimed cannot be cleaned up while somebody holds an old snapshot; a floor keeps the scan off it."""
+    """What was claimed cannot be cleaned up while a transaction holds an old snapshot; a floor keeps the scan off it."""
     store = make()
     pile(store, Heap("shipping", 60_000), Heap("mail", 10_000))
     whole = [Lane("default", "shipping", 0, priority) for priority in range(4)]
@@ -494,7 +494,7 @@ def test_under_a_held_snapshot_a_claim_from_a_tight_floor_stays_flat(make: Calla
         tight, all_of_it = _claim_plan(postgres, floors), _claim_plan(postgres, whole)
     assert tight.buffers < 2 * before.buffers
     assert tight.scans("delivery") == all_of_it.scans("delivery") == {"delivery_claim", "delivery_pkey"}
-    assert tight.buffers < all_of_it.buffers / 2, "the whole lane pays for the dead rows; it is looked at seldom"
+    assert tight.buffers < all_of_it.buffers / 2, "the whole lane pays for the dead rows; it is rarely scanned"
 
 
 def test_a_publish_does_not_read_every_subscription(make: Callable[[], PostgresStore]) -> None:

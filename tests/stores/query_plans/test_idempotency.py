@@ -1,4 +1,4 @@
-"""Idempotency records are found by their index, however many there are."""
+"""Idempotency records are found by their index, in any number."""
 
 from dataclasses import replace
 from datetime import timedelta

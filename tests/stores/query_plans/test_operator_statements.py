@@ -1,4 +1,4 @@
-"""What operators read finds its rows by an index, however much there is."""
+"""The queries of operators find their rows by an index, for any amount of data."""
 
 import pytest
 

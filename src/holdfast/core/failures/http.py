@@ -37,18 +37,18 @@ def verdict_for(
     `conflict_ok`, because the item already exists, and terminal otherwise.
     """
     wait = parse_retry_after(retry_after, now)
-    told_to_wait = bool(retry_after and retry_after.strip())
+    must_wait = bool(retry_after and retry_after.strip())
     if 200 <= status < 300 or status == 304:
         return None
     if status in RETRYABLE:
         return Verdict.retry(wait)
     if status in TERMINAL:
         return Verdict.dead()
-    if status == CONFLICT and not told_to_wait:
+    if status == CONFLICT and not must_wait:
         return None if conflict_ok else Verdict.dead()
     # Other statuses about the request (405, 410, 413, 3xx …) are permanent unless the server names a time; other
     # server errors (507, 52x …) usually come from a proxy and are temporary.
-    if 300 <= status < 500 and not told_to_wait:
+    if 300 <= status < 500 and not must_wait:
         return Verdict.dead()
     return Verdict.retry(wait)
 
