@@ -10,13 +10,16 @@ import pytest
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.delivery import Status
+from holdfast.core.flow import FlowSettings
 from holdfast.interfaces.console.actions import ACTIONS
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.plan import PlanState, StoredPlan
+from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN
+from tests.support.flow import furnish_keys
 
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
 ONE = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -182,12 +185,19 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
     client_as: ClientAs, shop: Store, ops: Operations
 ) -> None:
     (hook,) = await ops.webhooks()
+    await furnish_keys(shop)
+    queues = {"mail": FlowSettings(limit=3).text}
+    await shop.run(register([Declaration("push", flow=FlowSettings(limit=3).text)], [], 0, (), queues))
     steps = [
         ("/queues/pause", {"name": "payments"}, "pause"),
         ("/queues/resume", {"name": "payments"}, "resume"),
         ("/consumers/pause", {"name": "billing"}, "pause"),
         ("/consumers/resume", {"name": "billing"}, "resume"),
         ("/consumers/unblock", {"name": "search"}, "unblock"),
+        ("/consumers/limit", {"name": "push", "limit": "5"}, "limit"),
+        ("/queues/limit", {"name": "mail", "limit": "5"}, "limit"),
+        ("/consumers/pause-key", {"name": "initech", "consumer": "sync"}, "pause-key"),
+        ("/consumers/resume-key", {"name": "initech", "consumer": "sync"}, "resume-key"),
         ("/schedules/pause", {"name": "nightly_report"}, "pause"),
         ("/schedules/resume", {"name": "nightly_report"}, "resume"),
         ("/schedules/run", {"name": "nightly_report"}, "run"),

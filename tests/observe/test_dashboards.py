@@ -16,7 +16,20 @@ from holdfast.ops.queries.metrics import families
 
 FOLDER = Path(__file__).parents[2] / "docs" / "dashboards"
 _NAME = re.compile(r"holdfast_\w+")
-_LABELS = {"queue", "consumer", "state", "operation", "le", "kind", "name", "circuit", "relay", "service", "outcome"}
+_LABELS = {
+    "queue",
+    "consumer",
+    "state",
+    "operation",
+    "le",
+    "kind",
+    "name",
+    "circuit",
+    "relay",
+    "service",
+    "outcome",
+    "reason",
+}
 
 
 def names() -> set[str]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from holdfast import Context, Holdfast, IdempotencyMiddleware, RetryPolicy, Step, TerminalError
+from holdfast import Context, Holdfast, IdempotencyMiddleware, Limit, RetryPolicy, Step, TerminalError
 from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.postgres.store import PostgresStore
@@ -37,6 +37,10 @@ def application(dsn: str) -> Holdfast:
         async with await psycopg.AsyncConnection.connect(dsn) as conn:
             await ctx.complete(conn=conn)
             await hf.publish("stock.reserved", {"order": order}, conn=conn)
+
+    @hf.consumer("tenant.changed", name="sync", limit=Limit(2, by="tenant"))
+    def sync(change: dict[str, Any]) -> None:
+        return None
 
     @hf.job(name="mail")
     def mail(to: str) -> None:
@@ -137,6 +141,9 @@ async def operate(dsn: str) -> None:
     ):
         await pause(name, actor="ada", reason="test")
         await resume(name, actor="ada", reason="test")
+    await ops.limit_consumer("sync", limit=3, actor="ada", reason="test")
+    await ops.pause_key("sync", "acme", actor="ada", reason="test", force=True)
+    await ops.resume_key("sync", "acme", actor="ada", reason="test")
     await ops.run_schedule("nightly", actor="ada", reason="now")
     await ops.unblock_consumer("billing", actor="ada", reason="test")
     await ops.publish("order.placed", {"n": 9}, actor="ada")

@@ -32,6 +32,7 @@ from holdfast.stores.messages.registry import MissedMessageRow
 from holdfast.stores.messages.schedule import StoredSchedule
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.queries.flow_keys import FlowTotals, KeyCounts
 from holdfast.stores.queries.health import LaneCount, OldTransaction, SubscriptionLag, TableHealth
 from holdfast.stores.queries.query import Run
 from holdfast.stores.sqlite.dialect import SqliteDialect
@@ -41,7 +42,11 @@ from tests.servers.postgres import PostgresServer
 
 SLOT = re.compile(r"\{(\w+)\}")
 PARAMETER = re.compile(r"(?<![:\w']):([a-z_]\w*)")
-SLOTS = {"which": ("done",), **dict(_slots(LaneFlow(None, None), walk=False, suspects=False))}
+SLOTS = {
+    "which": ("done",),
+    "keyed": ("keyed_running",),
+    **dict(_slots(LaneFlow(None, None), walk=False, suspects=False)),
+}
 """Slots that must not be empty."""
 
 COMPUTED = re.compile(
@@ -98,6 +103,9 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "failing_runs": ("n", "generation", "generation", "trace"),
     "failure_examples": ("n", "id", "error_type", "last_error", "completed_at"),
     "failure_kinds": ("fingerprint", "consumer"),
+    "flow_queues": ("name", "flow", "flow_override"),
+    "flow_totals": names(FlowTotals),
+    "key_counts": names(KeyCounts),
     "failure_minutes": ("n", "low", "size", "first_failed_at"),
     "failure_sizes": ("n", "size", "first_failed_at"),
     "find_keyed": ("source", "key", "key_scope", "same_scope", "id", "type", "payload"),

@@ -121,6 +121,11 @@ class KeyRule:
         """Whether this process can evaluate the rule: a function exists only where its app is loaded."""
         return self.kind != "function" or self.function is not None
 
+    @property
+    def by(self) -> str:
+        """The rule as text: as it is declared, or the name of a function."""
+        return f"{_HEADER}{self.name}" if self.kind == "header" else self.name
+
     def same(self, other: KeyRule | None) -> bool:
         """Whether both give the same keys; functions are compared by identity."""
         return other is not None and (self.kind, self.name, self.function) == (other.kind, other.name, other.function)
@@ -203,6 +208,16 @@ def stored_flow(text: str) -> FlowSettings:
         debounce=_duration(stored.get("debounce")),
         max_wait=_duration(stored.get("max_wait")),
     )
+
+
+def effective_flow(flow: str, override: str | None) -> FlowSettings:
+    """The settings that workers use: the stored ones with an operator's values."""
+    return stored_flow(flow).overridden(override)
+
+
+def rate_span(settings: FlowSettings) -> timedelta:
+    """The time during which a claim counts for the rate: its window and one bucket; zero without a rate."""
+    return timedelta(0) if settings.rate_window is None else settings.rate_window * (1 + 1 / BUCKETS)
 
 
 def key_rule(option: str, by: By) -> KeyRule:

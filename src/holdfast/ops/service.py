@@ -5,6 +5,7 @@ from holdfast.ops import maintenance as _upkeep
 from holdfast.ops import plans as _plans
 from holdfast.ops.doctor import doctor as _doctor
 from holdfast.ops.queries import deliveries as _deliveries
+from holdfast.ops.queries import flow_keys as _flow_keys
 from holdfast.ops.queries import messages as _messages
 from holdfast.ops.queries import metrics as _metrics
 from holdfast.ops.queries import pages as _pages
@@ -14,6 +15,7 @@ from holdfast.ops.queries import stats as _stats
 from holdfast.ops.queries import throughput as _trend
 from holdfast.ops.resources import breakers as _breakers
 from holdfast.ops.resources import consumers as _consumers
+from holdfast.ops.resources import flow as _flow
 from holdfast.ops.resources import idempotency as _idempotency
 from holdfast.ops.resources import projectors as _projectors
 from holdfast.ops.resources import queues as _queues
@@ -84,6 +86,12 @@ class _Catalogue:
     unblock_consumer = ServiceMethod(_consumers.unblock_consumer)
     retire_consumer = ServiceMethod(_consumers.retire_consumer)
     catch_up = ServiceMethod(_consumers.catch_up)
+
+    keys = ServiceMethod(_flow_keys.keys)
+    limit_consumer = ServiceMethod(_flow.limit_consumer)
+    limit_queue = ServiceMethod(_flow.limit_queue)
+    pause_key = ServiceMethod(_flow.pause_key)
+    resume_key = ServiceMethod(_flow.resume_key)
 
     projectors = ServiceMethod(_projectors.projectors)
 

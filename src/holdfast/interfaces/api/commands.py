@@ -18,6 +18,7 @@ _NAMES = {FieldKind.DURATION: "seconds"}
 _TYPES: dict[FieldKind, tuple[Any, object]] = {
     FieldKind.FLAG: (bool, False),
     FieldKind.TEXT: (Text | None, None),
+    FieldKind.NUMBER: (int | None, None),
     FieldKind.DURATION: (Annotated[float, Field(gt=0, le=30 * 86400)], 3600),
 }
 
@@ -70,7 +71,7 @@ def _body(action: OperatorAction, arguments: tuple[str, ...]) -> type[WithReason
         kind, default = _TYPES[field.kind]
         described = field.help.partition("  [default")[0]
         fields[_NAMES.get(field.kind, field.name)] = (kind, Field(default, description=described))
-    name = f"{action.verb.capitalize()}Request"
+    name = f"{action.verb.title().replace('-', '')}Request"
     return create_model(name, __base__=WithReason, __doc__=f"{action.summary}.", **fields)
 
 

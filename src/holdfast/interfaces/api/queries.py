@@ -15,6 +15,7 @@ from holdfast.interfaces.api.fields import Flag, LimitParams, NoParams, PagePara
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
 from holdfast.ops.queries.deliveries import DeliveryDetail
+from holdfast.ops.queries.flow_keys import KeyFilter, KeyPage
 from holdfast.ops.queries.messages import MessageDetail
 from holdfast.ops.queries.request_trace import RequestTrace
 from holdfast.ops.queries.search import SearchResult
@@ -101,6 +102,13 @@ class WebhookQuery(NoParams):
     tenant: Text | None = None
 
 
+class FlowKeyQuery(PageParams):
+    """Filter of a consumer's keys. `next` of a page is the `cursor` of the next one."""
+
+    state: Literal["all", "waiting", "running", "blocked", "paused", "limited", "rated"] = "all"
+    prefix: Text = ""
+
+
 class KeyQuery(PageParams):
     """Filter of idempotency keys."""
 
@@ -160,6 +168,21 @@ async def _keys(call: ApiCall) -> Page[KeyRecord]:
     before = read_cursor("keys", query.cursor, _mark)
     found = await call.ops.idempotency_keys(**_given(call) | {"status": status}, before=before)
     return page("keys", found, query.limit, lambda one: [one.expires_at.isoformat(), one.scope, one.key])
+
+
+async def _flow_keys(call: ApiCall) -> KeyPage:
+    query: FlowKeyQuery = call.query
+    after = read_cursor("flow-keys", query.cursor, _text)
+    found = await call.ops.keys(
+        call.name, state=KeyFilter(query.state), prefix=query.prefix, after=after, limit=query.limit
+    )
+    return found if found.next is None else replace(found, next=write_cursor("flow-keys", found.next))
+
+
+def _text(key: Any) -> str:
+    if not isinstance(key, str) or not storable(key):
+        raise ValueError("invalid cursor")
+    return key
 
 
 def _mark(key: Any) -> RecordCursor:
@@ -224,6 +247,13 @@ ENDPOINTS = (
     ),
     _list("/queues", "List queues", Page[QueueState], lambda ops: ops.queues()),
     _list("/consumers", "List registered consumers", Page[ConsumerState], lambda ops: ops.consumers()),
+    _get(
+        "/consumers/{name}/keys",
+        "List the keys of a consumer with flow control: what waits, runs and is held up, and why",
+        KeyPage,
+        _flow_keys,
+        query=FlowKeyQuery,
+    ),
     _get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
     _get(
         "/deliveries/{id}",

@@ -1,5 +1,6 @@
 """Commands of the operator actions, made from the shared table."""
 
+import shlex
 from typing import Any
 
 import click
@@ -41,6 +42,8 @@ def _option(field: ActionField) -> Any:
             return click.option(f"--{field.name}", is_flag=True, help=field.help)
         case FieldKind.TEXT:
             return click.option(f"--{field.name}", metavar=field.name.upper(), help=field.help)
+        case FieldKind.NUMBER:
+            return click.option(f"--{field.name}", type=int, metavar="N", help=field.help)
         case FieldKind.DURATION:
             return click.option("--for", field.name, default=field.default, show_default=True, help=field.help)
 
@@ -59,6 +62,6 @@ def _run(action: OperatorAction, given: dict[str, Any]) -> None:
         case tuple() if not settings().tabular:
             show_json(settings(), {"consumer": item[-1], "ended": result})
         case _:
-            again = f"holdfast {action.resource.command} {action.undo} {item[-1]}"
-            undo = f"; {action.undo} it with `{again}`" if action.undo and result is not False else ""
+            again = shlex.join(["holdfast", action.resource.command, action.undo, *item])
+            undo = f"; {action.undo.partition('-')[0]} it with `{again}`" if action.undo and result is not False else ""
             note(action.text(result, given) + undo)

@@ -1,23 +1,26 @@
-"""`holdfast consumers`: lists, pauses, resumes and retires consumers, and backfills missed messages."""
+"""`holdfast consumers`: lists, pauses and retires consumers, lists their keys, changes limits, backfills messages."""
 
+import shlex
 from datetime import datetime
 
 import click
 
 from holdfast.interfaces.cli.actions import REASON, add_actions
-from holdfast.interfaces.cli.filters import TIME
-from holdfast.interfaces.cli.output import ProgressLine, note, show_json
+from holdfast.interfaces.cli.filters import PAGE, TIME
+from holdfast.interfaces.cli.output import ProgressLine, note, print_table, show_json
 from holdfast.interfaces.cli.resources import add_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column
 from holdfast.interfaces.presentation.actions import CONSUMERS
+from holdfast.interfaces.presentation.flow import flow_text, hold_text, key_text
 from holdfast.interfaces.presentation.formatting import ago, many_deliveries, rough
+from holdfast.ops.queries.flow_keys import Hold, KeyFilter, KeyPage, KeyState
 from holdfast.ops.resources.consumers import ConsumerState
 
 
 @group("consumers")
 def cli() -> None:
-    """List, pause, resume, retire and catch up consumers."""
+    """List, pause, limit, retire and catch up consumers, and their keys."""
 
 
 @add_list(cli, lambda ops: ops.consumers(), "no consumers; they register when a worker starts or the app publishes")
@@ -42,6 +45,7 @@ def _columns(now: datetime) -> list[Column[ConsumerState]]:
         count_column("FAILED", lambda one: one.failed, "red"),
         Column("WORKERS", lambda one: one.workers, right=True),
         Column("GENERATION", lambda one: "" if one.live_generation is None else one.live_generation, right=True),
+        Column("FLOW", lambda one: flow_text(one.flow), loose=True),
     ]
 
 
@@ -59,6 +63,58 @@ def resume(name: str, reason: str | None) -> None:
     resumed = ops.resume_consumer(name, actor=settings().who(), reason=reason)
     unblocked = ops.unblock_consumer(name, actor=settings().who(), reason=reason)
     note(f"consumer {name} resumed" if resumed or unblocked else f"consumer {name} was neither paused nor blocked")
+
+
+@command(cli, name="keys")
+@click.argument("name")
+@click.option(
+    "--state",
+    type=click.Choice([one.value for one in KeyFilter]),
+    default=KeyFilter.ALL.value,
+    show_default=True,
+    help="Only these: blocked by a dead letter, paused, at the limit, at the rate, with waiting or running deliveries.",
+)
+@click.option("--prefix", default="", metavar="TEXT", help="Only keys that begin with TEXT.")
+@click.option("--limit", type=PAGE, default=50, show_default=True, help="Maximum number of keys.")
+@click.option("--after", metavar="KEY", help="Only keys after this one, for the next page.")
+def keys(name: str, state: str, prefix: str, limit: int, after: str | None) -> None:
+    """List the keys of a consumer with flow control: what waits and runs, and what holds a key up.
+
+    Counts of a key stop at 1,000+.
+    """
+    page = settings().operations().keys(name, state=KeyFilter(state), prefix=prefix, limit=limit, after=after)
+    if not settings().tabular:
+        show_json(settings(), page)
+        return
+    note(f"{name}: {flow_text(page.flow)}; {page.running:,} running")
+    for obstacle in page.obstacles:
+        note(f"all keys wait: {obstacle}")
+    if page.keys:
+        print_table(page.keys, _key_columns(page))
+    else:
+        note("no keys" if page.next is None else "no keys among these")
+    if page.next is not None:
+        note(f"next page: add --after {shlex.quote(page.next)}")
+    for one in page.keys:
+        if one.hold is Hold.DEAD_LETTER:
+            note(f"see what blocks {key_text(one.key, page.flow)}: holdfast dlq show {one.blocked_by}")
+            break
+
+
+def _key_columns(page: KeyPage) -> list[Column[KeyState]]:
+    now = page.now
+    return [
+        Column("KEY", lambda one: key_text(one.key, page.flow)),
+        count_column("WAITING", lambda one: one.waiting),
+        count_column("DUE", lambda one: one.due),
+        count_column("RUNNING", lambda one: one.running),
+        Column(
+            "OLDEST",
+            lambda one: rough(now - one.oldest_at) if one.oldest_at and one.oldest_at < now else "",
+            right=True,
+        ),
+        Column("HELD UP", lambda one: hold_text(one, now), style=lambda one: "yellow"),
+    ]
 
 
 @command(cli, name="catch-up", acts=True)

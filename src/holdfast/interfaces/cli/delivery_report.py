@@ -6,6 +6,7 @@ from datetime import datetime
 from holdfast.core.delivery import FailureCycle, Status
 from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.presentation.deliveries import attempts, next_commands, state
+from holdfast.interfaces.presentation.flow import held_up
 from holdfast.interfaces.presentation.formatting import ago, clock, many, moment, one_line, printable, rough
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.queries.deliveries import DeliveryDetail
@@ -70,6 +71,10 @@ def _facts(detail: DeliveryDetail) -> Iterator[list[Part]]:
         case Status.PENDING:
             yield _fact("due", moment(row.run_at, now))
     yield _fact("runs", f"{attempts(detail.listed).replace('/', ' of ')}" + (", suspect" if row.suspect else ""))
+    if detail.flow_key:
+        yield _fact("flow key", detail.flow_key)
+    if detail.holds_up is not None:
+        yield _fact("holds up", f"{held_up(detail.holds_up)}; replay or discard it", "yellow")
     for obstacle in detail.obstacles:
         yield _fact("waiting", obstacle, "yellow")
     if detail.message is None:

@@ -11,6 +11,7 @@ from holdfast.interfaces.cli.output import show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
 from holdfast.interfaces.presentation.actions import BREAKERS, QUEUES, SCHEDULES
+from holdfast.interfaces.presentation.flow import flow_text
 from holdfast.interfaces.presentation.formatting import ago, rough
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.queues import QueueState
@@ -50,7 +51,7 @@ def paused_column(paused_at: Callable[[T], datetime | None], now: datetime) -> C
 
 @group("queues")
 def queues() -> None:
-    """List, pause and resume queues."""
+    """List, pause, resume and limit queues."""
 
 
 @add_list(queues, lambda ops: ops.queues(), "no queues; a queue appears with its first consumer or job")
@@ -65,6 +66,7 @@ def _queue_columns(now: datetime) -> list[Column[QueueState]]:
         count_column("FAILED", lambda one: one.failed, "red"),
         Column("WORKERS", lambda one: one.workers, right=True),
         Column("CONSUMERS", lambda one: ", ".join(one.consumers), loose=True),
+        Column("FLOW", lambda one: flow_text(one.flow), loose=True),
     ]
 
 

@@ -1,6 +1,6 @@
 """Every change that a console page can make, with the role it requires. The operations write the audit log."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from holdfast.core.errors import ConfigurationError
@@ -25,7 +25,7 @@ def _form_action(action: OperatorAction) -> ConsoleAction:
     async def run(request: ConsoleRequest) -> Redirect:
         form = {name: value.strip() for name, value in request.form.items()}
         reason = form.get("reason") or None
-        if not form.get("name"):
+        if "name" not in form:
             raise ConfigurationError("the form has no target; reload the page and try again")
         if action.needs_reason and reason is None:
             raise ConfigurationError("enter a reason; it is shown in the list and recorded in the audit log")
@@ -36,14 +36,31 @@ def _form_action(action: OperatorAction) -> ConsoleAction:
         call = action.call(request.ops)
         result = await call(*item.values(), actor=request.user.name, reason=reason, **fields)
         text = action.text(result, {**item, **fields})
-        page = f"/messages/{result.id}" if isinstance(result, Published) else action.resource.page
-        return Redirect(f"{text[:1].upper()}{text[1:]}.", request.url(page))
+        return Redirect(f"{text[:1].upper()}{text[1:]}.", _target(request, action, item, result))
 
     return ConsoleAction(ROLES[action.scope], run, action)
 
 
+def _target(request: ConsoleRequest, action: OperatorAction, item: Mapping[str, str], result: object) -> str:
+    """The page to show after a change."""
+    if isinstance(result, Published):
+        return request.url(f"/messages/{result.id}")
+    if action.page:
+        return request.url(action.page, consumer=next(iter(item.values())))
+    return request.url(action.resource.page)
+
+
 def _read(field: ActionField, text: str) -> object:
-    return text == "yes" if field.kind is FieldKind.FLAG else text or field.default or None
+    match field.kind:
+        case FieldKind.FLAG:
+            return text == "yes"
+        case FieldKind.NUMBER if text:
+            try:
+                return int(text)
+            except ValueError:
+                raise ConfigurationError(f"{field.name} is {text[:40]!r}; enter a whole number") from None
+        case _:
+            return text or field.default or None
 
 
 ACTIONS: dict[str, ConsoleAction] = {

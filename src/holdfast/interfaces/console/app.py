@@ -20,7 +20,7 @@ from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Pe
 from holdfast.core.redaction.mask import mask
 from holdfast.core.text import storable
 from holdfast.engine.log_fields import error_fields
-from holdfast.interfaces.console import delivery_pages, overview, plan_pages, system_pages, template_env
+from holdfast.interfaces.console import delivery_pages, flow_pages, overview, plan_pages, system_pages, template_env
 from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect, read_form
 from holdfast.interfaces.console.security import (
@@ -63,6 +63,7 @@ PAGES: dict[str, View] = {
     "/plans/{id}": plan_pages.plan,
     "/queues": system_pages.queues,
     "/consumers": system_pages.consumers,
+    "/flow": flow_pages.flow,
     "/projectors": system_pages.projectors,
     "/schedules": system_pages.schedules,
     "/webhooks": system_pages.webhooks,

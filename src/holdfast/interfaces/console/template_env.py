@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from holdfast.interfaces.presentation.deliveries import attempts, state
+from holdfast.interfaces.presentation.flow import flow_text, held_up, key_text
 from holdfast.interfaces.presentation.formatting import ago, clock, many, printable, rough
 
 _PACKAGE = "holdfast.interfaces.console"
@@ -41,6 +42,9 @@ def environment() -> Environment:
         stored_json=stored_json,
         state=state,
         attempts=attempts,
+        flow=flow_text,
+        key=key_text,
+        held_up=held_up,
         hour=lambda at: at.astimezone(UTC).strftime("%H:%M UTC"),
         short=lambda id: f"…{str(id)[-12:]}",
         quote=lambda value: shlex.quote(str(value)),

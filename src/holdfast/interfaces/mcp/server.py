@@ -16,6 +16,7 @@ from holdfast.core.errors import HoldfastError, Refused
 from holdfast.core.redaction.mask import mask
 from holdfast.interfaces.presentation.filters import delivery_filter, parse_time
 from holdfast.interfaces.presentation.views import dumps
+from holdfast.ops.queries.flow_keys import KeyFilter
 from holdfast.ops.service import Operations
 
 P = ParamSpec("P")
@@ -110,6 +111,20 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     async def list_consumers() -> object:
         """List consumers with queue, retry policy and whether they are paused or blocked."""
         return {"consumers": await ops.consumers()}
+
+    @read_tool
+    async def list_flow_keys(
+        consumer: Annotated[str, Field(description="A consumer with flow control (limit, rate, order).")],
+        state: Annotated[
+            KeyFilter, Field(description="Which keys. `blocked`: stopped by a dead letter.")
+        ] = KeyFilter.ALL,
+        prefix: Annotated[str, Field(max_length=200, description="Only keys that begin with this.")] = "",
+        after: Annotated[str | None, Field(description="Cursor: the `next` of the previous page.")] = None,
+        limit: Limit = 20,
+    ) -> object:
+        """List the keys of a consumer with flow control: what waits and runs, and what holds each key up. A page may be
+        short without being the last. If `next` is present, pass it as `after` to get the next page."""
+        return await ops.keys(consumer, state=state, prefix=prefix, after=after, limit=limit)
 
     @read_tool
     async def list_workers() -> object:

@@ -15,10 +15,11 @@ from holdfast.stores.messages.publish import Published
 
 
 class FieldKind(Enum):
-    """How a front end reads a field: a flag, an optional text, or a duration with a default."""
+    """How a front end reads a field: a flag, an optional text or whole number, or a duration with a default."""
 
     FLAG = auto()
     TEXT = auto()
+    NUMBER = auto()
     DURATION = auto()
 
 
@@ -78,10 +79,14 @@ class OperatorAction:
     help: str = ""
     undo: str = ""
     confirm: Callable[[Mapping[str, Any]], str] | None = None
+    method: str = ""
+    """The method of `ops`, if its name is not the verb and the resource."""
+    page: str = ""
+    """The page of the console that lists the item, with its first argument as a parameter, if `resource` has another."""
 
     def call(self, ops: Operations | SyncOperations) -> Callable[..., Any]:
         """The method of `ops` that makes the change, such as `pause_queue`."""
-        method: Callable[..., Any] = getattr(ops, f"{self.verb}_{self.resource.method}")
+        method: Callable[..., Any] = getattr(ops, self.method or f"{self.verb}_{self.resource.method}")
         return method
 
     def text(self, result: object, given: Mapping[str, object]) -> str:
@@ -104,6 +109,31 @@ def _subscriptions(given: Mapping[str, Any]) -> str:
     return f"the subscription of {name} to {pattern}" if pattern else f"all subscriptions of {name}"
 
 
+_FLOW_FIELDS = (
+    ActionField("limit", FieldKind.NUMBER, "New limit: how many deliveries run at once."),
+    ActionField("rate", FieldKind.TEXT, "New rate: a count and a window, such as 90/10s."),
+    ActionField("reset", FieldKind.FLAG, "Return to the declared values before the given ones apply."),
+)
+_FLOW_TEXTS = {
+    "fields": _FLOW_FIELDS,
+    "effect": "Workers use the new values within about a second. A deploy keeps them until they are reset.",
+    "label": "Change limits",
+}
+
+
+def _key_action(verb: str, **more: Any) -> OperatorAction:
+    return _action(
+        CONSUMERS,
+        f"{verb}-key",
+        method=f"{verb}_key",
+        arguments=("consumer", "key"),
+        summary=f"{verb.capitalize()} one key of a consumer",
+        label=verb.capitalize(),
+        page="/flow",
+        **more,
+    )
+
+
 _UNTIL_RESUMED = "Running deliveries finish. No new deliveries start until you resume it."
 
 ACTIONS = (
@@ -120,6 +150,15 @@ ACTIONS = (
         "resume",
         unchanged="queue {name} was not paused",
         help="Resume a queue.",
+    ),
+    _action(
+        QUEUES,
+        "limit",
+        summary="Change the limit or rate of a queue",
+        done="limits of queue {name} changed",
+        unchanged="the limits of queue {name} already had these values",
+        help="Change the limit or rate of a queue, or return to the declared one. Needs no deploy.",
+        **_FLOW_TEXTS,
     ),
     _action(
         CONSUMERS,
@@ -148,6 +187,31 @@ ACTIONS = (
         label="",
         help="End a consumer's subscriptions: it receives no new messages. Existing deliveries still run.",
         confirm=_subscriptions,
+    ),
+    _action(
+        CONSUMERS,
+        "limit",
+        summary="Change the limit or rate of a consumer",
+        done="limits of consumer {name} changed",
+        unchanged="the limits of consumer {name} already had these values",
+        help="Change the limit or rate of a consumer, or return to the declared one. Needs no deploy.",
+        page="/flow",
+        **_FLOW_TEXTS,
+    ),
+    _key_action(
+        "pause",
+        fields=(ActionField("force", FieldKind.FLAG, "Pause it even if no delivery has this key."),),
+        done="key {key} of consumer {consumer} paused",
+        unchanged="key {key} of consumer {consumer} was already paused",
+        effect="Running deliveries of this key finish. No new ones start until you resume it.",
+        help="Pause one key of a consumer: workers claim none of its deliveries. Other keys continue.",
+        undo="resume-key",
+    ),
+    _key_action(
+        "resume",
+        done="key {key} of consumer {consumer} resumed",
+        unchanged="key {key} of consumer {consumer} was not paused",
+        help="Resume one key of a consumer.",
     ),
     _action(
         SCHEDULES,

@@ -19,6 +19,7 @@ from holdfast.core.bounded_count import is_or_more
 from holdfast.core.message import Message
 from holdfast.core.retry import RetryPolicy
 from holdfast.ops.queries.deliveries import DeliveryDetail, Exported
+from holdfast.ops.queries.flow_keys import KeyPage, KeyState
 from holdfast.ops.queries.messages import MessageDetail
 from holdfast.ops.queries.request_trace import TracedDelivery
 from holdfast.ops.queries.stats import Load, Stats
@@ -66,7 +67,9 @@ VIEWS: Mapping[type, View] = {
     DeliverySummary: View(flatten="delivery"),
     Exported: View(flatten="listed"),
     TracedDelivery: View(flatten="listed"),
-    DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike",)),
+    DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike", "holds_up")),
+    KeyPage: View(omit=("now",), counts=("running",)),
+    KeyState: View(counts=("waiting", "due", "running")),
     Message: View(computed={"payload": (Any, lambda one: orjson.Fragment(one.payload.encode()))}),
     MessageDetail: View(flatten="message"),
     StoredPlan: View(computed={name: (int, attrgetter(name)) for name in ("left", "unsettled")}),

@@ -1,13 +1,16 @@
 """The doctor: reads facts about a store and its brokers, and runs the checks on them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from holdfast.ops.doctor.broker_checks import CheckedEndpoint, check_brokers, check_intakes
 from holdfast.ops.doctor.checks import Facts, Finding, run_checks, schema_finding, worst_first
+from holdfast.ops.doctor.flow_checks import check_flow
 from holdfast.ops.doctor.work_checks import GROUPS, check_work
 from holdfast.ops.maintenance import now_and_skew
 from holdfast.ops.queries.deliveries import failure_groups
+from holdfast.ops.queries.held_keys import held
 from holdfast.ops.queries.stats import loads
 from holdfast.ops.queries.throughput import retrying
 from holdfast.ops.resources.projectors import check_projectors
@@ -71,4 +74,6 @@ def doctor(
         (yield from failure_groups(limit=GROUPS, dead=dead)),
         (yield from retrying(known_loads=loads(facts.counts))),
     )
-    return worst_first([*work, *run_checks(facts), *sources, *rebuilds, *brokers])
+    waiting = Counter({row.consumer: int(row.count) for row in facts.counts if row.state == "pending"})
+    flow = check_flow(facts, (yield from held(facts.consumers, waiting)))
+    return worst_first([*work, *flow, *run_checks(facts), *sources, *rebuilds, *brokers])

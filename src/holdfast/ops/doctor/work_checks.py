@@ -33,7 +33,7 @@ def _failing(groups: Sequence[FailureGroup], retrying: Sequence[Retrying], now: 
         yield Finding(
             "failing",
             Level.FAIL,
-            f"{consumer} is failing: last dead letter {_since(group.last_failed_at, now)} ago; {_error(group)}",
+            f"{consumer} is failing: last dead letter {since(group.last_failed_at, now)} ago; {_error(group)}",
             f"run `holdfast dlq show {group.example}`",
         )
     for one in retrying[:_SHOWN]:
@@ -57,10 +57,10 @@ def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
     group = "…"
     if groups:
         largest = max(groups, key=lambda group: group.count)
-        since = "" if largest.first_failed_at is None else f" for {_since(largest.first_failed_at, facts.now)}"
+        age = "" if largest.first_failed_at is None else f" for {since(largest.first_failed_at, facts.now)}"
         deploy = "" if largest.first_generation is None else f", first run by generation {largest.first_generation}"
         group = largest.fingerprint or group
-        message += f"; {largest.count:,} of {largest.consumer}{since}{deploy}: {_error(largest)}"
+        message += f"; {largest.count:,} of {largest.consumer}{age}{deploy}: {_error(largest)}"
     yield Finding(
         "dead letters", Level.WARN, message, f"run `holdfast dlq groups`, then `holdfast replay --group {group}`"
     )
@@ -82,7 +82,7 @@ def _old(facts: Facts) -> Iterator[Finding]:
                 "old work",
                 Level.WARN,
                 f"{many_deliveries(row.count)} for {row.consumer} in queue {row.queue}: the oldest has been due for "
-                f"{_since(row.oldest_at, facts.now)}",
+                f"{since(row.oldest_at, facts.now)}",
                 f"add workers, or see `holdfast deliveries list --status pending --consumer {row.consumer}`",
             )
 
@@ -93,7 +93,8 @@ def _error(group: FailureGroup) -> str:
     return f"{group.error_type or 'error'}: {error}{frame}"
 
 
-def _since(at: datetime | None, now: datetime) -> str:
+def since(at: datetime | None, now: datetime) -> str:
+    """The time since `at` in words."""
     if at is None:
         return "?"
     seconds = max(0, int((now - at).total_seconds()))

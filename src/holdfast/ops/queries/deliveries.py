@@ -11,6 +11,7 @@ from holdfast.core.errors import NotFound
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.failures.frame import own_frame
 from holdfast.core.message import Message
+from holdfast.ops.queries.flow_keys import delivery_flow
 from holdfast.ops.queries.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
@@ -30,8 +31,9 @@ class DeliveryDetail:
     """A delivery with its message, runs, audit entries and siblings.
 
     `alike` is the size of its failure group, or None if it is not a dead letter. `obstacles` are the reasons why a pending
-    one does not run: a pause, a block, no live worker. `frame` is the last frame of the application in the traceback of
-    the last run, as `file:line in function`.
+    one does not run: a pause, a block, a limit, no live worker. `frame` is the last frame of the application in the
+    traceback of the last run, as `file:line in function`. `flow_key` is its key if its consumer has flow control;
+    `holds_up` counts the deliveries of the key that wait until this dead letter is replayed or discarded.
     """
 
     listed: DeliverySummary
@@ -43,6 +45,8 @@ class DeliveryDetail:
     obstacles: tuple[str, ...]
     now: datetime
     frame: str | None = None
+    flow_key: str | None = None
+    holds_up: BoundedCount | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,9 @@ def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
             else (yield from transact(delivery_counts.group_size(row.consumer, row.fingerprint)))
         )
     obstacles = (yield from _obstacles(one)) if row.status is Status.PENDING else ()
+    flow = (yield from delivery_flow(row.id, row.consumer)) if row.status is not Status.DELIVERED else None
+    if flow is not None and row.status is Status.PENDING:
+        obstacles += flow.obstacles
     return DeliveryDetail(
         listed=shown_listed(one, hide),
         message=None if message is None else shown_message(known, message),
@@ -162,6 +169,8 @@ def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
         obstacles=obstacles,
         now=(yield from transact(query.clock())),
         frame=own_frame(next((run.trace for run in reversed(runs) if run.trace), None)),
+        flow_key=None if flow is None else flow.key,
+        holds_up=flow.state.waiting if flow is not None and flow.state.blocked_by == row.id else None,
     )
 
 

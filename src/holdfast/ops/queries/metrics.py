@@ -1,10 +1,13 @@
 """Metrics of the store: pending, running and failed deliveries, workers, pauses, relays and circuits."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.telemetry.metric import Family, MetricKind, Sample
+from holdfast.ops.queries.flow_keys import Hold
+from holdfast.ops.queries.held_keys import HeldKeys, held
 from holdfast.ops.queries.stats import Load, Stats, stats
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations.breaker import breakers
@@ -26,19 +29,48 @@ def metrics() -> TaskSteps[list[Family]]:
     Counts are exact, because a graph must not stop at a bound; the time grows with the number of unfinished deliveries.
     """
     now = yield from stats(exact=True)
+    known = yield from transact(consumers())
     busy = {load.consumer for load in now.loads}
     # A series that disappears would hide a rise, so an idle consumer has zeros.
-    idle = [
-        Load(queue=one.queue, consumer=one.name) for one in (yield from transact(consumers())) if one.name not in busy
-    ]
+    idle = [Load(queue=one.queue, consumer=one.name) for one in known if one.name not in busy]
     now = replace(now, loads=(*now.loads, *idle))
     circuits = [
         one.name for one in (yield from transact(breakers())) if one.circuit.state(one.now) is CircuitState.OPEN
     ]
-    return families(now, circuits)
+    waiting = Counter[str]()
+    for load in now.loads:
+        waiting[load.consumer] += int(load.pending)
+    return families(now, circuits, (yield from held(known, waiting)))
 
 
-def families(now: Stats, open_circuits: Sequence[str]) -> list[Family]:
+def _flow(found: Sequence[HeldKeys]) -> list[Family]:
+    """What flow control holds up, by consumer and reason. There is no label for the key: there may be any number of them."""
+    return [
+        _gauge(
+            "holdfast_flow_waiting",
+            "Due deliveries held up by flow control: at the limit, at the rate, of paused keys, behind a dead letter.",
+            [
+                Sample({"consumer": one.consumer.name, "reason": hold.value}, one.waiting(hold))
+                for one in found
+                for hold in (Hold.LIMIT, Hold.RATE, Hold.PAUSED, Hold.DEAD_LETTER)
+            ],
+        ),
+        _gauge(
+            "holdfast_flow_blocked_keys",
+            "Keys of ordered consumers that a dead letter blocks.",
+            [
+                Sample(
+                    {"consumer": one.consumer.name},
+                    sum(key.hold is Hold.DEAD_LETTER for key in one.keys),
+                )
+                for one in found
+                if one.settings.order == "block"
+            ],
+        ),
+    ]
+
+
+def families(now: Stats, open_circuits: Sequence[str], held_up: Sequence[HeldKeys] = ()) -> list[Family]:
     """Statistics as metrics. Every family exists, also without samples."""
     return [
         *_loads(now),
@@ -64,6 +96,7 @@ def families(now: Stats, open_circuits: Sequence[str]) -> list[Family]:
             "Open circuits.",
             [Sample({"circuit": name}, 1) for name in open_circuits[:_MAX_LOADS]],
         ),
+        *_flow(held_up),
     ]
 
 

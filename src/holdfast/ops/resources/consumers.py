@@ -8,6 +8,7 @@ from uuid import UUID
 from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
 from holdfast.core.retry import RetryPolicy
+from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.resources.relays import relays
 from holdfast.ops.steps import TaskSteps, call_store, transact
@@ -50,6 +51,7 @@ class ConsumerState:
     discarded: BoundedCount
     lag: timedelta
     relays_to: str | None = None
+    flow: FlowState | None = None
 
 
 def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerState]]:
@@ -91,6 +93,7 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
                 discarded=total(load.discarded for load in own),
                 lag=max([relay.lag if relay else timedelta(0), *(load.lag for load in own)]),
                 relays_to=None if relay is None else relay.to,
+                flow=None if row.flow is None else flow_state(row.flow, row.flow_override),
             )
         )
     return found

@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
 from holdfast.core.names import check_name
+from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin import actions
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries.delivery_counts import counts
+from holdfast.stores.queries.flow_keys import stored_queue_flows
 from holdfast.stores.queries.query import paused_queues
 
 
@@ -29,6 +31,7 @@ class QueueState:
     failed: BoundedCount
     discarded: BoundedCount
     lag: timedelta
+    flow: FlowState | None = None
 
 
 def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[QueueState]]:
@@ -37,8 +40,9 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
     if known_loads is None:
         known_loads = loads((yield from transact(counts())))
     paused = yield from transact(paused_queues())
+    flows = yield from transact(stored_queue_flows())
     alive = [worker for worker in (yield from transact(workers())) if worker.alive]
-    names = {one.queue for one in known} | {load.queue for load in known_loads} | paused.keys()
+    names = {one.queue for one in known} | {load.queue for load in known_loads} | paused.keys() | flows.keys()
     found = []
     for name in sorted(names):
         own = [load for load in known_loads if load.queue == name]
@@ -54,6 +58,7 @@ def queues(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Queue
                 failed=total(load.failed for load in own),
                 discarded=total(load.discarded for load in own),
                 lag=max((load.lag for load in own), default=timedelta(0)),
+                flow=flow_state(*flows[name]) if name in flows else None,
             )
         )
     return found

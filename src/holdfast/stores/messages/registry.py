@@ -153,6 +153,13 @@ def consumers() -> Steps[list[Consumer]]:
     return [_consumer(row) for row in (yield Query("consumers"))]
 
 
+@operation(reads=True)
+def find_consumer(name: str) -> Steps[Consumer | None]:
+    """One consumer; a store can have 100,000."""
+    rows = yield Query("named_consumers", {"names": [name]})
+    return _consumer(rows[0]) if rows else None
+
+
 @operation
 def catch_up() -> Steps[tuple[int, bool]]:
     """Adds deliveries for a batch of messages whose publishers did not know a subscription; returns their number and

@@ -1,0 +1,45 @@
+"""Pages for flow control: the consumers that have any, and the keys of one of them."""
+
+import shlex
+
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
+from holdfast.interfaces.presentation.filters import parse_choice
+from holdfast.ops.queries.flow_keys import KeyFilter
+
+_STATES = (
+    (KeyFilter.ALL, "any"),
+    (KeyFilter.BLOCKED, "blocked by a dead letter"),
+    (KeyFilter.PAUSED, "paused"),
+    (KeyFilter.LIMITED, "at the limit"),
+    (KeyFilter.RATED, "at the rate"),
+    (KeyFilter.WAITING, "waiting"),
+    (KeyFilter.RUNNING, "running"),
+)
+
+
+async def flow(request: ConsoleRequest) -> HtmlPage:
+    """The keys of the given consumer, or the list of consumers with flow control."""
+    query = request.query
+    if "consumer" not in query:
+        found = await request.cache.read("consumers", lambda ops: ops.consumers())
+        return HtmlPage("flow.html", {"rows": [one for one in found if one.flow is not None]})
+    chosen = {name: query[name] for name in ("state", "prefix") if name in query}
+    state = KeyFilter(parse_choice(chosen.get("state", KeyFilter.ALL), KeyFilter, "state of a key"))
+    # Not from `query`: the key '' is a cursor too.
+    after = request.http.query_params.get("after")
+    page = await request.ops.keys(
+        query["consumer"], state=state, prefix=chosen.get("prefix", ""), after=after, limit=PAGE
+    )
+    options = "".join(f" --{name} {shlex.quote(value)}" for name, value in chosen.items())
+    return HtmlPage(
+        "flow_keys.html",
+        {
+            "page": page,
+            "now": page.now,
+            "states": _STATES,
+            "chosen": chosen,
+            "next": None if page.next is None else request.with_query(after=page.next),
+            "first": None if after is None else request.with_query(after=None),
+            "command": f"holdfast consumers keys {shlex.quote(page.consumer)}{options}",
+        },
+    )

@@ -1,0 +1,40 @@
+-- name: lock_consumer_flow
+-- The flow settings of a consumer and the values that an operator set; locked, so that two changes do not lose one.
+select c.flow, c.flow_override from {hf}consumer c where c.name = :name
+
+-- name: lock_queue_flow
+-- The flow settings of a queue and the values that an operator set; locked, so that two changes do not lose one.
+select q.flow, q.flow_override from {hf}queue q where q.name = :name
+
+-- name: override_consumer_flow
+-- Sets the operator's values of a consumer; null means the declared ones.
+update {hf}consumer set flow_override = :flow_override where name = :name
+
+-- name: override_queue_flow
+-- Sets the operator's values of a queue; null means the declared ones.
+update {hf}queue set flow_override = :flow_override where name = :name
+
+-- name: pause_key
+-- Excludes one key of a consumer from claims; nothing if it is paused.
+insert into {hf}flow_pause (consumer, flow_key) values (:consumer, :flow_key)
+on conflict (consumer, flow_key) do nothing
+returning flow_key
+
+-- name: resume_key
+-- Includes one key of a consumer in claims again; nothing if it is not paused.
+delete from {hf}flow_pause where consumer = :consumer and flow_key = :flow_key
+returning flow_key
+
+-- name: wake_key
+-- Makes the next due delivery of a key in each lane due now, so that a worker that has passed it sees it again.
+update {hf}delivery set run_at = {now}
+where status = 'pending' and id in (
+  select h.id from (
+    select d.id, d.run_at from {hf}delivery d
+    where {keyed_ordered} and d.consumer = :consumer and d.flow_key = :flow_key
+    order by d.flow_seq limit 1) h
+  where h.run_at <= {now}
+  union all
+  select (select d.id from {hf}delivery d where {key_in_lane} and d.flow_key = :flow_key and d.run_at <= {now} order by d.run_at, d.id limit 1)
+  from {key_lanes})
+returning id
