@@ -20,7 +20,7 @@ from holdfast.engine.workflows.declaration import StepSpec, WorkflowDeclaration
 from holdfast.engine.workflows.step import Step
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
-from holdfast.stores.workflows.run import NewRun
+from holdfast.stores.workflows.run import NewRun, Parent
 
 if TYPE_CHECKING:
     from holdfast.app.router import Router
@@ -92,6 +92,7 @@ class Workflow:
         undo: Callable[..., Any] | None = ...,
         exhausted: str = ...,
         manual: bool = ...,
+        mapped: bool = ...,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]: ...
     def step(  # type: ignore[misc] # mypy does not match an unpacked TypedDict with itself here
@@ -103,26 +104,34 @@ class Workflow:
         undo: Callable[..., Any] | None = None,
         exhausted: str = Exhausted.DEAD,
         manual: bool = False,
+        mapped: bool = False,
         **options: Unpack[HandlerOptions],
     ) -> Any:
         """Declares a step. It stays an ordinary function.
 
         It starts once the steps in `after` are done, and a `manual` one also needs its trigger. `exhausted` says what
         happens when its attempts are used up: `"dead"` fails the run, `"block"` holds it until the step is replayed. When
-        the run fails, `undo` functions of all steps that ever started run, the latest first.
+        the run fails, `undo` functions of all steps that ever started run, the latest first. A `mapped` step runs only through
+        `ctx.map`: its first parameter gets the item.
         """
         before = _sequence(after)
         policy = _exhausted(self.name, exhausted)
         check_flag("manual", manual)
+        if check_flag("mapped", mapped) and (before or manual or undo is not None):
+            raise ConfigurationError(
+                f"workflow {self.name}: a mapped step runs only through ctx.map; leave after=, manual= and undo= out"
+            )
         for option in options:
             if option not in _STEP_OPTIONS and option != "name":
                 refuse_option(
-                    f"@{self.name}.step", option, (*_STEP_OPTIONS, "after", "undo", "exhausted", "manual", "name")
+                    f"@{self.name}.step",
+                    option,
+                    (*_STEP_OPTIONS, "after", "undo", "exhausted", "manual", "mapped", "name"),
                 )
 
         def decorate(function: F) -> F:
             name = options.get("name", getattr(function, "__name__", None))
-            self._add_step(function, str(name), before, options, policy, undo=undo, manual=manual)
+            self._add_step(function, str(name), before, options, policy, undo=undo, manual=manual, mapped=mapped)
             return function
 
         return decorate if function is None else decorate(function)
@@ -147,6 +156,11 @@ class Workflow:
         runtime, run = self._new_run(args, kwargs)
         (published,) = await runtime.start_runs([run], self._options.conn, f"{self.name}.start")
         return self._handle(published)
+
+    def new_child(self, parent: Parent, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
+        """A run with a parent, for `ctx.child`; the key makes it the same run each time the step runs."""
+        _, run = self.using(conn=None, key=key)._new_run(args, kwargs)
+        return run._replace(parent=parent)
 
     def run(self, id: UUID | str) -> WorkflowRun:
         """The handle of an existing run."""
@@ -215,11 +229,14 @@ class Workflow:
         *,
         undo: Callable[..., Any] | None = None,
         manual: bool = False,
+        mapped: bool = False,
     ) -> None:
         check_function(f"step {name} of workflow {self.name}", function)
         if undo is not None:
             check_function(f"undo= of step {name} of workflow {self.name}", undo)
-        spec = self.declaration.add(function, name, after, manual=manual, exhausted=exhausted, undo=undo is not None)
+        spec = self.declaration.add(
+            function, name, after, manual=manual, exhausted=exhausted, undo=undo is not None, mapped=mapped
+        )
         self._declare(function, spec, options)
         if undo is not None:
             self._declare(undo, self.declaration.add_undo(undo, name), options)

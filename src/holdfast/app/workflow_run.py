@@ -9,14 +9,13 @@ from uuid import UUID
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import WorkflowFailed
-from holdfast.core.events import payload
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
 from holdfast.core.workflows.names import COMMANDS
 from holdfast.engine.workflows.commands import CANCEL, RETRY, SIGNAL, TRIGGER
+from holdfast.engine.workflows.fan_out import result_of
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
-from holdfast.stores.workflows.definition import definition
 from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.5
@@ -93,10 +92,7 @@ class WorkflowRun:
             pause = min(pause * 1.5, _LONGEST_POLL)
         if outcome.status is not RunStatus.DONE:
             raise WorkflowFailed(outcome.name, self.id, outcome.status.value, outcome.reason)
-        graph = yield definition(outcome.name, outcome.version)
-        last = () if graph is None else graph.last
-        results = {step: payload.decode(outcome.results.get(step) or "null") for step in last}
-        return next(iter(results.values())) if len(results) == 1 else results
+        return (yield from result_of(outcome))
 
     def _signal(self, name: str, value: object, key: str | None) -> NewMessage:
         return self._message(SIGNAL, key, signal=check_name("signal", name), payload=value)

@@ -22,6 +22,7 @@ from holdfast.core.errors import (
     RetryAfter,
     TerminalError,
     UnsupportedConnection,
+    WorkflowFailed,
 )
 from holdfast.core.failures.exception_info import carried_retry_after, carried_status
 from holdfast.core.failures.http import verdict_for
@@ -40,6 +41,7 @@ _BY_CLASS: Mapping[type, Verdict] = {
     KeyConflict: _DEAD,
     NoTransaction: _DEAD,
     UnsupportedConnection: _DEAD,
+    WorkflowFailed: _DEAD,
     OSError: _RETRY,  # also its subclasses ConnectionError and TimeoutError
 }
 

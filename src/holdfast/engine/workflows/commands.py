@@ -10,14 +10,14 @@ from holdfast.core.errors import NotFound, Refused, TerminalError
 from holdfast.core.failures.classify import Rules
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from holdfast.core.retry import RetryPolicy
-from holdfast.core.workflows.names import COMMANDS
+from holdfast.core.workflows.names import COMMANDS, is_start
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.failure import cancel_run, trigger_step
 from holdfast.stores.workflows.retry import retry_run
-from holdfast.stores.workflows.wait import send_signal
+from holdfast.stores.workflows.wait import report_child, send_signal
 
 log = get_logger("holdfast.worker")
 
@@ -27,6 +27,10 @@ SIGNAL, TRIGGER, CANCEL, RETRY = "workflow.signal", "workflow.trigger", "workflo
 async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
     """Applies one command to its run. A run that has ended ignores it; one that does not exist makes it a dead letter."""
     store = ctx._store
+    if is_start(ctx.type):
+        # The start message of a child run: the child has ended.
+        await store.run(report_child(ctx.message_id))
+        return
     run_id = UUID(str(command["run"]))
     try:
         match ctx.type:

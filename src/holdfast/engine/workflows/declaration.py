@@ -58,10 +58,7 @@ class WorkflowDeclaration:
     @property
     def parameters(self) -> Parameters:
         """The parameters of a start: all parameters of steps that are not results."""
-        given = sorted(
-            (parameter for _, parameter, _ in self._inputs.values()),
-            key=lambda p: (p.kind is p.KEYWORD_ONLY, p.kind is not p.KEYWORD_ONLY and p.default is not p.empty),
-        )
+        given = [parameter for _, parameter, _ in sorted(self._inputs.values(), key=self._position)]
         return Parameters(self.name, given, {name: kind for name, (_, _, kind) in self._inputs.items()}, "workflow")
 
     def add(
@@ -99,6 +96,23 @@ class WorkflowDeclaration:
         spec = self._spec(function, undo_of(step), {step, *graph.ancestors(step)})
         self.steps[spec.name] = spec
         return spec
+
+    def _position(self, given: tuple[str, inspect.Parameter, Any]) -> tuple[bool, bool, bool]:
+        """The place of a parameter of the start: as declared, those with defaults and those of mapped steps later."""
+        owner, parameter, _ = given
+        by_name = parameter.kind is parameter.KEYWORD_ONLY
+        is_mapped = owner in self._nodes and self._nodes[owner].mapped
+        return by_name, not by_name and parameter.default is not parameter.empty, is_mapped
+
+    def mapped_step(self, function: Callable[..., Any]) -> StepSpec:
+        """The mapped step of this function; raises `ConfigurationError` if there is none."""
+        for name, known in self._functions.items():
+            if known is function and self._nodes[name].mapped:
+                return self.steps[name]
+        raise ConfigurationError(
+            f"workflow {self.name}: ctx.map got {getattr(function, '__name__', function)!r}, which is not a mapped step; "
+            f"declare it with @{self.name}.step(mapped=True)"
+        )
 
     def _step_name(self, step: str, given: object) -> str:
         if isinstance(given, str):

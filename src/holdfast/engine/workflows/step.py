@@ -2,11 +2,12 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
+from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, LeaseLost
 from holdfast.core.events import payload
@@ -17,6 +18,7 @@ from holdfast.core.workflows.names import is_undo, memo_name
 from holdfast.engine.context import Context, SyncContext
 from holdfast.engine.handler import hints_of
 from holdfast.engine.workflows.declaration import StepSpec
+from holdfast.engine.workflows.fan_out import ChildWorkflow, map_items, run_child
 from holdfast.stores.operation import Operation
 from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, next_steps
 from holdfast.stores.workflows.run import LoadedRun, StepRow
@@ -40,11 +42,11 @@ class Step(Context):
     the step: pass it to other systems as the idempotency key.
     """
 
-    __slots__ = ("_calls", "_graph", "_item", "_loaded", "_max_bytes", "_memos", "_spec", "result", "suspension")
+    __slots__ = ("_calls", "_graph", "_item", "_loaded", "_max_bytes", "_memos", "result", "spec", "suspension")
 
     def __init__(self, *args: Any, spec: StepSpec, loaded: LoadedRun, graph: Graph, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._spec, self._loaded, self._graph = spec, loaded, graph
+        self.spec, self._loaded, self._graph = spec, loaded, graph
         self._memos = {(row.name, row.occurrence): row for row in loaded.rows}
         self._item = next((row for row in loaded.rows if row.item is not None and spec.item is not None), None)
         self._calls: Counter[str] = Counter()
@@ -61,7 +63,7 @@ class Step(Context):
     @property
     def name(self) -> str:
         """The name of the step."""
-        return self._spec.name
+        return self.spec.name
 
     @property
     def workflow(self) -> str:
@@ -71,8 +73,13 @@ class Step(Context):
     @property
     def key(self) -> str:
         """An idempotency key for effects of this step: the same in every attempt, retry and replay."""
-        item = "" if self._item is None else f":{self._item.occurrence}"
-        return f"{self.run_id}:{self._spec.name}{item}"
+        item = "" if self._item is None else f":{self._item.name.partition('@')[2]}:{self._item.occurrence}"
+        return f"{self.run_id}:{self.spec.name}{item}"
+
+    @property
+    def item(self) -> int | None:
+        """The number of the item, from 0, of a step that runs through `ctx.map`."""
+        return None if self._item is None else self._item.occurrence
 
     @property
     def sync(self) -> "SyncStep":
@@ -121,6 +128,20 @@ class Step(Context):
             known = await self._store.run(resolve_wait(self.claim, self.run_id, *wait, None))
         self._outcome(known, wait, None, delay, Any)
 
+    async def map(self, function: Callable[..., Any], items: Iterable[object]) -> list[Any]:
+        """Runs a mapped step (`@workflow.step(mapped=True)`) once per item and returns the results in the same order.
+
+        The items run at the same time on all workers. The step is suspended until the last of them is done.
+        """
+        return cast("list[Any]", await drive_async(map_items(self, function, items), self._store.run))
+
+    async def child(self, workflow: ChildWorkflow, /, *args: Any, **kwargs: Any) -> Any:
+        """Starts a run of another workflow, once, waits for it and returns its result.
+
+        Raises `WorkflowFailed` if it failed or was cancelled; it is cancelled with this run.
+        """
+        return await drive_async(run_child(self, workflow, args, kwargs), self._store.run)
+
     async def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
         """Marks this step done with a `result` in the handler's transaction: effect and outcome commit together.
 
@@ -134,8 +155,7 @@ class Step(Context):
         run = self.invocation
         return StepEnd(
             self.run_id,
-            self._spec.name,
-            0 if self._item is None else self._item.occurrence,
+            *((self.spec.name, 0) if self._item is None else (self._item.name, self._item.occurrence)),
             run.id,
             run.fence,
             self.result,
@@ -147,29 +167,29 @@ class Step(Context):
     def arguments(self) -> dict[str, Any]:
         """The arguments of the function: values of the start, results of steps, and the item of a map."""
         given = payload.decode(self.invocation.payload)
-        named = self._spec.inputs.take(given if isinstance(given, dict) else {})
-        for step, annotation in self._spec.results.items():
+        named = self.spec.inputs.take(given if isinstance(given, dict) else {})
+        for step, annotation in self.spec.results.items():
             row = self._memos.get((step, 0))
             named[step] = None if row is None or not row.done else _checked(row.result, annotation, step)
-        if self._item is not None and self._spec.item is not None:
-            named[self._spec.item] = payload.decode(self._item.item or "null")
+        if self._item is not None and self.spec.item is not None:
+            named[self.spec.item] = payload.decode(self._item.item or "null")
         return named
 
     def returned(self, result: object) -> None:
         """Keeps what the function returned, unless it completed the step itself."""
         if self.suspension is not None:
             raise ConfigurationError(
-                f"step {self._spec.name} caught the exception that suspends it and returned; let it pass, for example by "
+                f"step {self.spec.name} caught the exception that suspends it and returned; let it pass, for example by "
                 "`except Exception` instead of a bare except"
             )
         if not self.completing:
             self.result = payload.encode(result)
 
     def _next(self) -> str:
-        if is_undo(self._spec.name) or self._item is not None:
-            own = self._memos.get((self._spec.name, 0)) if self._item is None else self._item
+        if is_undo(self.spec.name) or self._item is not None:
+            own = self._memos.get((self.spec.name, 0)) if self._item is None else self._item
             return NO_NEXT if own is None or own.next is None else own.next
-        return next_steps(self.run_id, self._graph, self._spec.name, self._loaded.epoch)
+        return next_steps(self.run_id, self._graph, self.spec.name, self._loaded.epoch)
 
     def _completion(self, key: str | None) -> Operation[None]:
         return complete_step(super()._completion(key), self.end())
@@ -184,10 +204,28 @@ class Step(Context):
             )
         return self._remembered(name)
 
-    def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
-        step = self._spec.name if self._item is None else f"{self._spec.name}#{self._item.occurrence}"
-        found = memo_name(step, name), self._calls[name]
+    def next_call(self, name: str) -> int:
+        """The number of this call of a wait, a memo, a map or a child: the nth call of a name is the nth in every run."""
+        if self._item is not None:
+            raise ConfigurationError(
+                f"mapped step {self.spec.name} cannot wait or remember values; do that in the step that calls ctx.map, or "
+                "start a child run there"
+            )
+        if self.completing:
+            raise ConfigurationError(f"step {self.spec.name} cannot wait or remember after ctx.complete; {_LOCK_HINT}")
         self._calls[name] += 1
+        return self._calls[name] - 1
+
+    def memo(self, name: str, occurrence: int = 0) -> StepRow | None:
+        """What this step stored under a name before this run."""
+        return self._memos.get((name, occurrence))
+
+    def read(self, text: str | None, annotation: Any, what: str) -> Any:
+        """A stored value as its annotation describes it."""
+        return _checked(text, annotation, what)
+
+    def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
+        found = memo_name(self.spec.name, name), self.next_call(name)
         return found, self._memos.get(found)
 
     def _memo(self, memo_key: tuple[str, int], text: str) -> Operation[bool]:
@@ -200,8 +238,6 @@ class Step(Context):
     def _wait(
         self, name: str, timeout: Duration | None
     ) -> tuple[tuple[str, int], WaitOutcome | None, timedelta | None]:
-        if self.completing:
-            raise ConfigurationError(f"step {self._spec.name} cannot wait after ctx.complete; {_LOCK_HINT}")
         wait, row = self._remembered(name)
         done = None if row is None or not row.done else WaitOutcome(True, row.outcome, row.result)
         return wait, done, None if timeout is None else to_timedelta(timeout, name="timeout")
@@ -212,16 +248,17 @@ class Step(Context):
         if not known.held:
             raise LeaseLost(self.delivery_id, self.fence)
         if known.outcome is None:
-            self._suspend(wait, signal, delay)
+            self.suspend(wait, signal, delay)
         return _checked(known.result, type, f"signal {signal}") if known.outcome == "signal" else None
 
-    def _suspend(
+    def suspend(
         self, wait: tuple[str, int], signal: str | None, delay: timedelta | None, *, stored: bool = True
-    ) -> None:
+    ) -> NoReturn:
+        """Ends this run of the step until its wait is over. A wait that is not `stored` has a row already."""
         self.suspension = Suspension(
             self.run_id, *wait, self.delivery_id, self.fence, self._loaded.signals, signal, delay, stored
         )
-        raise StepSuspended(f"step {self._spec.name} waits for {wait[0]}")
+        raise StepSuspended(f"step {self.spec.name} waits for {wait[0]}")
 
 
 class SyncStep(SyncContext):
@@ -258,6 +295,14 @@ class SyncStep(SyncContext):
         if known is None:
             known = step._store.run_sync(resolve_wait(step.claim, step.run_id, *wait, None))
         step._outcome(known, wait, None, delay, Any)
+
+    def map(self, function: Callable[..., Any], items: Iterable[object]) -> list[Any]:
+        """`Step.map`: the step is suspended, and its thread ends."""
+        return cast("list[Any]", drive(map_items(self._step, function, items), self._step._store.run_sync))
+
+    def child(self, workflow: ChildWorkflow, /, *args: Any, **kwargs: Any) -> Any:
+        """`Step.child`: the step is suspended, and its thread ends."""
+        return drive(run_child(self._step, workflow, args, kwargs), self._step._store.run_sync)
 
     def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
         """`Step.complete`, blocking."""

@@ -80,6 +80,22 @@ def send_signal(id: UUID, run_id: UUID, name: str, payload: str) -> Steps[bool]:
     return True
 
 
+@operation
+def report_child(child: UUID) -> Steps[bool]:
+    """Wakes the step of the parent that waits for this child run, which has ended; False if the parent is not active.
+
+    The result is not copied: the step reads it from the child.
+    """
+    rows = yield Query("parent_of", {"run_id": child})
+    if not rows:
+        return False
+    parent, wait, occurrence = rows[0]
+    if not (yield Query("raise_signals", {"run_id": parent})):
+        return False
+    yield Query("wake_parent", {"run_id": parent, "step": wait, "occurrence": occurrence})
+    return True
+
+
 def _owned(claim: Claim, run_id: UUID, step: str, occurrence: int) -> dict[str, object]:
     return {
         "delivery_id": claim.delivery_id,

@@ -1,0 +1,76 @@
+"""Steps that start other work and wait for it: one run of a step per item, and child runs."""
+
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.core.errors import ConfigurationError, WorkflowFailed
+from holdfast.core.events import payload
+from holdfast.core.workflows.names import item_name, memo_name, step_consumer
+from holdfast.stores.operation import Operation
+from holdfast.stores.workflows.definition import definition
+from holdfast.stores.workflows.items import item_results, start_items
+from holdfast.stores.workflows.run import NewRun, Parent, RunOutcome, RunStatus, run_outcome, start_runs
+
+if TYPE_CHECKING:
+    from holdfast.engine.workflows.step import Step
+
+MAX_ITEMS = 100_000
+
+Requests = Generator[Operation[Any], Any, Any]
+
+
+class ChildWorkflow(Protocol):
+    """A workflow whose runs a step can start; the app implements it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def new_child(self, parent: Parent, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
+        """A run with a parent; the key makes it the same run each time the step runs."""
+        ...
+
+
+def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object]) -> Requests:
+    """Runs a mapped step once per item and returns the results in order; suspends the step until all are done."""
+    spec = step.spec.workflow.mapped_step(function)
+    call = step.next_call(f"map:{spec.name}")
+    join = memo_name(step.name, f"map:{spec.name}#{call}")
+    name = item_name(spec.name, step.name, call)
+    known = step.memo(join)
+    if known is None:
+        texts = [payload.encode(item) for item in items]
+        if not texts:
+            return []
+        if len(texts) > MAX_ITEMS:
+            raise ConfigurationError(
+                f"ctx.map({spec.name}) got {len(texts):,} items; give at most {MAX_ITEMS:,}, for example batches of them"
+            )
+        consumer = step_consumer(spec.workflow.name, spec.name)
+        yield start_items(step.claim, step.run_id, join, name, consumer, texts)
+    if known is None or not known.done:
+        step.suspend((join, 0), None, None, stored=False)
+    results: list[str | None] = yield item_results(step.run_id, name)
+    return [step.read(text, spec.returns, spec.name) for text in results]
+
+
+def run_child(step: "Step", workflow: ChildWorkflow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Requests:
+    """Starts a child run, the same one in every run of the step, and returns its result; suspends the step until then."""
+    call = step.next_call(f"child:{workflow.name}")
+    wait = memo_name(step.name, f"child:{workflow.name}")
+    run = workflow.new_child(Parent(step.run_id, wait, call), f"{step.run_id}/{wait}#{call}", args, kwargs)
+    (published,) = yield start_runs([run])
+    outcome: RunOutcome = yield run_outcome(published.id)
+    if outcome.status.is_active:
+        # The end of the child raises the counter of this run, so that a child that ends before the suspension is noticed.
+        step.suspend((wait, call), None, None)
+    if outcome.status is not RunStatus.DONE:
+        raise WorkflowFailed(outcome.name, published.id, outcome.status.value, outcome.reason)
+    return (yield from result_of(outcome))
+
+
+def result_of(outcome: RunOutcome) -> Requests:
+    """The result of a run that is done: that of its last step, or of each by name if it has several."""
+    graph = yield definition(outcome.name, outcome.version)
+    last = () if graph is None else graph.last
+    results = {step: payload.decode(outcome.results.get(step) or "null") for step in last}
+    return next(iter(results.values())) if len(results) == 1 else results
