@@ -33,7 +33,7 @@ async def test_doctor_names_a_blocked_key_what_waits_behind_it_and_the_next_comm
     age(store, HOUR, "delivery")
     found = await finding(ops, "blocked keys")
     assert found is not None
-    assert found.message == "key acme of sync blocked by dead letters: 2 deliveries wait; blocked for 1h"
+    assert found.message == "key acme of sync blocked by dead letters, with 2 deliveries waiting; blocked for 1h"
     assert found.remedy is not None
     assert (
         f"`holdfast dlq show {head}`, then `holdfast replay --id {head}` or `holdfast dlq discard {head}`"
@@ -41,7 +41,7 @@ async def test_doctor_names_a_blocked_key_what_waits_behind_it_and_the_next_comm
     )
     paused = await finding(ops, "paused keys")
     assert paused is not None
-    assert paused.message == "key globex of sync paused: 1 delivery wait"
+    assert paused.message == "key globex of sync paused, with 1 delivery waiting"
     assert paused.remedy == "resume with `holdfast consumers resume-key sync globex`"
     await store.run(discard([head], "ada", None))
     assert await finding(ops, "blocked keys") is None

@@ -23,7 +23,7 @@ def _blocked(facts: Facts, one: HeldKeys) -> Iterator[Finding]:
     name = one.consumer.name
     count = f"{len(blocked)} keys" if len(blocked) > 1 else f"key {_shown(first.key)}"
     waiting = total(key.waiting for key in blocked)
-    message = f"{count} of {name} blocked by dead letters: {many_deliveries(waiting)} wait"
+    message = f"{count} of {name} blocked by dead letters, with {many_deliveries(waiting)} waiting"
     if len(blocked) > 1:
         message += f", {first.waiting:,} of them behind key {_shown(first.key)}"
     message += f"; blocked for {since(first.blocked_at, facts.now)}"
@@ -45,7 +45,7 @@ def _paused(one: HeldKeys) -> Iterator[Finding]:
         yield Finding(
             "paused keys",
             Level.WARN,
-            f"{count} of {name} paused: {many_deliveries(total(key.waiting for key in paused))} wait",
+            f"{count} of {name} paused, with {many_deliveries(total(key.waiting for key in paused))} waiting",
             f"resume with `{shlex.join(['holdfast', 'consumers', 'resume-key', name, first.key])}`",
         )
 

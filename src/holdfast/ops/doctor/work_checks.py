@@ -69,6 +69,7 @@ def _dead(facts: Facts, groups: Sequence[FailureGroup]) -> Iterator[Finding]:
 def _old(facts: Facts) -> Iterator[Finding]:
     """Deliveries that have been due for long without a pause or a block; those are separate findings."""
     waiting = {one.name for one in facts.consumers if one.paused_at or (one.blocked_until or facts.now) > facts.now}
+    with_flow = {one.name for one in facts.consumers if one.flow is not None}
     for row in facts.counts:
         if (
             row.state != "pending"
@@ -83,7 +84,9 @@ def _old(facts: Facts) -> Iterator[Finding]:
                 Level.WARN,
                 f"{many_deliveries(row.count)} for {row.consumer} in queue {row.queue}: the oldest has been due for "
                 f"{since(row.oldest_at, facts.now)}",
-                f"add workers, or see `holdfast deliveries list --status pending --consumer {row.consumer}`",
+                f"see what holds its keys up with `holdfast consumers keys {row.consumer}`, or add workers"
+                if row.consumer in with_flow
+                else f"add workers, or see `holdfast deliveries list --status pending --consumer {row.consumer}`",
             )
 
 
