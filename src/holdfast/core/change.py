@@ -9,113 +9,110 @@ from typing import ClassVar, TypeAlias
 from holdfast.core.delivery import Status
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    """The delivery is done."""
+class _Change:
+    """What all changes have. Most of them make the delivery pending again."""
 
-    name: ClassVar[str] = "deliver"
-    status: ClassVar[Status] = Status.DELIVERED
+    __slots__ = ()
+    name: ClassVar[str]
+    status: ClassVar[Status] = Status.PENDING
     returns_attempt: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class Deliver(_Change):
+    """The delivery is done."""
+
+    name = "deliver"
+    status = Status.DELIVERED
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(_Change):
     """Run again after `delay`, by the database's clock; the attempt counts."""
 
     delay: timedelta
 
-    name: ClassVar[str] = "retry"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = False
+    name = "retry"
 
 
 @dataclass(frozen=True, slots=True)
-class Postpone:
+class Postpone(_Change):
     """Run again after `delay`, by the database's clock; the run was not a failure."""
 
     delay: timedelta
 
-    name: ClassVar[str] = "snooze"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = True
+    name = "snooze"
+    returns_attempt = True
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(_Change):
     """Return the claim. `held`: a run was interrupted, which counts as a hold."""
 
     delay: timedelta
     held: bool
 
-    name: ClassVar[str] = "release"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = True
+    name = "release"
+    returns_attempt = True
 
 
 @dataclass(frozen=True, slots=True)
-class Park:
+class Park(_Change):
     """Run again when `circuit` may close: after `delay` or at `until`; exactly one of them is set."""
 
     circuit: str
     delay: timedelta | None
     until: datetime | None
 
-    name: ClassVar[str] = "park"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = True
+    name = "park"
+    returns_attempt = True
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(_Change):
     """Wait until `resource` is available. `held`: the resource seems to be available, so this hold counts."""
 
     resource: str
     delay: timedelta
     held: bool
 
-    name: ClassVar[str] = "block"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = True
+    name = "block"
+    returns_attempt = True
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(_Change):
     """Give up: the row stays `failed` with its last error until an operator replays or discards it."""
 
-    name: ClassVar[str] = "dead_letter"
-    status: ClassVar[Status] = Status.FAILED
-    returns_attempt: ClassVar[bool] = False
+    name = "dead_letter"
+    status = Status.FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(_Change):
     """Discard permanently: `failed` with `discarded_at`; it does not count as failed and raises no alert."""
 
     reason: str
 
-    name: ClassVar[str] = "discard"
-    status: ClassVar[Status] = Status.FAILED
-    returns_attempt: ClassVar[bool] = False
+    name = "discard"
+    status = Status.FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(_Change):
     """Run again when what a step of a workflow waits for has happened; the run was not a failure."""
 
-    name: ClassVar[str] = "suspend"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = True
+    name = "suspend"
+    returns_attempt = True
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(_Change):
     """Start a new cycle with `generation`: no attempts, errors moved to the failure history."""
 
     generation: int
 
-    name: ClassVar[str] = "replay"
-    status: ClassVar[Status] = Status.PENDING
-    returns_attempt: ClassVar[bool] = False
+    name = "replay"
 
 
 Change: TypeAlias = Deliver | Retry | Postpone | Release | Park | Block | DeadLetter | Discard | Suspend | Replay

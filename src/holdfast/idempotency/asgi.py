@@ -2,22 +2,16 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from holdfast.core.errors import KeyRequired
 from holdfast.core.telemetry.correlation import correlate
 from holdfast.idempotency.capture import CaptureAction, ResponseCapture
-from holdfast.idempotency.engine import (
-    IdempotencyEngine,
-    IdempotencySettings,
-    Required,
-    ScopeOf,
-    make_engine,
-    options,
-)
+from holdfast.idempotency.engine import IdempotencyEngine
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.records import Flow, IdempotencyApp, Records, run_flow
+from holdfast.idempotency.middleware import BaseMiddleware
+from holdfast.idempotency.records import Flow, run_flow
 from holdfast.idempotency.request import Request
 from holdfast.stores.integrations.idempotency import Reservation, StoredResponse
 
@@ -34,7 +28,7 @@ STATE = "idempotency"
 _BYPASSING_EXTENSIONS = frozenset({"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers"})
 
 
-class IdempotencyMiddleware:
+class IdempotencyMiddleware(BaseMiddleware[Application]):
     """Runs each request with an `Idempotency-Key` once, and replays its stored response to duplicates.
 
     `scope(request)` returns the owner of the key, a tenant or a user; it has no default, and may be async. With `hf` the
@@ -49,20 +43,6 @@ class IdempotencyMiddleware:
 
     api.add_middleware(IdempotencyMiddleware, hf=hf, scope=user_id)
     """
-
-    def __init__(
-        self,
-        app: Application,
-        hf: IdempotencyApp | None = None,
-        *,
-        scope: ScopeOf,
-        records: Records | None = None,
-        required: Required = False,
-        **settings: Unpack[IdempotencySettings],
-    ) -> None:
-        self.app = app
-        self._engine = make_engine(hf, records, scope, options(**settings))
-        self._scope_of, self._required = scope, required
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""

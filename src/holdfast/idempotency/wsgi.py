@@ -4,13 +4,13 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Unpack
+from typing import Any
 from urllib.parse import quote
 
 from holdfast.idempotency.capture import CaptureAction, ResponseCapture
-from holdfast.idempotency.engine import IdempotencyEngine, IdempotencySettings, Required, ScopeOf, make_engine, options
+from holdfast.idempotency.engine import IdempotencyEngine, Required, ScopeOf
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.records import IdempotencyApp, Records
+from holdfast.idempotency.middleware import BaseMiddleware
 from holdfast.idempotency.request import Request
 from holdfast.idempotency.sync_adapter import SyncAdapter
 from holdfast.stores.integrations.idempotency import StoredResponse
@@ -22,27 +22,13 @@ Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 ENVIRON = "holdfast.idempotency"
 
 
-class WsgiIdempotencyMiddleware:
+class WsgiIdempotencyMiddleware(BaseMiddleware[Application]):
     """Runs each request with an `Idempotency-Key` once, and replays its stored response to duplicates.
 
     The same as the ASGI middleware, with the same parameters. The handler's key is `environ["holdfast.idempotency"]`.
 
     application = WsgiIdempotencyMiddleware(application, hf=hf, scope=user_id)
     """
-
-    def __init__(
-        self,
-        app: Application,
-        hf: IdempotencyApp | None = None,
-        *,
-        scope: ScopeOf,
-        records: Records | None = None,
-        required: Required = False,
-        **settings: Unpack[IdempotencySettings],
-    ) -> None:
-        self.app = app
-        self._engine = make_engine(hf, records, scope, options(**settings))
-        self._scope_of, self._required = scope, required
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Serves one request."""

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import Field, create_model
 
-from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Changed
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Changed, post
 from holdfast.interfaces.api.fields import Generation, Text, WithReason
 from holdfast.interfaces.presentation.actions import ACTIONS, FieldKind, OperatorAction
 from holdfast.ops.plans import Report
@@ -52,15 +52,9 @@ def _route(action: OperatorAction) -> ApiEndpoint:
         result = await action.call(call.ops)(*item, actor=call.caller.name, reason=call.body.reason, **given)
         return result if action.result is not bool else Changed(result is not False)
 
-    return ApiEndpoint(
-        method="POST",
-        path=f"{action.resource.path}/{'{name}/' if in_path else ''}{action.verb}",
-        summary=action.summary,
-        answer=Changed if action.result is bool else action.result,
-        handle=run,
-        body=body,
-        scope=action.scope,
-    )
+    path = f"{action.resource.path}/{'{name}/' if in_path else ''}{action.verb}"
+    answer = Changed if action.result is bool else action.result
+    return post(path, action.summary, answer, run, body=body, scope=action.scope)
 
 
 def _body(action: OperatorAction, arguments: tuple[str, ...]) -> type[WithReason]:
@@ -84,9 +78,7 @@ def _by_id(
     async def handle(call: ApiCall) -> Report:
         return await act(call.ops)(actor=call.caller.name, **call.body.model_dump())
 
-    return ApiEndpoint(
-        method="POST", path=path, summary=summary, answer=Report, handle=handle, body=body, scope=Scope.OPERATE
-    )
+    return post(path, summary, Report, handle, body=body, scope=Scope.OPERATE)
 
 
 ENDPOINTS = (

@@ -86,6 +86,20 @@ class ApiEndpoint:
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
 
+def get(
+    path: str, summary: str, answer: Any, handle: Callable[[ApiCall], Awaitable[object]], **more: Any
+) -> ApiEndpoint:
+    """An endpoint that reads."""
+    return ApiEndpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
+
+
+def post(
+    path: str, summary: str, answer: Any, handle: Callable[[ApiCall], Awaitable[object]], **more: Any
+) -> ApiEndpoint:
+    """An endpoint that changes something, with the body and the scope in `more`."""
+    return ApiEndpoint(method="POST", path=path, summary=summary, answer=answer, handle=handle, **more)
+
+
 def page(kind: str, items: Sequence[T], limit: int, key: Callable[[T], object]) -> Page[T]:
     """A page whose cursor continues after its last item. A page shorter than `limit` is the last one."""
     return Page(items, write_cursor(kind, key(items[-1])) if len(items) == limit else None)

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import Field
 
-from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, number, page, read_cursor
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, get, number, page, post, read_cursor
 from holdfast.interfaces.api.fields import (
     Flag,
     Generation,
@@ -129,51 +129,27 @@ def _on(
             await _check_rerun(call)
         return await move(call.ops)(call.id("plan"), actor=call.caller.name, **call.body.model_dump())
 
-    return ApiEndpoint(
-        method="POST",
-        path=f"/plans/{{id}}/{verb}",
-        summary=summary,
-        answer=StoredPlan,
-        handle=handle,
-        body=body,
-        scope=Scope.OPERATE,
-        ids=_ID,
-    )
+    path = f"/plans/{{id}}/{verb}"
+    return post(path, summary, StoredPlan, handle, body=body, scope=Scope.OPERATE, ids=_ID)
 
 
 ENDPOINTS = (
-    ApiEndpoint(
-        method="GET",
-        path="/plans",
-        summary="List plans, newest first",
-        answer=Page[StoredPlan],
-        handle=_plans,
-        query=PlansQuery,
-    ),
-    ApiEndpoint(
-        method="POST",
-        path="/plans",
-        summary="Preview a bulk action and store it as a plan",
-        answer=StoredPlan,
-        handle=_create,
+    get("/plans", "List plans, newest first", Page[StoredPlan], _plans, query=PlansQuery),
+    post(
+        "/plans",
+        "Preview a bulk action and store it as a plan",
+        StoredPlan,
+        _create,
         body=NewPlanRequest,
         scope=Scope.OPERATE,
         status=201,
     ),
-    ApiEndpoint(
-        method="GET",
-        path="/plans/{id}",
-        summary="Get a plan",
-        answer=StoredPlan,
-        handle=lambda call: call.ops.plan(call.id("plan")),
-        ids=_ID,
-    ),
-    ApiEndpoint(
-        method="GET",
-        path="/plans/{id}/items",
-        summary="List the deliveries of a plan with their results",
-        answer=Page[PlanItem],
-        handle=_items,
+    get("/plans/{id}", "Get a plan", StoredPlan, lambda call: call.ops.plan(call.id("plan")), ids=_ID),
+    get(
+        "/plans/{id}/items",
+        "List the deliveries of a plan with their results",
+        Page[PlanItem],
+        _items,
         query=ItemsQuery,
         ids=_ID,
     ),

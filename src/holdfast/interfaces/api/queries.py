@@ -10,7 +10,7 @@ from pydantic import Field
 
 from holdfast.core.message import Message
 from holdfast.core.text import storable
-from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, number, page, read_cursor, write_cursor
+from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, get, number, page, read_cursor, write_cursor
 from holdfast.interfaces.api.fields import Flag, LimitParams, NoParams, PageParams, StepLimit, Text, Timestamp
 from holdfast.interfaces.api.problem import Problem
 from holdfast.interfaces.presentation.filters import delivery_filter
@@ -222,10 +222,6 @@ async def _webhooks(call: ApiCall) -> Page[Webhook]:
 _ID = frozenset({"id"})
 
 
-def _get(path: str, summary: str, answer: Any, handle: Callable[[ApiCall], Awaitable[Any]], **more: Any) -> ApiEndpoint:
-    return ApiEndpoint(method="GET", path=path, summary=summary, answer=answer, handle=handle, **more)
-
-
 def _list(
     path: str, summary: str, answer: Any, read: Callable[[Operations], Awaitable[Any]], **more: Any
 ) -> ApiEndpoint:
@@ -234,11 +230,11 @@ def _list(
     async def handle(call: ApiCall) -> Any:
         return Page(await read(call.ops))
 
-    return _get(path, summary, answer, handle, **more)
+    return get(path, summary, answer, handle, **more)
 
 
 ENDPOINTS = (
-    _get(
+    get(
         "/stats",
         "Counts of pending, in-flight and failed deliveries per queue and consumer",
         Stats,
@@ -247,41 +243,41 @@ ENDPOINTS = (
     ),
     _list("/queues", "List queues", Page[QueueState], lambda ops: ops.queues()),
     _list("/consumers", "List registered consumers", Page[ConsumerState], lambda ops: ops.consumers()),
-    _get(
+    get(
         "/consumers/{name}/keys",
         "List the keys of a consumer with flow control: what waits, runs and is held up, and why",
         KeyPage,
         _flow_keys,
         query=FlowKeyQuery,
     ),
-    _get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
-    _get(
+    get("/deliveries", "List deliveries, newest first", Page[DeliverySummary], _deliveries, query=DeliveryQuery),
+    get(
         "/deliveries/{id}",
         "Get a delivery with message, runs, audit and siblings",
         DeliveryDetail,
         lambda call: call.ops.delivery(call.id("delivery")),
         ids=_ID,
     ),
-    _get(
+    get(
         "/dead-letters", "List dead letters, newest first", Page[DeliverySummary], _dead_letters, query=DeadLetterQuery
     ),
-    _get("/failure-groups", "List failure groups of dead letters", Page[FailureGroup], _groups, query=GroupQuery),
-    _get(
+    get("/failure-groups", "List failure groups of dead letters", Page[FailureGroup], _groups, query=GroupQuery),
+    get(
         "/search",
         "Search failure groups and deliveries; `next` is the cursor of the next page",
         SearchResult,
         _search,
         query=SearchQuery,
     ),
-    _get("/messages", "List messages, newest first", Page[Message], _messages, query=MessageQuery),
-    _get(
+    get("/messages", "List messages, newest first", Page[Message], _messages, query=MessageQuery),
+    get(
         "/messages/{id}",
         "Get a message with its deliveries",
         MessageDetail,
         lambda call: call.ops.message(call.id("message")),
         ids=_ID,
     ),
-    _get(
+    get(
         "/requests/{name}",
         "Trace one request by its id",
         RequestTrace,
@@ -291,10 +287,10 @@ ENDPOINTS = (
     _list("/projectors", "List projectors with their positions", Page[ProjectorState], lambda ops: ops.projectors()),
     _list("/relays", "List relays with their lag", Page[RelayState], lambda ops: ops.relays()),
     _list("/schedules", "List schedules", Page[ScheduleState], lambda ops: ops.schedules()),
-    _get("/webhooks", "List webhook endpoints, without secrets", Page[Webhook], _webhooks, query=WebhookQuery),
+    get("/webhooks", "List webhook endpoints, without secrets", Page[Webhook], _webhooks, query=WebhookQuery),
     _list("/breakers", "List circuit breakers that recorded a failure", Page[BreakerState], lambda ops: ops.breakers()),
-    _get("/idempotency-keys", "List idempotency keys", Page[KeyRecord], _keys, query=KeyQuery),
+    get("/idempotency-keys", "List idempotency keys", Page[KeyRecord], _keys, query=KeyQuery),
     _list("/workers", "List workers", Page[WorkerRecord], lambda ops: ops.workers()),
-    _get("/audit", "List audit entries, newest first", Page[AuditEntry], _audit, query=AuditQuery),
+    get("/audit", "List audit entries, newest first", Page[AuditEntry], _audit, query=AuditQuery),
     _list("/tokens", "List tokens, without secrets", Page[Token], lambda ops: ops.tokens(), scope=Scope.ADMIN),
 )
