@@ -153,7 +153,7 @@ async def _messages(call: ApiCall) -> Page[Message]:
 
 
 def _given(call: ApiCall) -> dict[str, Any]:
-    """The parameters of a list that its operation has under the same names."""
+    """The query parameters that the operation takes under the same names."""
     return call.query.model_dump(exclude={"cursor"})  # type: ignore[no-any-return]
 
 

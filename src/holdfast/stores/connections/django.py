@@ -57,7 +57,7 @@ def django_connection(alias: str) -> Any:
         return connections[alias]
     except ConnectionDoesNotExist as error:
         raise UnsupportedConnection(
-            f"str {alias!r}", f"text names a Django database, and there are {', '.join(connections) or 'none'}"
+            f"str {alias!r}", f"text names a Django database; the known ones are: {', '.join(connections) or 'none'}"
         ) from error
     except ImproperlyConfigured as error:
         raise UnsupportedConnection(
