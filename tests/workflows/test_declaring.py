@@ -101,6 +101,14 @@ def _named_like_an_input(made: Workflow) -> None:
     def n() -> None: ...
 
 
+def _misspelt_result(made: Workflow) -> None:
+    @made.step
+    def reserve() -> None: ...
+
+    @made.step(after=reserve)
+    def c(reserv: None) -> None: ...
+
+
 def _exhausted(made: Workflow) -> None:
     made.step(exhausted="blocked")
 
@@ -153,6 +161,10 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_input_of_another_type, "takes n: str, but step a takes n: int; a value of the start has one type"),
     (_input_with_another_default, "different defaults in steps a and c"),
     (_named_like_an_input, "has the name of a parameter of step a"),
+    (
+        _misspelt_result,
+        "parameter reserv of step c would be a value of the start; did you mean the result of step reserve?",
+    ),
     (_exhausted, "exhausted is 'blocked'; did you mean 'block'?"),
     (_manual, "manual is 'yes'; give True or False"),
     (_option, "has no option 'retries'; give a policy"),

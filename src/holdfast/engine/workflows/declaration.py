@@ -1,5 +1,6 @@
 """Declared workflows: the steps of the code, their parameters, and the graph that follows from them."""
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,6 +176,11 @@ class WorkflowDeclaration:
 
     def _check_input(self, step: str, parameter: inspect.Parameter, annotation: Any) -> None:
         if (known := self._inputs.get(parameter.name)) is None:
+            if near := difflib.get_close_matches(parameter.name, self._nodes, n=1, cutoff=0.8):
+                raise ConfigurationError(
+                    f"workflow {self.name}: parameter {parameter.name} of step {step} would be a value of the start; did "
+                    f"you mean the result of step {near[0]}? If not, give the parameter a name that differs more"
+                )
             return
         first, other, kind = known
         if kind != annotation and Any not in (kind, annotation):
