@@ -12,6 +12,7 @@ from tests.stores.event_log import test_projection
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
 from tests.stores.queries import test_query
+from tests.stores.workflows import test_runs
 
 _RAISED = "fence = d.fence + 1", "fence = d.fence"
 _RAISED_LITE = "fence = fence + 1", "fence = fence"
@@ -621,7 +622,98 @@ BATCHES = [
     ),
 ]
 
+_OWN = "d.fence = :fence::bigint"
+_OWNER = "d.locked_by = :worker::text"
+
+WORKFLOWS = [
+    *kills(
+        test_runs.test_a_stale_owner_advances_nothing,
+        postgres("advance", "d.fence = l.fence"),
+        sqlite("advance", "fence = :fence and", "true and"),
+    ),
+    *kills(
+        test_runs.test_another_worker_advances_nothing,
+        postgres("advance", "d.locked_by = :worker::text"),
+        sqlite("advance", "locked_by = :worker"),
+    ),
+    *kills(
+        test_runs.test_a_second_completion_of_a_step_does_not_count,
+        postgres("advance", "p.done_at is null as first", "true as first"),
+        sqlite("advance", "t.done_at is not null", "false"),
+    ),
+    *kills(
+        test_runs.test_a_run_that_was_cancelled_is_not_advanced,
+        postgres("advance", "r.status in ('running', 'compensating')"),
+        sqlite("advance", "r.status in ('running', 'compensating')"),
+    ),
+    *kills(
+        test_runs.test_cancelling_fences_what_runs_and_discards_what_waits,
+        postgres("discard_steps", *_RAISED),
+        sqlite("discard_steps", *_RAISED_LITE),
+    ),
+    *kills(
+        test_runs.test_a_signal_between_the_start_of_a_step_and_its_suspension_makes_it_due,
+        postgres("suspend", "l.signals <> l.seen", "false"),
+        postgres("raise_signals", "signals = signals + 1", "signals = signals"),
+        sqlite("suspend", "<> :seen then", "<> :seen and false then"),
+        sqlite("raise_signals", "signals = signals + 1", "signals = signals"),
+    ),
+    *kills(
+        test_runs.test_a_signal_wakes_the_step_that_waits_for_it_and_no_other,
+        postgres("store_signal", "w.signal = :signal::text"),
+        postgres("store_signal", "set run_at = now()", "set run_at = d.run_at"),
+        sqlite("store_signal", "w.signal = :signal and", "true and"),
+        sqlite("store_signal", "set run_at = {now}", "set run_at = run_at"),
+    ),
+    *kills(
+        test_runs.test_a_stale_owner_suspends_remembers_and_resolves_nothing,
+        postgres("suspend", "d.fence = l.fence"),
+        postgres("memo", _OWN),
+        postgres("resolve_wait", _OWN),
+        sqlite("suspend", "fence = :fence and", "true and"),
+        sqlite("memo", "d.fence = :fence"),
+    ),
+    *kills(
+        test_runs.test_another_worker_suspends_remembers_and_resolves_nothing,
+        postgres("suspend", _OWNER),
+        postgres("memo", _OWNER),
+        postgres("resolve_wait", _OWNER),
+        sqlite("suspend", "locked_by = :worker\n", "true\n"),
+        sqlite("memo", "d.locked_by = :worker"),
+    ),
+    *kills(
+        test_runs.test_a_wait_has_one_outcome_and_takes_one_signal,
+        postgres("resolve_wait", "not exists (select 1 from w where w.done_at is not null)"),
+        postgres("resolve_wait", "g.consumed_by is null"),
+        sqlite("resolve_wait", "where changes() > 0", "where true"),
+        sqlite("resolve_wait", "t.done_at is null"),
+    ),
+    *kills(
+        test_runs.test_a_completed_step_is_advanced_once,
+        postgres("advance_completed", "t.unadvanced"),
+        sqlite("advance_completed", "and unadvanced", ""),
+    ),
+    *kills(
+        test_runs.test_items_join_once_and_wake_their_step,
+        postgres("woken_step", "set run_at = now()", "set run_at = d.run_at"),
+        postgres("join_counters", "waiting = t.waiting - excluded.arrived", "waiting = t.waiting"),
+        sqlite("woken_step", "set run_at = {now}", "set run_at = run_at"),
+        sqlite("join_counters", "waiting = t.waiting - 1", "waiting = t.waiting"),
+    ),
+    *kills(
+        test_runs.test_completed_steps_make_the_next_ones_due_and_end_the_run,
+        postgres("successors", "j.waiting = 0 and", ""),
+        sqlite("successors", "t.waiting = 0"),
+    ),
+    *kills(
+        test_runs.test_pruning_leaves_the_steps_of_an_active_run,
+        postgres("of_no_live_run", "r.id = d.message_id", "false"),
+        sqlite("of_no_live_run", "r.id = d.message_id", "false"),
+    ),
+]
+
 MUTANTS = [
+    *WORKFLOWS,
     *BATCHES,
     *SETTLING,
     *REPLAYING,
