@@ -137,7 +137,7 @@ async def test_a_stale_owner_remembers_nothing_while_its_claim_is_taken(others: 
         stored, _ = await asyncio.gather(
             left.run(memo(claim, claimed.message_id, "a/m", 0, "1")), right.run(abandon(claimed.id))
         )
-        # Whoever was first: a memo of a claim that was lost before it committed does not exist.
+        # In either order: a memo of a claim that was lost before it committed does not exist.
         rows = sql(store, f"select 1 from {{hf}}workflow_step where run_id = '{claimed.message_id}'")
         assert bool(rows) is stored
         assert not await left.run(memo(claim, claimed.message_id, "a/m", 1, "1"))

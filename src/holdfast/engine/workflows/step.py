@@ -4,6 +4,7 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
+from types import NoneType
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
@@ -317,7 +318,7 @@ def _read(text: str | None, function: Callable[..., Any]) -> Any:
 def _checked(text: str | None, annotation: Any, what: str) -> Any:
     """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
     value = None if text is None else payload.decode(text)
-    if annotation is Any or annotation is None:
+    if annotation is Any or annotation is NoneType:
         return value
     try:
         return validator_of(annotation).validate_python(value)

@@ -1,0 +1,90 @@
+"""Workers that are killed while runs are under way: every run ends, and each effect happens once."""
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.stores.workflows.query import workflow_runs
+from holdfast.stores.workflows.run import RunStatus
+from tests.support.worker import query
+from tests.workflows import chaos_worker
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_worker(dsn: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.workflows.chaos_worker", dsn],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("count", "seconds"),
+    [
+        pytest.param(6, 1.5, id="short"),
+        pytest.param(100, 10.0, id="long", marks=pytest.mark.long),
+        pytest.param(2000, 200.0, id="soak", marks=pytest.mark.soak),
+    ],
+)
+async def test_every_run_ends_and_each_effect_happens_once(dsn: str, count: int, seconds: float) -> None:
+    workers = 1 if dsn.startswith("sqlite") else 2
+    with closing(chaos_worker.connect(dsn)) as conn:
+        conn.execute("create table effect (run text, step text)")
+        conn.commit()
+    hf, flow = chaos_worker.declare(dsn)
+    running = [start_worker(dsn) for _ in range(workers)]
+    try:
+        kills = 0
+        runs = [await flow.using(key=f"run {n}").start(n) for n in range(count)]
+        for n, run in enumerate(runs):
+            if n % 2:
+                await run.signal("go", True)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            await asyncio.sleep(random.uniform(0.7, 2.0))
+            n = random.randrange(workers)
+            running[n].kill()
+            running[n].wait()
+            kills += 1
+            running[n] = start_worker(dsn)
+        await finished(hf, count, patience=60 + count / 4)
+    finally:
+        for worker in running:
+            worker.kill()
+            worker.wait()
+        rows = await query(hf, "select run, step, count(*) from effect group by run, step")
+        await query(hf, "drop table effect")
+        await hf.close()
+    counts = {(str(run), str(step)): number for run, step, number in rows}
+    assert {key: number for key, number in counts.items() if number > 1} == {}, f"after {kills} kills"
+    for n, run in enumerate(runs):
+        done = {step for key, step in counts if key == str(run.id)}
+        items = {f"item {item}" for item in range(3)}
+        assert done == {"reserve", *items, *(["undo"] if n % 5 == 0 else [])}, n
+    assert sum(step == "child" for _, step in counts) == count - len(range(0, count, 5))
+
+
+async def finished(hf: Holdfast, count: int, patience: float) -> None:
+    """Waits until every run has ended as it must."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = await hf.store.run(workflow_runs(workflow="flow", limit=5000))
+        states = [one.status for one in found]
+        if not any(state.is_active for state in states):
+            break
+        open = [(one.id, one.status) for one in found if one.status.is_active]
+        assert time.monotonic() < deadline, f"{len(open)} of {count} runs are stuck, for example {open[:3]}"
+        await asyncio.sleep(0.2)
+    assert states.count(RunStatus.FAILED) == len(range(0, count, 5))
+    assert states.count(RunStatus.DONE) == count - len(range(0, count, 5))
