@@ -70,7 +70,7 @@ def test_an_endpoint_is_added_listed_disabled_and_enabled(shop: Shop) -> None:
     added(shop, "--tenant", "globex")
     (shown,) = listed(shop, "--tenant", "acme")
     assert (shown["id"], shown["url"], shown["headers"]) == (one["id"], "https://acme.test/in?…", ["authorization"])
-    assert (shown["events"], shown["rate"], shown["circuit"]) == (["order.*"], 5.0, "closed")
+    assert (shown["events"], shown["rate"], shown["circuit"]) == (["order.*"], "5/1s", "closed")
     assert shop.run("webhooks", "disable", one["id"], "--reason", "they \x1b[31masked").exit_code == 0
     table = shop.run("webhooks", "list")
     assert "disabled" in table.stdout

@@ -64,8 +64,9 @@ def names(kind: Any, *more: str, without: Sequence[str] = ()) -> tuple[str, ...]
 SUMMARY = names(Delivery, "type", "source", "key")
 AUDIT = names(AuditEntry, without=("plan",))
 ENDPOINT = (
-    *("id", "consumer", "url", "tenant", "events", "headers", "secret", "previous", "previous_until", "rate"),
-    *("concurrency", "created_at", "disabled_at", "disabled_reason", "queue", "priority", "retry"),
+    *("id", "consumer", "url", "tenant", "events", "headers", "secret", "previous", "previous_until"),
+    *("concurrency", "created_at", "disabled_at", "disabled_reason", "queue", "priority", "retry", "flow"),
+    "flow_override",
 )
 CONSUMER = (
     *("name", "queue", "priority", "max_attempts", "retry", "generation", "registered_at", "paused_at"),

@@ -224,7 +224,7 @@ def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection)
     hf.sync.publish_many([OrderPlaced(1, "a")])  # type: ignore[call-arg]
     assert_type(hf.webhooks.sync.add("https://acme.test/in", events=["order.*"], tenant="acme", conn=conn).secret, str)
     hf.webhooks.sync.add("https://acme.test/in", events=["order.*"])  # type: ignore[call-arg]
-    hf.webhooks.sync.add("https://acme.test/in", events=["order.*"], conn=conn, rate="fast")  # type: ignore[arg-type]
+    hf.webhooks.sync.add("https://acme.test/in", events=["order.*"], conn=conn, rate=[90])  # type: ignore[arg-type]
     hf.sync.publish_many(OrderPlaced(1, "a"), conn=conn)  # type: ignore[arg-type]
     # The wrong colour leaves a coroutine that is not awaited.
     hf.publish(OrderPlaced(1, "a"), conn=conn)  # type: ignore[unused-coroutine]

@@ -16,10 +16,12 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import AddressRefused, ConfigurationError, HoldfastError, InvalidName, NotFound
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.webhooks.circuits import EndpointCircuits
+from holdfast.outbound.webhooks.concurrency_limiter import ConcurrencyLimiter
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.outbound.webhooks.rate_limiter import RateLimiter
 from holdfast.stores.integrations.breaker import StoredBreaker
+from holdfast.stores.migration import migrations
 from tests.support.apps import MakeApp
+from tests.support.builders import sql
 from tests.support.worker import all_of, drain, only
 from tests.webhooks.receiver import LOOPBACK, Receiver
 
@@ -42,6 +44,8 @@ URL = "https://acme.test/in"
         ({"rate": -1}, ConfigurationError, "rate"),
         ({"rate": float("nan")}, ConfigurationError, "rate"),
         ({"rate": "fast"}, ConfigurationError, "rate"),
+        ({"rate": "0/1s"}, ConfigurationError, "rate"),
+        ({"order": "yes"}, ConfigurationError, "order"),
         ({"concurrency": 0}, ConfigurationError, "concurrency"),
         ({"concurrency": 1.5}, ConfigurationError, "concurrency"),
         ({"headers": {"host": "evil"}}, ConfigurationError, "host"),
@@ -200,32 +204,26 @@ class Clock:
 
 
 def test_a_gate_lets_so_many_pass_at_once() -> None:
-    gate = RateLimiter(2, None, Clock())
+    gate = ConcurrencyLimiter(2, Clock())
     assert [gate.enter() == 0 for _ in range(3)] == [True, True, False]
     gate.leave(0.1)
     assert gate.enter() == 0
 
 
-def test_a_gate_spaces_those_that_begin_and_gives_the_others_different_times() -> None:
-    clock = Clock()
-    gate = RateLimiter(100, 10, clock)
+def test_a_gate_gives_those_that_wait_different_times() -> None:
+    gate = ConcurrencyLimiter(1, Clock())
     assert gate.enter() == 0
     waits = [gate.enter() for _ in range(5)]
     assert all(wait > 0 for wait in waits)
     assert waits == sorted(set(waits))
-    clock.now += 0.11
-    assert gate.enter() == 0
 
 
 def test_a_wait_at_a_gate_is_bounded_and_a_hold_too() -> None:
     clock = Clock()
-    gate = RateLimiter(1, 0.001, clock)
-    assert gate.enter() == 0
-    assert max(gate.enter() for _ in range(100)) <= 300
-    busy = RateLimiter(1, None, clock)
+    busy = ConcurrencyLimiter(1, clock)
     assert busy.enter() == 0
     assert max(busy.enter() for _ in range(1000)) <= 30
-    held = RateLimiter(1, None, clock)
+    held = ConcurrencyLimiter(1, clock)
     held.hold(1e9)
     assert 0 < held.enter() <= 300
     clock.now += 301
@@ -265,3 +263,16 @@ async def test_an_endpoint_is_added_in_the_transaction_of_a_session(hf: Holdfast
     assert [one.id for one in await hf.ops.webhooks()] == [added[1].id]
     await drain(hf)
     assert len(receiver.requests) == 1
+
+
+@pytest.mark.parametrize(("rate", "shown"), [(20, "20/1s"), (0.5, "1/2s")])
+async def test_the_rate_of_an_endpoint_of_an_older_release_becomes_flow_control(
+    hf: Holdfast, rate: float, shown: str
+) -> None:
+    await hf.webhooks.add(URL, events=["order.*"], conn=None)
+    sql(hf.store, f"update {{hf}}endpoint set rate = {rate}")
+    package = f"holdfast.stores.{hf.store.dialect.name}.migrations"
+    (migration,) = [one for one in migrations(package) if one.name == "endpoint_flow"]
+    sql(hf.store, migration.text)
+    (found,) = await hf.ops.webhooks()
+    assert found.rate == shown

@@ -132,6 +132,8 @@ class KeyRule:
 
     def key(self, payload: str, headers: Mapping[str, str]) -> str:
         """The key of a message. A missing path or header, or None, is the key ''."""
+        if self.kind == "all":
+            return ""
         if self.kind == "header":
             return bounded_key(headers.get(self.name))
         value: Any = decode(payload)
@@ -140,6 +142,10 @@ class KeyRule:
         for part in self.name.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return bounded_key(value)
+
+
+ALL = KeyRule("all", "")
+"""One key for all deliveries of a consumer, such as the order of a webhook endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from holdfast.stores.integrations.webhook import (
     Endpoint,
     disable_endpoint,
     endpoints,
-    living_workers,
     serve_consumers,
 )
 from holdfast.stores.protocol import Store
@@ -100,7 +99,7 @@ class EndpointHandlers:
         if found:
             self._the_dispatcher()
         if self._dispatcher is not None:
-            self._dispatcher.serve(found, await self._store.run(living_workers()))
+            self._dispatcher.serve(found)
             asked_at = time.monotonic()
             self._circuits.take(await self._store.run(breakers()), asked_at)
         ended = time.monotonic()

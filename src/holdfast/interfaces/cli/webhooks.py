@@ -86,7 +86,14 @@ def _state(one: Webhook) -> str:
 )
 @click.option("--tenant", metavar="NAME", help="Only events published with the header tenant=NAME.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Additional request header. Repeatable.")
-@click.option("--rate", type=float, metavar="N", help="Maximum requests per second, over all workers.")
+@click.option(
+    "--rate", metavar="RATE", help="Maximum requests in a window, over all workers: 90/10s. Default: no maximum."
+)
+@click.option(
+    "--order",
+    type=click.Choice(["block", "skip"]),
+    help="Send events one at a time, in order. A dead letter stops the endpoint (block) or is left out (skip).",
+)
 @click.option(
     "--concurrency",
     type=int,

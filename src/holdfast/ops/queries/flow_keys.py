@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.errors import NotFound, Refused
-from holdfast.core.flow import FlowSettings, effective_flow, format_rate, rate_span, stored_flow
+from holdfast.core.flow import ALL, FlowSettings, effective_flow, format_rate, rate_span, stored_flow
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.messages.registry import Consumer, consumers, find_consumer
 from holdfast.stores.queries.flow_keys import (
@@ -215,12 +215,12 @@ def flow_state(flow: str, override: str | None) -> FlowState:
     """The settings of a consumer or queue, as operators see them."""
     declared, used = stored_flow(flow), effective_flow(flow, override)
     return FlowState(
-        key=None if used.key is None else used.key.by,
+        key=None if used.key is None or used.key == ALL else used.key.by,
         limit=used.limit,
         declared_limit=declared.limit,
         limit_by_key=used.limit_by_key,
-        rate=_rate(used),
-        declared_rate=_rate(declared),
+        rate=rate_text(used),
+        declared_rate=rate_text(declared),
         rate_by_key=used.rate_by_key,
         order=used.order,
         fair=used.fair,
@@ -267,7 +267,7 @@ def _hold(
     if settings.limit is not None and (settings.limit_by_key or is_one) and row.running >= settings.limit:
         return Hold.LIMIT, f"limit of {settings.limit:,} reached", None
     if settings.rate_count is not None and (settings.rate_by_key or is_one) and row.used >= settings.rate_count:
-        return Hold.RATE, f"rate of {_rate(settings)} reached", _next_token(settings, row.first_bucket)
+        return Hold.RATE, f"rate of {rate_text(settings)} reached", _next_token(settings, row.first_bucket)
     return None, None, None
 
 
@@ -316,14 +316,15 @@ def _reached(item: str, settings: FlowSettings, running: int, used: int) -> Iter
     if settings.limit is not None and not settings.limit_by_key and running >= settings.limit:
         yield f"{item} has reached its limit of {settings.limit:,}"
     if settings.rate_count is not None and not settings.rate_by_key and used >= settings.rate_count:
-        yield f"{item} has reached its rate of {_rate(settings)}"
+        yield f"{item} has reached its rate of {rate_text(settings)}"
 
 
 def _next_token(settings: FlowSettings, first_bucket: datetime | None) -> datetime | None:
     return None if first_bucket is None else first_bucket + rate_span(settings)
 
 
-def _rate(settings: FlowSettings) -> str | None:
+def rate_text(settings: FlowSettings) -> str | None:
+    """The rate as it is declared, such as `90/10s`."""
     if settings.rate_count is None or settings.rate_window is None:
         return None
     return format_rate(settings.rate_count, settings.rate_window)

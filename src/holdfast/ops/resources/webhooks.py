@@ -13,6 +13,7 @@ from holdfast.core.circuit import CircuitState
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound
 from holdfast.core.redaction.mask import mask
+from holdfast.ops.queries.flow_keys import rate_text
 from holdfast.ops.queries.stats import loads
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.outbound.webhooks.endpoint import Added, EndpointOptions, new_endpoint
@@ -37,7 +38,8 @@ class Webhook:
     tenant: str | None
     events: tuple[str, ...]
     headers: tuple[str, ...]
-    rate: float | None
+    rate: str | None
+    order: str | None
     concurrency: int
     previous_secret_until: datetime | None
     created_at: datetime | None
@@ -84,7 +86,8 @@ def webhooks(*, tenant: str | None = None, show_path: bool = False) -> TaskSteps
                 tenant=one.tenant,
                 events=one.events,
                 headers=tuple(sorted(one.headers)),
-                rate=one.rate,
+                rate=None if one.flow is None else rate_text(one.flow),
+                order=None if one.flow is None else one.flow.order,
                 concurrency=one.concurrency,
                 previous_secret_until=one.previous_until,
                 created_at=one.created_at,

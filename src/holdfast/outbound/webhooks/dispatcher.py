@@ -24,8 +24,8 @@ from holdfast.core.errors import (
 from holdfast.core.failures.http import parse_date, parse_retry_after
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.circuits import CircuitStore
+from holdfast.outbound.webhooks.concurrency_limiter import ConcurrencyLimiter
 from holdfast.outbound.webhooks.options import WebhookOptions
-from holdfast.outbound.webhooks.rate_limiter import RateLimiter
 from holdfast.outbound.webhooks.sender import WebhookResponse, WebhookSender
 from holdfast.outbound.webhooks.signature import sign
 from holdfast.outbound.webhooks.ssrf import authority_of, path_of, query_of
@@ -85,7 +85,7 @@ async def post(sender: WebhookSender, endpoint: Endpoint, event: WebhookEvent, *
 
 
 class WebhookDispatcher:
-    """Delivers events. Each endpoint has its rate limiter and circuit.
+    """Delivers events. Each endpoint has its limiter and circuit.
 
     `disable` is called with an endpoint and a reason after the response 410 Gone.
     """
@@ -98,19 +98,17 @@ class WebhookDispatcher:
     ) -> None:
         self._options, self._circuits, self._disable = options, circuits, disable
         self._sender: WebhookSender | None = None
-        self._workers = 1
-        self._limiters: dict[str, RateLimiter] = {}
+        self._limiters: dict[str, ConcurrencyLimiter] = {}
         self._breakers: dict[str, CircuitBreaker] = {}
 
-    def serve(self, endpoints: Iterable[Endpoint], workers: int) -> None:
-        """Applies changed limits, and removes endpoints that no longer exist. Workers share the rate of an endpoint."""
-        self._workers = max(1, workers)
+    def serve(self, endpoints: Iterable[Endpoint]) -> None:
+        """Applies changed limits, and removes endpoints that no longer exist."""
         known = {endpoint.id: endpoint for endpoint in endpoints}
         for id in self._limiters.keys() - known.keys():
             del self._limiters[id]
             self._breakers.pop(id, None)
         for id, limiter in self._limiters.items():
-            limiter.limit(known[id].concurrency, self._share(known[id]))
+            limiter.concurrency = known[id].concurrency
 
     async def deliver(
         self, endpoint: Endpoint, event: WebhookEvent, on_response: Callable[[WebhookResponse], None]
@@ -138,7 +136,7 @@ class WebhookDispatcher:
         self,
         endpoint: Endpoint,
         event: WebhookEvent,
-        limiter: RateLimiter,
+        limiter: ConcurrencyLimiter,
         on_response: Callable[[WebhookResponse], None],
     ) -> None:
         breaker = self._breaker(endpoint)
@@ -173,7 +171,9 @@ class WebhookDispatcher:
             # It was added by a process that allows http; this worker does not.
             raise TerminalError(str(error)) from error
 
-    async def _refused(self, endpoint: Endpoint, limiter: RateLimiter, response: WebhookResponse) -> WebhookRefused:
+    async def _refused(
+        self, endpoint: Endpoint, limiter: ConcurrencyLimiter, response: WebhookResponse
+    ) -> WebhookRefused:
         host = authority_of(endpoint.url)
         if response.status == HTTPStatus.GONE:
             try:
@@ -189,13 +189,10 @@ class WebhookDispatcher:
             limiter.hold(wait.total_seconds())
         return WebhookRefused(host, response.status, _phrase(response.status), response.excerpt, said)
 
-    def _limiter(self, endpoint: Endpoint) -> RateLimiter:
+    def _limiter(self, endpoint: Endpoint) -> ConcurrencyLimiter:
         if endpoint.id not in self._limiters:
-            self._limiters[endpoint.id] = RateLimiter(endpoint.concurrency, self._share(endpoint))
+            self._limiters[endpoint.id] = ConcurrencyLimiter(endpoint.concurrency)
         return self._limiters[endpoint.id]
-
-    def _share(self, endpoint: Endpoint) -> float | None:
-        return None if endpoint.rate is None else endpoint.rate / self._workers
 
     def _breaker(self, endpoint: Endpoint) -> CircuitBreaker:
         if endpoint.id not in self._breakers:

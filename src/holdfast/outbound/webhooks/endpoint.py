@@ -1,6 +1,5 @@
 """New endpoints: validation before anything is stored."""
 
-import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import TypedDict
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.failures.http import fits_header
+from holdfast.core.flow import ALL, FlowSettings, parse_rate
 from holdfast.core.message import check_priority
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
@@ -23,7 +23,7 @@ CONCURRENCY = 10
 
 _MOST_EVENTS = 50
 _MOST_HEADERS, _MOST_VALUE = 20, 4_000
-_MOST_RATE, _MOST_CONCURRENCY = 10_000, 1_000
+_MAX_RATE, _MOST_CONCURRENCY = 10_000, 1_000
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _OURS = frozenset(
     {"host", "connection", "content-length", "content-type", "transfer-encoding", "te", "upgrade", "expect"}
@@ -41,14 +41,17 @@ class Added:
 class EndpointOptions(TypedDict, total=False):
     """Options of an endpoint besides its address and events.
 
-    `tenant` limits it to events published with the header `tenant`. `rate` is requests per second by all workers
-    together, `concurrency` how many one worker makes at once.
+    `tenant` limits it to events published with the header `tenant`. `rate` is how many requests all workers together make
+    in a window, such as `90/10s`; a number is requests per second. `order` sends events one at a time in the order of their
+    publish; a dead letter stops the endpoint (`block`) or is left out (`skip`). `concurrency` is how many requests one worker
+    makes at once.
     """
 
     tenant: str | None
     secret: str | None
     headers: Mapping[str, str] | None
-    rate: float | None
+    rate: str | float | None
+    order: str | None
     concurrency: int
     retry: RetryPolicy | None
     queue: str
@@ -63,7 +66,8 @@ def new_endpoint(
     tenant: str | None = None,
     secret: str | None = None,
     headers: Mapping[str, str] | None = None,
-    rate: float | None = None,
+    rate: str | float | None = None,
+    order: str | None = None,
     concurrency: int = CONCURRENCY,
     retry: RetryPolicy | None = None,
     queue: str = QUEUE,
@@ -78,7 +82,7 @@ def new_endpoint(
         tenant=None if tenant is None else check_name("tenant", tenant),
         headers=_headers(headers or {}),
         secrets=(new_secret() if secret is None else check_secret(secret),),
-        rate=_rate(rate),
+        flow=_flow(rate, order),
         concurrency=_concurrency(concurrency),
         queue=check_name("queue", queue),
         priority=check_priority(priority),
@@ -114,16 +118,28 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _rate(rate: float | None) -> float | None:
-    if rate is None:
+def _flow(rate: str | float | None, order: str | None) -> FlowSettings | None:
+    if rate is None and order is None:
         return None
-    if (
-        isinstance(rate, bool)
-        or not isinstance(rate, int | float)
-        or not (math.isfinite(rate) and 0 < rate <= _MOST_RATE)
-    ):
-        raise ConfigurationError(f"rate is {rate!r}; give requests per second, more than 0 and at most {_MOST_RATE:,}")
-    return float(rate)
+    if order is not None and order not in ("block", "skip"):
+        raise ConfigurationError(f"order is {order!r}; give 'block' (a dead letter stops the endpoint) or 'skip'")
+    count, window = (None, None) if rate is None else parse_rate(_rate_text(rate))
+    return FlowSettings(key=None if order is None else ALL, order=order, rate_count=count, rate_window=window)
+
+
+def _rate_text(rate: str | float) -> str:
+    """A rate as text; a number is requests per second."""
+    if isinstance(rate, str) and "/" in rate:
+        return rate
+    try:
+        number = 0.0 if isinstance(rate, bool) else float(rate)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number <= _MAX_RATE:
+        raise ConfigurationError(
+            f"rate is {rate!r}; give a count and a window such as '90/10s', or requests per second up to {_MAX_RATE:,}"
+        )
+    return f"{round(number)}/1s" if number >= 1 else f"1/{round(1000 / number)}ms"
 
 
 def _concurrency(concurrency: int) -> int:

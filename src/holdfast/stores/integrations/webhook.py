@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import orjson
 
 from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.core.flow import FlowSettings, effective_flow
 from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.core.text import sanitise
 from holdfast.stores.admin.actions import audited
@@ -29,8 +30,8 @@ _REASON = 2_000
 class Endpoint:
     """The destination of a tenant's events. Its repr contains no secrets and no header values.
 
-    `secrets` are the valid ones, newest first. `rate` is the number of requests per second of all workers together,
-    `concurrency` the number of concurrent requests of one worker.
+    `secrets` are the valid ones, newest first. `flow` has the rate of all workers together and the order,
+    `concurrency` is the number of concurrent requests of one worker.
     """
 
     id: str
@@ -40,7 +41,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: tuple[str, ...] = field(repr=False)
     previous_until: datetime | None = None
-    rate: float | None = None
+    flow: FlowSettings | None = None
     concurrency: int = 10
     queue: str = "webhooks"
     priority: int = 1
@@ -73,7 +74,8 @@ def add_endpoint(endpoint: Endpoint, actor: str) -> Steps[None]:
             f"a webhook cannot be added in a transaction with isolation {isolation}; use READ COMMITTED, or conn=None "
             "to commit it separately"
         )
-    declaration = Declaration(endpoint.consumer, endpoint.queue, endpoint.priority, endpoint.retry)
+    flow = None if endpoint.flow is None else endpoint.flow.text
+    declaration = Declaration(endpoint.consumer, endpoint.queue, endpoint.priority, endpoint.retry, flow)
     subscriptions = [EventSubscription(pattern, endpoint.consumer, from_start=False) for pattern in endpoint.events]
     yield from register([declaration], subscriptions, 0).start()
     (secret,) = endpoint.secrets
@@ -87,7 +89,6 @@ def add_endpoint(endpoint: Endpoint, actor: str) -> Steps[None]:
             "events": list(endpoint.events),
             "headers": orjson.dumps(dict(endpoint.headers)).decode(),
             "secret": secret,
-            "rate": endpoint.rate,
             "concurrency": endpoint.concurrency,
         },
     )
@@ -149,13 +150,6 @@ def rotate_secret(id: str, secret: str, overlap: timedelta, actor: str, reason: 
     yield audited(actor, "rotate-secret", "webhook", id, reason, {"overlap_seconds": overlap.total_seconds()})
 
 
-@operation(reads=True)
-def living_workers() -> Steps[int]:
-    """The number of live workers, which share the rate limits."""
-    ((count,),) = yield Query("living_workers")
-    return int(count)
-
-
 @operation(single=True)
 def serve_consumers(worker: str, consumers: Sequence[str]) -> Steps[None]:
     """Updates the consumers that a worker serves."""
@@ -173,7 +167,7 @@ def _absent(id: str) -> NotFound:
 
 def _endpoint(row: Row) -> Endpoint:
     id, _, url, tenant, events, headers, secret, previous, previous_until, *rest = row
-    rate, concurrency, created, disabled, reason, queue, priority, retry = rest
+    concurrency, created, disabled, reason, queue, priority, retry, flow, override = rest
     return Endpoint(
         id=str(id),
         url=str(url),
@@ -182,7 +176,7 @@ def _endpoint(row: Row) -> Endpoint:
         headers=orjson.loads(headers),
         secrets=tuple(one for one in (secret, previous) if one is not None),
         previous_until=optional_time(previous_until),
-        rate=rate,
+        flow=None if flow is None else effective_flow(flow, override),
         concurrency=concurrency,
         queue=str(queue),
         priority=priority,

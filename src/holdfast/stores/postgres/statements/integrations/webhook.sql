@@ -4,16 +4,17 @@ select current_setting('transaction_isolation')
 
 -- name: add_endpoint
 -- Stores an endpoint; its consumer and subscriptions are registered in the same transaction.
-insert into {hf}endpoint (id, consumer, url, tenant, events, headers, secret, rate, concurrency)
+insert into {hf}endpoint (id, consumer, url, tenant, events, headers, secret, concurrency)
 values (:id::text, :consumer::text, :url::text, :tenant::text, :events::text[], :headers::text::jsonb, :secret::text,
-        :rate::double precision, :concurrency::integer)
+        :concurrency::integer)
 
 -- name: endpoints
 -- All endpoints with the settings of their consumers; a previous secret only while it is valid.
 select e.id, e.consumer, e.url, e.tenant, e.events, e.headers::text, e.secret,
        case when e.previous_until > now() then e.previous_secret end,
        case when e.previous_until > now() then e.previous_until end,
-       e.rate, e.concurrency, e.created_at, e.disabled_at, e.disabled_reason, c.queue, c.priority, c.retry::text
+       e.concurrency, e.created_at, e.disabled_at, e.disabled_reason, c.queue, c.priority, c.retry::text, c.flow,
+       c.flow_override
 from {hf}endpoint e join {hf}consumer c on c.name = e.consumer
 order by e.created_at, e.id
 
@@ -21,7 +22,8 @@ order by e.created_at, e.id
 -- The rows of `endpoints` without secrets, for a role that may not read them.
 select e.id, e.consumer, e.url, e.tenant, e.events, e.headers::text, null, null,
        case when e.previous_until > now() then e.previous_until end,
-       e.rate, e.concurrency, e.created_at, e.disabled_at, e.disabled_reason, c.queue, c.priority, c.retry::text
+       e.concurrency, e.created_at, e.disabled_at, e.disabled_reason, c.queue, c.priority, c.retry::text, c.flow,
+       c.flow_override
 from {hf}endpoint e join {hf}consumer c on c.name = e.consumer
 order by e.created_at, e.id
 
@@ -47,10 +49,6 @@ update {hf}endpoint
 set previous_secret = secret, previous_until = now() + :overlap::interval, secret = :secret::text
 where id = :id::text
 returning id
-
--- name: living_workers
--- The number of live workers.
-select count(*) from {hf}worker w where w.alive_until > now()
 
 -- name: serve_consumers
 -- Updates the consumers that a worker serves.
