@@ -8,9 +8,8 @@ from urllib.parse import quote
 from holdfast.core.errors import KeyRequired
 from holdfast.core.telemetry.correlation import correlate
 from holdfast.idempotency.capture import CaptureAction, ResponseCapture
-from holdfast.idempotency.engine import IdempotencyEngine
+from holdfast.idempotency.engine import BaseMiddleware, IdempotencyEngine
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.middleware import BaseMiddleware
 from holdfast.idempotency.records import Flow, run_flow
 from holdfast.idempotency.request import Request
 from holdfast.stores.integrations.idempotency import Reservation, StoredResponse

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast._log import get_logger
 from holdfast.core.duration import Duration, to_timedelta
@@ -30,6 +30,8 @@ from holdfast.idempotency.response import REPLAYED, problem, with_length
 from holdfast.stores.integrations.idempotency import KeyStatus, Reservation, StoredRecord, StoredResponse
 
 log = get_logger("holdfast.idempotency")
+
+A = TypeVar("A")
 
 MIB = 1024 * 1024
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 0.5
@@ -316,3 +318,21 @@ def make_engine(
         assert hf is not None
         records = StoreRecords(hf)
     return IdempotencyEngine(records, options)
+
+
+class BaseMiddleware(Generic[A]):
+    """The application, and the engine that handles its requests with a key."""
+
+    def __init__(
+        self,
+        app: A,
+        hf: IdempotencyApp | None = None,
+        *,
+        scope: ScopeOf,
+        records: Records | None = None,
+        required: Required = False,
+        **settings: Unpack[IdempotencySettings],
+    ) -> None:
+        self.app = app
+        self._engine = make_engine(hf, records, scope, options(**settings))
+        self._scope_of, self._required = scope, required

@@ -8,9 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.idempotency.capture import CaptureAction, ResponseCapture
-from holdfast.idempotency.engine import IdempotencyEngine, Required, ScopeOf
+from holdfast.idempotency.engine import BaseMiddleware, IdempotencyEngine, Required, ScopeOf
 from holdfast.idempotency.key import IdempotencyKey
-from holdfast.idempotency.middleware import BaseMiddleware
 from holdfast.idempotency.request import Request
 from holdfast.idempotency.sync_adapter import SyncAdapter
 from holdfast.stores.integrations.idempotency import StoredResponse

@@ -189,7 +189,7 @@ class _Collector:
             collected.taken = [one for one in collected.taken if one[0] is not instance]
 
     def forget(self, session: "Session", rolled_back: "SessionTransaction") -> None:
-        """Rollback: existing objects lose their changes and their events."""
+        """Drops the events of existing objects after a rollback, like their other changes."""
         for instance in session.identity_map.values():
             _clear(instance)
         if collected := session.info.get(_COLLECTED):

@@ -93,7 +93,9 @@ def _sqlite_path(dsn: str) -> Path:
     if split.query:
         raise ConfigurationError(f"{mask(repr(dsn))} has options after '?'; SQLite takes none here")
     if path == "/:memory:":
-        raise ConfigurationError("an in-memory database is gone with its connection; use a file, for instance in /tmp")
+        raise ConfigurationError(
+            "an in-memory database is lost when its connection closes; use a file, for instance in /tmp"
+        )
     return Path(path[1:])
 
 

@@ -30,7 +30,7 @@ class ResultBatch(NamedTuple):
 
 @operation(reads=True)
 def unsettled_plans() -> Steps[list[UUID]]:
-    """The replays whose results can be counted further."""
+    """The replay plans whose results are not complete yet."""
     return [as_uuid(row[0]) for row in (yield Query("unsettled_plans"))]
 
 
