@@ -76,7 +76,8 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
     plan = await ops.plan_replay(Filter(), actor="ada")
     delivery = await get(reader, f"/deliveries/{ids['failed']}")
     for endpoint in ENDPOINTS:
-        if endpoint.method != "GET" or endpoint.path == "/consumers/{name}/keys":
+        # Items that need more: see the tests of flow control and of workflows.
+        if endpoint.method != "GET" or endpoint.path in ("/consumers/{name}/keys", "/workflow-runs/{id}"):
             continue
         item = {"/messages/{id}": delivery["message_id"], "/deliveries/{id}": ids["failed"]}.get(endpoint.path, plan.id)
         await get(

@@ -13,6 +13,7 @@ from holdfast.ops.queries import request_trace as _trail
 from holdfast.ops.queries import search as _search
 from holdfast.ops.queries import stats as _stats
 from holdfast.ops.queries import throughput as _trend
+from holdfast.ops.queries import workflows as _workflows
 from holdfast.ops.resources import breakers as _breakers
 from holdfast.ops.resources import consumers as _consumers
 from holdfast.ops.resources import flow as _flow
@@ -23,6 +24,7 @@ from holdfast.ops.resources import relays as _relays
 from holdfast.ops.resources import schedules as _schedules
 from holdfast.ops.resources import tokens as _tokens
 from holdfast.ops.resources import webhooks as _webhooks
+from holdfast.ops.resources import workflow_runs as _workflow_runs
 from holdfast.ops.steps import AsyncService, ServiceMethod, SyncService
 
 
@@ -96,6 +98,15 @@ class _Catalogue:
     projectors = ServiceMethod(_projectors.projectors)
 
     relays = ServiceMethod(_relays.relays)
+
+    workflows = ServiceMethod(_workflows.workflows)
+    workflow_runs = ServiceMethod(_workflows.workflow_runs)
+    workflow_run = ServiceMethod(_workflows.workflow_run)
+    start_run = ServiceMethod(_workflow_runs.start_run)
+    signal_run = ServiceMethod(_workflow_runs.signal_run)
+    trigger_run = ServiceMethod(_workflow_runs.trigger_run)
+    retry_run = ServiceMethod(_workflow_runs.retry_run)
+    cancel_run = ServiceMethod(_workflow_runs.cancel_run)
 
     schedules = ServiceMethod(_schedules.schedules)
     pause_schedule = ServiceMethod(_schedules.pause_schedule)

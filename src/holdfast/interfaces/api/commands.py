@@ -19,6 +19,7 @@ _TYPES: dict[FieldKind, tuple[Any, object]] = {
     FieldKind.FLAG: (bool, False),
     FieldKind.TEXT: (Text | None, None),
     FieldKind.NUMBER: (int | None, None),
+    FieldKind.JSON: (Any, None),
     FieldKind.DURATION: (Annotated[float, Field(gt=0, le=30 * 86400)], 3600),
 }
 
@@ -62,7 +63,7 @@ def _body(action: OperatorAction, arguments: tuple[str, ...]) -> type[WithReason
         return WithReason
     fields: dict[str, Any] = dict.fromkeys(arguments, (Text, ...))
     for field in action.fields:
-        kind, default = _TYPES[field.kind]
+        kind, default = (Text, ...) if field.required else _TYPES[field.kind]
         described = field.help.partition("  [default")[0]
         fields[_NAMES.get(field.kind, field.name)] = (kind, Field(default, description=described))
     name = f"{action.verb.title().replace('-', '')}Request"

@@ -13,13 +13,14 @@ from holdfast.core.text import storable
 from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Page, get, number, page, read_cursor, write_cursor
 from holdfast.interfaces.api.fields import Flag, LimitParams, NoParams, PageParams, StepLimit, Text, Timestamp
 from holdfast.interfaces.api.problem import Problem
-from holdfast.interfaces.presentation.filters import delivery_filter
+from holdfast.interfaces.presentation.filters import RUN_FIELDS, delivery_filter, run_filter
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.ops.queries.flow_keys import KeyFilter, KeyPage
 from holdfast.ops.queries.messages import MessageDetail
 from holdfast.ops.queries.request_trace import RequestTrace
 from holdfast.ops.queries.search import SearchResult
 from holdfast.ops.queries.stats import Stats
+from holdfast.ops.queries.workflows import WorkflowRunDetail
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.consumers import ConsumerState
 from holdfast.ops.resources.projectors import ProjectorState
@@ -34,6 +35,7 @@ from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus, RecordCursor
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter
+from holdfast.stores.workflows.run_page import ListedRun, WorkflowCounts
 
 T = TypeVar("T")
 
@@ -69,6 +71,16 @@ class MessageQuery(PageParams):
     type: Text | None = None
     source: Text | None = None
     key: Text | None = None
+
+
+class WorkflowRunQuery(PageParams):
+    """Filter of workflow runs. Times compare with the start of the run."""
+
+    workflow: Text | None = None
+    state: Literal["running", "compensating", "done", "cancelled", "failed", "blocked"] | None = None
+    key: Text | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
 
 
 class SearchQuery(PageParams):
@@ -155,6 +167,13 @@ async def _messages(call: ApiCall) -> Page[Message]:
 def _given(call: ApiCall) -> dict[str, Any]:
     """The query parameters that the operation takes under the same names."""
     return call.query.model_dump(exclude={"cursor"})  # type: ignore[no-any-return]
+
+
+async def _workflow_runs(call: ApiCall) -> Page[ListedRun]:
+    query: WorkflowRunQuery = call.query
+    before = read_cursor("workflow runs", query.cursor, UUID)
+    wanted = run_filter(**query.model_dump(include=set(RUN_FIELDS)))
+    return _slice("workflow runs", await call.ops.workflow_runs(wanted, limit=query.limit, before=before))
 
 
 def _slice(kind: str, found: Slice[T]) -> Page[T]:
@@ -283,6 +302,17 @@ ENDPOINTS = (
         RequestTrace,
         lambda call: call.ops.trace_request(call.name, limit=call.query.limit, after=call.query.after),
         query=RequestTraceQuery,
+    ),
+    _list(
+        "/workflows", "List workflows with the states of their runs", Page[WorkflowCounts], lambda ops: ops.workflows()
+    ),
+    get("/workflow-runs", "List workflow runs, newest first", Page[ListedRun], _workflow_runs, query=WorkflowRunQuery),
+    get(
+        "/workflow-runs/{id}",
+        "Get a workflow run with its steps, waits and signals",
+        WorkflowRunDetail,
+        lambda call: call.ops.workflow_run(call.id("run")),
+        ids=_ID,
     ),
     _list("/projectors", "List projectors with their positions", Page[ProjectorState], lambda ops: ops.projectors()),
     _list("/relays", "List relays with their lag", Page[RelayState], lambda ops: ops.relays()),

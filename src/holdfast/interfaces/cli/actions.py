@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from holdfast.interfaces.cli.filters import JSON
 from holdfast.interfaces.cli.output import note, show_json
 from holdfast.interfaces.cli.publish import print_published
 from holdfast.interfaces.cli.settings import command, settings
@@ -37,6 +38,8 @@ def _add(group: click.Group, action: OperatorAction) -> None:
 
 
 def _option(field: ActionField) -> Any:
+    if field.required:
+        return click.argument(field.name)
     match field.kind:
         case FieldKind.FLAG:
             return click.option(f"--{field.name}", is_flag=True, help=field.help)
@@ -44,6 +47,8 @@ def _option(field: ActionField) -> Any:
             return click.option(f"--{field.name}", metavar=field.name.upper(), help=field.help)
         case FieldKind.NUMBER:
             return click.option(f"--{field.name}", type=int, metavar="N", help=field.help)
+        case FieldKind.JSON:
+            return click.option(f"--{field.name}", type=JSON, metavar="JSON", help=field.help)
         case FieldKind.DURATION:
             return click.option("--for", field.name, default=field.default, show_default=True, help=field.help)
 
@@ -54,7 +59,7 @@ def _run(action: OperatorAction, given: dict[str, Any]) -> None:
     fields = {field.name: given[field.name] for field in action.fields}
     ops = settings().operations()
     if action.confirm is not None:
-        settings().confirm("end", action.confirm(given))
+        settings().confirm(action.confirm_verb or action.verb, action.confirm(given))
     result = action.call(ops)(*item, actor=settings().who(), reason=reason, **fields)
     match result:
         case Published():

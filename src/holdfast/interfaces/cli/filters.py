@@ -9,7 +9,7 @@ import click
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.size import parse_size
-from holdfast.interfaces.presentation.filters import STATES, parse_id, parse_names, parse_target, parse_time
+from holdfast.interfaces.presentation.filters import STATES, parse_id, parse_json, parse_names, parse_target, parse_time
 from holdfast.stores.queries.query import MAX_PAGE
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,6 +29,7 @@ class ParsedType(click.ParamType):  # type: ignore[type-arg]
 
 
 ID = ParsedType("id", parse_id)
+JSON = ParsedType("json", parse_json)
 DURATION = ParsedType("duration", to_timedelta)
 SIZE = ParsedType("size", parse_size)
 TIME = ParsedType("time", lambda text: parse_time(text, datetime.now(UTC)))

@@ -26,15 +26,15 @@ _BREAKER_STYLES = {"open": "red", "half_open": "yellow", "probing": "yellow"}
 
 
 def add_list(
-    parent: click.Group, read: "Callable[[SyncOperations], Sequence[T]]", empty: str
+    parent: click.Group, read: "Callable[[SyncOperations], Sequence[T]]", empty: str, name: str = "list"
 ) -> Callable[[Callable[[datetime], Sequence[Column[T]]]], None]:
-    """Adds the command `list`, with the columns that the decorated function returns for the current time.
+    """Adds the command `name`, with the columns that the decorated function returns for the current time.
 
     The docstring of the function is the help of the command. `empty` is printed instead of an empty table.
     """
 
     def decorate(columns: Callable[[datetime], Sequence[Column[T]]]) -> None:
-        @command(parent, name="list", help=columns.__doc__)
+        @command(parent, name=name, help=columns.__doc__)
         def list_() -> None:
             ops = settings().operations()
             show_list(settings(), read(ops), columns(ops.now()), empty)

@@ -17,7 +17,19 @@ from holdfast.interfaces.presentation.formatting import printable
 
 _COMMANDS = (
     *("demo", "worker", "console", "publish", "enqueue", "replay", "search", "dlq", "deliveries", "messages", "jobs"),
-    *("queues", "consumers", "projectors", "cron", "breakers", "webhooks", "idempotency", "workers", "stats", "doctor"),
+    *(
+        "queues",
+        "consumers",
+        "projectors",
+        "workflows",
+        "cron",
+        "breakers",
+        "webhooks",
+        "idempotency",
+        "workers",
+        "stats",
+        "doctor",
+    ),
     *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "version"),
 )
 # A command is `cli` in the module of its name, which is imported on first use, or has its name in one of these modules.

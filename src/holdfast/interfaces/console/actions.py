@@ -9,6 +9,7 @@ from holdfast.interfaces.console.request import ConsoleRequest, Redirect
 from holdfast.interfaces.console.user import ROLES, Role
 from holdfast.interfaces.presentation.actions import ACTIONS as OPERATOR_ACTIONS
 from holdfast.interfaces.presentation.actions import ActionField, FieldKind, OperatorAction
+from holdfast.interfaces.presentation.filters import parse_json
 from holdfast.stores.messages.publish import Published
 
 
@@ -47,10 +48,14 @@ def _target(request: ConsoleRequest, action: OperatorAction, item: Mapping[str, 
         return request.url(f"/messages/{result.id}")
     if action.page:
         return request.url(action.page, consumer=next(iter(item.values())))
-    return request.url(action.resource.page)
+    return request.url(action.resource.item_page.format(**item) or action.resource.page)
 
 
 def _read(field: ActionField, text: str) -> object:
+    if field.required and not text:
+        raise ConfigurationError(
+            f"{field.name} is empty; enter the {field.help[:1].lower()}{field.help[1:].rstrip('.')}"
+        )
     match field.kind:
         case FieldKind.FLAG:
             return text == "yes"
@@ -59,6 +64,8 @@ def _read(field: ActionField, text: str) -> object:
                 return int(text)
             except ValueError:
                 raise ConfigurationError(f"{field.name} is {text[:40]!r}; enter a whole number") from None
+        case FieldKind.JSON:
+            return parse_json(text) if text else None
         case _:
             return text or field.default or None
 

@@ -20,7 +20,15 @@ from holdfast.core.errors import ConfigurationError, HoldfastError, NotFound, Pe
 from holdfast.core.redaction.mask import mask
 from holdfast.core.text import storable
 from holdfast.engine.log_fields import error_fields
-from holdfast.interfaces.console import delivery_pages, flow_pages, overview, plan_pages, system_pages, template_env
+from holdfast.interfaces.console import (
+    delivery_pages,
+    flow_pages,
+    overview,
+    plan_pages,
+    system_pages,
+    template_env,
+    workflow_pages,
+)
 from holdfast.interfaces.console.actions import ACTIONS, ConsoleAction
 from holdfast.interfaces.console.request import ConsoleRequest, HtmlPage, Redirect, read_form
 from holdfast.interfaces.console.security import (
@@ -65,6 +73,8 @@ PAGES: dict[str, View] = {
     "/consumers": system_pages.consumers,
     "/flow": flow_pages.flow,
     "/projectors": system_pages.projectors,
+    "/workflows": workflow_pages.workflows,
+    "/workflows/{id}": workflow_pages.workflow_run,
     "/schedules": system_pages.schedules,
     "/webhooks": system_pages.webhooks,
     "/breakers": system_pages.breakers,

@@ -210,7 +210,7 @@ async def request_trace(request: ConsoleRequest) -> HtmlPage:
 
 
 async def find(request: ConsoleRequest) -> RedirectResponse:
-    """Redirects to the delivery, message, plan or request with this ID, or to a text search."""
+    """Redirects to the delivery, run, message, plan or request with this ID, or to a text search."""
     filters = request.query.get("q", "").strip()
     try:
         id = UUID(filters)
@@ -218,6 +218,7 @@ async def find(request: ConsoleRequest) -> RedirectResponse:
         return await _search_redirect(request, filters) if filters else RedirectResponse(request.url("/"), 303)
     for path, read in (
         ("/deliveries", request.ops.delivery),
+        ("/workflows", request.ops.workflow_run),
         ("/messages", request.ops.message),
         ("/plans", request.ops.plan),
     ):

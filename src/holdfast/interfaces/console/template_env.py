@@ -12,6 +12,7 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from holdfast.core.workflows.names import is_start
 from holdfast.interfaces.presentation.deliveries import attempts, state
 from holdfast.interfaces.presentation.flow import flow_text, held_up, key_text
 from holdfast.interfaces.presentation.formatting import ago, clock, many, printable, rough
@@ -50,7 +51,7 @@ def environment() -> Environment:
         quote=lambda value: shlex.quote(str(value)),
         plain=lambda text: str(text).replace("_", " "),
     )
-    env.globals.update(many=many, when=when, ago=ago, static=static_name, took=elapsed)
+    env.globals.update(many=many, when=when, ago=ago, static=static_name, took=elapsed, is_start=is_start)
     return env
 
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from holdfast._version import __version__
 from holdfast.core.errors import HoldfastError, Refused
 from holdfast.core.redaction.mask import mask
-from holdfast.interfaces.presentation.filters import delivery_filter, parse_time
+from holdfast.interfaces.presentation.filters import delivery_filter, parse_time, run_filter
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.queries.flow_keys import KeyFilter
 from holdfast.ops.service import Operations
@@ -135,6 +135,36 @@ def server(ops: Operations, *, actor: str, allow_actions: bool = False) -> MCPSe
     async def get_message(id: UUID) -> object:
         """Get one message and the state of its deliveries."""
         return await ops.message(id)
+
+    @read_tool
+    async def list_workflows() -> object:
+        """List workflows with the states of their newest runs. Counts named in `at_least` are lower bounds."""
+        return {"workflows": await ops.workflows()}
+
+    @read_tool
+    async def list_workflow_runs(
+        workflow: Annotated[str | None, Field(description="Only runs of this workflow.")] = None,
+        state: Annotated[
+            str | None, Field(description="running, compensating, done, cancelled, failed, or blocked.")
+        ] = None,
+        key: Annotated[str | None, Field(description="Only the run with this key.")] = None,
+        since: Annotated[
+            str | None, Field(description="Only runs that started after this: an age (2h, 3d) or an ISO 8601 time.")
+        ] = None,
+        before: Before = None,
+        limit: Limit = 20,
+    ) -> object:
+        """List workflow runs, newest first. A blocked run waits until an operator retries a step. A page may be short or
+        empty without being the last. If `next` is present, pass it as `before` to get the next page."""
+        started = None if since is None else parse_time(since, await ops.now())
+        wanted = run_filter(workflow=workflow, state=state, key=key, since=started)
+        found = await ops.workflow_runs(wanted, limit=limit, before=before)
+        return {"runs": found.items, "next": found.next}
+
+    @read_tool
+    async def get_workflow_run(id: UUID) -> object:
+        """Get one workflow run: its steps with states, attempts, errors and results, waits, signals and child runs."""
+        return await ops.workflow_run(id)
 
     @read_tool
     async def list_audit(limit: Limit = 20) -> object:

@@ -15,34 +15,40 @@ from holdfast.stores.messages.publish import Published
 
 
 class FieldKind(Enum):
-    """How a front end reads a field: a flag, an optional text or whole number, or a duration with a default."""
+    """How a front end reads a field: a flag, a text, a JSON value, a whole number, or a duration with a default."""
 
     FLAG = auto()
     TEXT = auto()
+    JSON = auto()
     NUMBER = auto()
     DURATION = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class ActionField:
-    """An optional parameter of an action. `help` describes the option of the CLI."""
+    """A parameter of an action. `help` describes the option of the CLI; a `required` one is an argument there."""
 
     name: str
     kind: FieldKind
     help: str
     default: str = ""
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
     """The items that actions change: their names in texts and in `ops`, the path of their list in the API, and their
-    names in the console and the CLI."""
+    names in the console and the CLI.
+
+    `item_page` is the page of one item in the console, with its arguments in braces; without one, the list is shown.
+    """
 
     noun: str
     method: str
     path: str
     page: str
     command: str
+    item_page: str = ""
 
 
 QUEUES = Resource("queue", "queue", "/queues", "/queues", "queues")
@@ -51,6 +57,7 @@ SCHEDULES = Resource("schedule", "schedule", "/schedules", "/schedules", "cron")
 WEBHOOKS = Resource("webhook endpoint", "webhook", "/webhooks", "/webhooks", "webhooks")
 BREAKERS = Resource("circuit", "breaker", "/breakers", "/breakers", "breakers")
 KEYS = Resource("idempotency key", "idempotency_key", "/idempotency-keys", "/keys", "idempotency")
+RUNS = Resource("run", "run", "/workflow-runs", "/workflows", "workflows", "/workflows/{id}")
 TOKENS = Resource("token", "token", "/tokens", "", "tokens")
 
 
@@ -60,7 +67,7 @@ class OperatorAction:
 
     `arguments` identify the item; the last one is its name. `done` and `unchanged` are the result in words. `effect`
     is what the form of the console says before, `undo` the action that reverts it. An empty `label` means that the
-    console does not offer it, an empty `help` that the CLI does not.
+    console does not offer it, an empty `help` that the CLI does not. The CLI asks before it does what `confirm` describes.
     """
 
     resource: Resource
@@ -79,6 +86,7 @@ class OperatorAction:
     help: str = ""
     undo: str = ""
     confirm: Callable[[Mapping[str, Any]], str] | None = None
+    confirm_verb: str = ""
     method: str = ""
     """The method of `ops`, if its name is not the verb and the resource."""
     page: str = ""
@@ -109,6 +117,7 @@ def _subscriptions(given: Mapping[str, Any]) -> str:
     return f"the subscription of {name} to {pattern}" if pattern else f"all subscriptions of {name}"
 
 
+_KEY = ActionField("key", FieldKind.TEXT, "Idempotency key: the command is stored once per key.")
 _FLOW_FIELDS = (
     ActionField("limit", FieldKind.NUMBER, "New limit: how many deliveries run at once."),
     ActionField("rate", FieldKind.TEXT, "New rate: a count and a window, such as 90/10s."),
@@ -187,6 +196,7 @@ ACTIONS = (
         label="",
         help="End a consumer's subscriptions: it receives no new messages. Existing deliveries still run.",
         confirm=_subscriptions,
+        confirm_verb="end",
     ),
     _action(
         CONSUMERS,
@@ -295,6 +305,62 @@ ACTIONS = (
         effect="The next request with this key runs again.",
         is_dangerous=True,
         help="Release a key so that it can be used again. A request that holds it can no longer complete.",
+    ),
+    _action(
+        RUNS,
+        "signal",
+        arguments=("id",),
+        fields=(
+            ActionField("signal", FieldKind.TEXT, "Name of the signal.", required=True),
+            ActionField("payload", FieldKind.JSON, "Value that the waiting step gets, as JSON.  [default: null]"),
+            _KEY,
+        ),
+        summary="Send a signal to a run",
+        done="signal {signal} stored for run {id}; a worker delivers it",
+        unchanged="run {id} has a signal {signal} with this key; nothing was stored",
+        label="Send signal",
+        effect="A step that waits for this signal continues. Without such a step, the next wait of this name gets it.",
+        help="Send a signal to a run. A step that waits for it continues.",
+    ),
+    _action(
+        RUNS,
+        "trigger",
+        arguments=("id",),
+        fields=(ActionField("step", FieldKind.TEXT, "Name of the manual step.", required=True), _KEY),
+        summary="Trigger a manual step of a run",
+        done="trigger of step {step} stored for run {id}; a worker applies it",
+        unchanged="step {step} of run {id} has a trigger with this key; nothing was stored",
+        label="Trigger step",
+        effect="The manual step starts when the steps before it are done.",
+        help="Trigger a manual step. It starts when the steps before it are done.",
+    ),
+    _action(
+        RUNS,
+        "retry",
+        arguments=("id",),
+        fields=(
+            ActionField(
+                "step", FieldKind.TEXT, "Run this step and all after it again.  [default: the steps that failed]"
+            ),
+        ),
+        summary="Retry a run",
+        done="retry of run {id} stored",
+        unchanged="run {id} has no failed step",
+        label="Retry",
+        effect="The steps that failed run again with new attempts. Completed steps are not repeated.",
+        help="Run the failed steps of a run again, or a step and all after it. Other completed steps are not repeated.",
+    ),
+    _action(
+        RUNS,
+        "cancel",
+        arguments=("id",),
+        summary="Cancel a run and its child runs",
+        done="cancellation of run {id} stored; a worker applies it",
+        label="Cancel run",
+        effect="Steps that have not started are discarded, and running ones cannot complete. Undo steps do not run.",
+        is_dangerous=True,
+        help="Cancel a run and its child runs, without undo steps. Running steps can no longer complete.",
+        confirm=lambda given: f"run {given['id']}",
     ),
     _action(
         TOKENS,

@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+import orjson
+
 from holdfast.core.delivery import Status
 from holdfast.core.duration import to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidDuration
 from holdfast.core.events.pattern import ANY
 from holdfast.stores.queries.query import Filter
+from holdfast.stores.workflows.run_page import RUN_STATES, RunFilter
 
 STATES = (*(status.value for status in Status), "discarded")
 DEAD_LETTER_STATES = ("waiting", "replayed", "discarded")
@@ -53,6 +56,16 @@ def parse_timestamp(text: str) -> datetime:
     except ValueError:
         pass
     raise ConfigurationError("must be a time with an offset, such as 2026-01-31T08:00:00Z")
+
+
+def parse_json(text: str) -> Any:
+    """Parses a JSON value."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        raise ConfigurationError(
+            f'{text[:80]!r} is not JSON; write a text in double quotes, an object as {{"by": "ada"}}'
+        ) from None
 
 
 def parse_choice(text: str, choices: Iterable[str], what: str) -> str:
@@ -117,6 +130,26 @@ def delivery_filter(
         until=until,
         **more,
     )
+
+
+RUN_FIELDS = ("workflow", "state", "key", "since", "until")
+"""Names of the parameters of a list of runs in URLs and forms. The CLI options have the same names."""
+
+
+def run_filter(
+    *,
+    workflow: str | None = None,
+    state: str | None = None,
+    key: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> RunFilter:
+    """Builds and checks a filter of runs."""
+    if since is not None and until is not None and since >= until:
+        raise ConfigurationError("`since` must be before `until`")
+    if state is not None:
+        parse_choice(state, RUN_STATES, "state of a run")
+    return RunFilter(workflow=workflow, state=state, key=key, since=since, until=until)
 
 
 def as_cli_options(given: Mapping[str, str]) -> str:

@@ -23,12 +23,15 @@ from holdfast.ops.queries.flow_keys import KeyPage, KeyState
 from holdfast.ops.queries.messages import MessageDetail
 from holdfast.ops.queries.request_trace import TracedDelivery
 from holdfast.ops.queries.stats import Load, Stats
+from holdfast.ops.queries.workflows import WorkflowRunDetail
 from holdfast.ops.resources.consumers import ConsumerState
 from holdfast.ops.resources.projectors import ProjectorState
 from holdfast.ops.resources.queues import QueueState
 from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup
+from holdfast.stores.workflows.query import RememberedRow, SignalRecord, StepRecord
+from holdfast.stores.workflows.run_page import COUNTED_STATES, ListedRun, WorkflowCounts
 
 
 class Property(NamedTuple):
@@ -61,6 +64,16 @@ def _field_names(kind: Any) -> tuple[str, ...]:
     return tuple(spec.name for spec in fields(kind)) if is_dataclass(kind) else kind._fields
 
 
+def _json(name: str) -> dict[str, tuple[Any, Callable[[Any], object]]]:
+    """A property whose field is JSON text."""
+
+    def read(one: Any) -> object:
+        text = getattr(one, name)
+        return None if text is None else orjson.Fragment(text.encode())
+
+    return {name: (Any, read)}
+
+
 _TOTALS = ("pending", "suspects", "in_flight", "failed", "discarded", "oldest")
 
 VIEWS: Mapping[type, View] = {
@@ -70,8 +83,14 @@ VIEWS: Mapping[type, View] = {
     DeliveryDetail: View(flatten="listed", omit=("now",), counts=("alike", "holds_up")),
     KeyPage: View(omit=("now",), counts=("running",)),
     KeyState: View(counts=("waiting", "due", "running")),
-    Message: View(computed={"payload": (Any, lambda one: orjson.Fragment(one.payload.encode()))}),
+    Message: View(computed=_json("payload")),
     MessageDetail: View(flatten="message"),
+    ListedRun: View(flatten="run", computed={"state": (str, attrgetter("state"))}),
+    WorkflowRunDetail: View(flatten="listed", omit=("now",), computed=_json("payload")),
+    StepRecord: View(computed=_json("result")),
+    RememberedRow: View(computed=_json("result")),
+    SignalRecord: View(computed=_json("payload")),
+    WorkflowCounts: View(counts=COUNTED_STATES),
     StoredPlan: View(computed={name: (int, attrgetter(name)) for name in ("left", "unsettled")}),
     PlanItem: View(computed={"reason": (str | None, attrgetter("reason"))}),
     Stats: View(computed={name: (float, attrgetter(name)) for name in _TOTALS}, counts=_TOTALS),

@@ -72,7 +72,7 @@ def publish_event(
     generation: int = 0,
 ) -> TaskSteps[Published]:
     """Stores an event with a delivery for each subscription; audited. A duplicate key stores nothing."""
-    id = yield from _fresh_id()
+    id = yield from fresh_id()
     event = new_message(
         id=id, type=type, source=source, payload=payload, key=key, headers=headers, generation=generation
     )
@@ -118,7 +118,7 @@ def enqueue(
         unique=unique,
     )
     call = new_message(
-        id=(yield from _fresh_id()),
+        id=(yield from fresh_id()),
         type=f"job.{job}",
         source=source,
         payload=dict(arguments),
@@ -137,7 +137,8 @@ def _store(message: NewMessage, actor: str, action: str) -> TaskSteps[Published]
     return published
 
 
-def _fresh_id() -> TaskSteps[UUID]:
+def fresh_id() -> TaskSteps[UUID]:
+    """A new id of a message, with the time of the database."""
     now = yield from transact(query.clock())
     return uuid7(int(now.timestamp() * 1000), secrets.randbits(74))
 

@@ -23,6 +23,16 @@ def definition(workflow: str, version: int) -> Steps[Graph | None]:
     return (yield from read_definition(workflow, version))
 
 
+@operation(reads=True)
+def newest_definition(workflow: str) -> Steps[Graph | None]:
+    """The stored graph of the newest version; None if the workflow was never declared."""
+    rows = yield Query("definitions", {"names": [workflow]})
+    if not rows:
+        return None
+    _, version, _, graph, _ = rows[-1]
+    return Graph.from_json(workflow, version, orjson.loads(str(graph)))
+
+
 def read_definition(workflow: str, version: int) -> Steps[Graph | None]:
     """`definition` in the transaction of another operation."""
     rows = yield Query("definition", {"workflow": workflow, "version": version})

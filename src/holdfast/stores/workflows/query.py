@@ -16,7 +16,6 @@ from holdfast.stores.operation import Query, Row, Steps, operation
 from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.run import RunStatus
 
-_LAST = UUID(int=2**128 - 1)
 _ROWS = 1000
 
 
@@ -90,24 +89,6 @@ class RunDetail:
     children: Sequence[RunRecord]
 
 
-@operation(reads=True)
-def workflow_runs(
-    *,
-    workflow: str | None = None,
-    status: RunStatus | None = None,
-    limit: int = 50,
-    before: UUID | None = None,
-) -> Steps[list[RunRecord]]:
-    """The newest runs; pass the last id as `before` for the next page."""
-    where = (
-        *(("where_run_name",) if workflow is not None else ()),
-        *(("where_run_status",) if status is not None else ()),
-    )
-    values = {"before": before or _LAST, "name": workflow, "status": None if status is None else status.value}
-    rows = yield Query("workflow_runs", values, slots=(("where", where),), limit=limit)
-    return [_run(row) for row in rows]
-
-
 @operation
 def workflow_run(run_id: UUID) -> Steps[RunDetail]:
     """One run with everything about it; `NotFound` for an unknown run."""
@@ -115,7 +96,7 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
     if not rows:
         raise NotFound("run", run_id)
     *record, payload = rows[0]
-    run = _run(record)
+    run = read_run_record(record)
     graph = yield from read_definition(run.workflow, run.version)
     stored = yield Query("workflow_run_steps", {"run_id": run_id}, limit=_ROWS)
     low, high = delivery_range(run_id)
@@ -133,7 +114,7 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
             SignalRecord(id=as_uuid(id), name=str(name), payload=text, consumed_by=by, sent_at=aware_time(at))
             for id, name, text, by, at in signals
         ],
-        children=[_run(row) for row in children],
+        children=[read_run_record(row) for row in children],
     )
 
 
@@ -201,7 +182,7 @@ def _remembered(row: Row) -> RememberedRow:
     )
 
 
-def _run(row: Row) -> RunRecord:
+def read_run_record(row: Row) -> RunRecord:
     id, name, version, status, key, reason, parent, deadline, started, ended = row
     return RunRecord(
         as_uuid(id),

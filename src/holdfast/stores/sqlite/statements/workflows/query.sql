@@ -1,17 +1,6 @@
 -- fragment: run_record
 r.id, r.name, r.version, r.status, m.key, r.reason, r.parent_run, r.deadline, r.started_at, r.ended_at
 
--- name: workflow_runs
--- The newest runs below a cursor.
-select {run_record} from {hf}workflow_run r join {hf}message m on m.id = r.id
-where r.id < :before {where}
-order by r.id desc limit :limit
-
--- fragment: where_run_name
-and r.name = :name
--- fragment: where_run_status
-and r.status = :status
-
 -- name: workflow_run
 -- One run with the values of its start.
 select {run_record}, m.payload from {hf}workflow_run r join {hf}message m on m.id = r.id

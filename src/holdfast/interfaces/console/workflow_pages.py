@@ -1,0 +1,65 @@
+"""Pages for workflow runs."""
+
+import shlex
+from typing import Any
+
+from holdfast.interfaces.console.request import PAGE, ConsoleRequest, HtmlPage
+from holdfast.interfaces.console.workflow_graph import run_graph
+from holdfast.interfaces.presentation.filters import RUN_FIELDS, parse_id, parse_time, run_filter
+from holdfast.interfaces.presentation.workflows import (
+    duration,
+    next_commands,
+    step_label,
+    step_note,
+    timeline,
+    waiting_for_trigger,
+)
+from holdfast.stores.workflows.run_page import RUN_STATES
+
+
+async def workflows(request: ConsoleRequest) -> HtmlPage:
+    now = await request.ops.now()
+    chosen = {name: request.query[name].strip() for name in RUN_FIELDS if name in request.query}
+    parsed: dict[str, Any] = {
+        name: parse_time(text, now) if name in ("since", "until") else text for name, text in chosen.items()
+    }
+    before = parse_id(request.query["before"]) if "before" in request.query else None
+    found = await request.ops.workflow_runs(run_filter(**parsed), limit=PAGE, before=before)
+    return HtmlPage(
+        "workflows.html",
+        {
+            "rows": found.items,
+            "counts": await request.cache.read("workflows", lambda ops: ops.workflows()),
+            "next": request.with_query(before=found.next) if found.next else None,
+            "newest": request.with_query(before=None) if before else None,
+            "chosen": chosen,
+            "states": RUN_STATES,
+            "now": now,
+            "duration": duration,
+            "command": "holdfast workflows list"
+            + "".join(f" --{name} {shlex.quote(value)}" for name, value in chosen.items()),
+        },
+    )
+
+
+async def workflow_run(request: ConsoleRequest) -> HtmlPage:
+    detail = await request.ops.workflow_run(parse_id(request.http.path_params["id"]))
+    waits = dict.fromkeys(str(one.signal) for one in detail.remembered if one.signal and one.done_at is None)
+    return HtmlPage(
+        "workflow_run.html",
+        {
+            "detail": detail,
+            "run": detail.listed.run,
+            "graph": run_graph(detail),
+            "events": timeline(detail),
+            "values": [(step_label(step), step.result) for step in detail.steps if step.result not in (None, "null")],
+            "memos": [one for one in detail.remembered if ":" not in one.name and one.result is not None],
+            "waits": list(waits),
+            "triggers": waiting_for_trigger(detail),
+            "commands": list(next_commands(detail)),
+            "now": detail.now,
+            "duration": duration,
+            "step_label": step_label,
+            "step_note": lambda step: step_note(detail, step),
+        },
+    )

@@ -1,0 +1,167 @@
+"""Runs of workflows in words: what a step does, the timeline of a run, and the commands that apply next."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from holdfast.core.workflows.names import is_undo
+from holdfast.core.workflows.state import StepState
+from holdfast.interfaces.presentation.formatting import clock, many, rough
+from holdfast.ops.queries.workflows import WorkflowRunDetail
+from holdfast.stores.workflows.query import RememberedRow, StepRecord
+from holdfast.stores.workflows.run import RunStatus
+
+_LONG = timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent:
+    """One event of a run. `tone` is a state of a step, of the run, or `signal` and `audit`."""
+
+    at: datetime
+    tone: str
+    title: str
+    text: str = ""
+
+
+def step_label(step: StepRecord) -> str:
+    """The name of a step, with the number of its item in a map."""
+    return f"{step.name} #{step.occurrence}" if step.occurrence else step.name
+
+
+def duration(begin: datetime | None, end: datetime | None) -> str:
+    """The time between two moments; empty if one is missing."""
+    if begin is None or end is None:
+        return ""
+    took = max(timedelta(0), end - begin)
+    return f"{took.total_seconds() * 1000:.0f} ms" if took < timedelta(seconds=10) else rough(took)
+
+
+def step_note(detail: WorkflowRunDetail, step: StepRecord) -> str:
+    """What a step is waiting for, or why it ended, in a few words."""
+    match step.state:
+        case StepState.WAITING:
+            return "; ".join(_wait(one) for one in _open_waits(detail, step)) or "suspended"
+        case StepState.RETRY_WAIT if step.due_at is not None:
+            return f"next attempt {_time(step.due_at, detail.now)}"
+        case StepState.IDLE:
+            return _idle(detail, step)
+        case StepState.QUEUED if step.due_at is not None and step.due_at > detail.now:
+            return f"starts {_time(step.due_at, detail.now)}"
+        case _:
+            return ""
+
+
+def timeline(detail: WorkflowRunDetail) -> list[RunEvent]:
+    """The events of a run, oldest first."""
+    run = detail.listed.run
+    key = f" with key {run.key}" if run.key else ""
+    found = [RunEvent(run.started_at, "started", "Started", f"version {run.version}{key}")]
+    for step in detail.steps:
+        name = step_label(step)
+        if step.started_at is not None and step.ended_at is None:
+            found.append(RunEvent(step.started_at, step.state.value, f"{name}: last claimed", step_note(detail, step)))
+        if step.ended_at is not None:
+            took = duration(step.started_at, step.ended_at)
+            more = [f"took {took}"] if took else []
+            more += [many(step.attempts, "attempt")] if step.attempts > 1 else []
+            more += [step.last_error] if step.last_error and step.state is not StepState.DONE else []
+            title = f"{name}: {word(step.state.value)}"
+            found.append(RunEvent(step.ended_at, step.state.value, title, ", ".join(more)))
+    found += [
+        RunEvent(one.done_at, "waiting" if ":" in one.name else "done", _ended(one))
+        for one in detail.remembered
+        if one.done_at is not None
+    ]
+    for signal in detail.signals:
+        used = f"received by {signal.consumed_by.partition('/')[0]}" if signal.consumed_by else "not received yet"
+        found.append(RunEvent(signal.sent_at, "signal", f"Signal {signal.name}", used))
+    found += [
+        RunEvent(entry.at, "audit", f"{entry.action.capitalize()} by {entry.actor}", entry.reason or "")
+        for entry in detail.audit
+    ]
+    if run.ended_at is not None:
+        found.append(RunEvent(run.ended_at, run.status.value, f"Run {run.status.value}", run.reason or ""))
+    return sorted(found, key=lambda one: one.at)
+
+
+def next_commands(detail: WorkflowRunDetail) -> Iterator[tuple[str, str]]:
+    """The commands that apply to the state of a run, each with its label."""
+    run = detail.listed.run
+    for step in detail.steps:
+        if step.state in (StepState.BLOCKED, StepState.DEAD, StepState.RETRY_WAIT):
+            yield f"see the error of {step_label(step)}", f"holdfast deliveries show {step.delivery_id}"
+    if not run.status.is_active:
+        if run.status is not RunStatus.DONE:
+            yield "retry the steps that failed", f"holdfast workflows retry {run.id}"
+        return
+    if detail.listed.is_blocked:
+        yield "retry the blocked steps", f"holdfast workflows retry {run.id}"
+    for signal in dict.fromkeys(one.signal for one in detail.remembered if one.signal and one.done_at is None):
+        yield f"send signal {signal}", f"holdfast workflows signal {run.id} {shlex.quote(str(signal))}"
+    for name in waiting_for_trigger(detail):
+        yield f"trigger {name}", f"holdfast workflows trigger {run.id} {name}"
+    yield "cancel it", f"holdfast workflows cancel {run.id}"
+
+
+def waiting_for_trigger(detail: WorkflowRunDetail) -> list[str]:
+    """The manual steps that have not started."""
+    idle = {step.name for step in detail.steps if step.state is StepState.IDLE}
+    return [node.name for node in detail.graph if node.manual and node.name in idle]
+
+
+def word(state: str) -> str:
+    """A state as a word of a sentence."""
+    return state.replace("_", " ")
+
+
+def _open_waits(detail: WorkflowRunDetail, step: StepRecord) -> list[RememberedRow]:
+    own = f"{step.name}/" if not step.occurrence else f"{step.name}#{step.occurrence}/"
+    return [one for one in detail.remembered if one.done_at is None and one.name.startswith(own)]
+
+
+def _wait(one: RememberedRow) -> str:
+    kind, _, name = one.name.rpartition("/")[2].partition(":")
+    until = "" if one.wake_at is None else f" until {clock(one.wake_at)}"
+    match kind:
+        case "wait":
+            return f"waits for signal {name}{until}"
+        case "sleep":
+            return f"sleeps{until}"
+        case "map":
+            left = "" if one.waiting is None else f" {one.waiting:,}"
+            return f"waits for{left} items of {name}"
+        case "child":
+            return f"waits for child run of {name}"
+        case _:
+            return f"waits for {one.name}"
+
+
+def _ended(one: RememberedRow) -> str:
+    step, _, what = one.name.partition("/")
+    kind, colon, name = what.partition(":")
+    if not colon:
+        return f"{step}: remembered {what}"
+    how = {"signal": "got its signal", "timeout": "timed out"}.get(one.outcome or "", "ended")
+    return f"{step}: sleep ended" if kind == "sleep" else f"{step}: {kind} {name} {how}"
+
+
+def _idle(detail: WorkflowRunDetail, step: StepRecord) -> str:
+    node = next((one for one in detail.graph if one.name == step.name), None)
+    if node is None or not detail.listed.run.status.is_active:
+        return ""
+    done = {one.name for one in detail.steps if one.state is StepState.DONE}
+    left = [name for name in node.after if name not in done]
+    if left:
+        return f"after {', '.join(left)}"
+    return "waits for its trigger" if node.manual else ""
+
+
+def _time(at: datetime, now: datetime) -> str:
+    return f"in {rough(at - now)}" if now < at < now + _LONG else "now" if at <= now else "when something wakes it"
+
+
+def has_undo(detail: WorkflowRunDetail) -> bool:
+    """Whether an undo step of the run has started."""
+    return any(is_undo(step.name) for step in detail.steps)

@@ -1,0 +1,183 @@
+"""Commands to runs of workflows. Each is stored as a message first, and a worker applies it once."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+from holdfast.core.errors import NotFound, Refused
+from holdfast.core.message import Address, NewMessage, new_message
+from holdfast.core.names import check_name
+from holdfast.core.workflows.graph import Graph, nearest_step
+from holdfast.core.workflows.names import COMMANDS, start_type, step_consumer
+from holdfast.core.workflows.state import StepState
+from holdfast.ops.plans import replay
+from holdfast.ops.queries.messages import OPERATOR, fresh_id
+from holdfast.ops.queries.workflows import AUDITED, run_id
+from holdfast.ops.steps import TaskSteps, call_store, transact
+from holdfast.stores.admin.actions import audited, live_generation, record
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import Published, publish
+from holdfast.stores.messages.registry import consumers
+from holdfast.stores.operation import Steps, operation
+from holdfast.stores.workflows.definition import newest_definition
+from holdfast.stores.workflows.query import RunDetail, workflow_run
+from holdfast.stores.workflows.run import NewRun, RunStatus, start_runs
+from holdfast.stores.workflows.run_page import workflow_counts
+
+
+def start_run(
+    workflow: str,
+    arguments: Mapping[str, object],
+    *,
+    actor: str,
+    reason: str | None = None,
+    key: str | None = None,
+    deadline: timedelta | None = None,
+) -> TaskSteps[Published]:
+    """Starts a run of the newest declared version with the values that its steps take; audited.
+
+    A repeated key starts nothing and returns the first run. A worker checks the types of the values.
+    """
+    graph = yield from transact(newest_definition(workflow))
+    if graph is None:
+        names = ", ".join(one.workflow for one in (yield from transact(workflow_counts()))[:20]) or "none yet"
+        raise NotFound("workflow", workflow, f"known: {names}; a workflow is registered when an app with it starts")
+    known = {one.name: one for one in (yield from transact(consumers()))}
+    addressed = []
+    generation = 0
+    for step in graph.first:
+        name = step_consumer(workflow, step)
+        row = known.get(name)
+        address = Address(consumer=name, queue=row.queue, priority=row.priority) if row else Address(consumer=name)
+        live = yield from transact(live_generation(name, address.queue))
+        generation = max(generation, live if live is not None else row.generation if row else 0)
+        addressed.append(address)
+    message = new_message(
+        id=(yield from fresh_id()),
+        type=start_type(workflow),
+        source=OPERATOR,
+        payload=dict(arguments),
+        key=key,
+        key_scope=start_type(workflow),
+        generation=generation,
+        addressed=addressed,
+    )
+    run = NewRun(message, workflow, graph.version, len(graph.last), deadline=deadline)
+    published = yield from transact(_start_audited(run, actor, reason))
+    yield from call_store(lambda store: store.hint_sync())
+    return published
+
+
+def signal_run(
+    id: UUID | str,
+    *,
+    actor: str,
+    signal: str,
+    payload: object = None,
+    reason: str | None = None,
+    key: str | None = None,
+) -> TaskSteps[bool]:
+    """Stores a signal for an active run; false if the key was used before. A worker delivers it to a step that waits."""
+    found = yield from _active(id, "signal")
+    command = {"signal": check_name("signal", signal), "payload": payload}
+    return (yield from _store_command("signal", found.run.id, command, {"signal": signal}, actor, reason, key))
+
+
+def trigger_run(
+    id: UUID | str, *, actor: str, step: str, reason: str | None = None, key: str | None = None
+) -> TaskSteps[bool]:
+    """Stores the trigger of a manual step of an active run; false if the key was used before."""
+    found = yield from _active(id, "trigger")
+    _check_manual(found.graph, step, found.run.id)
+    return (yield from _store_command("trigger", found.run.id, {"step": step}, {"step": step}, actor, reason, key))
+
+
+def cancel_run(id: UUID | str, *, actor: str, reason: str | None = None) -> TaskSteps[bool]:
+    """Stores the cancellation of an active run and its child runs; a worker applies it. Undo steps do not run."""
+    found = yield from _active(id, "cancel")
+    return (yield from _store_command("cancel", found.run.id, {"reason": reason}, {}, actor, reason, None))
+
+
+def retry_run(id: UUID | str, *, actor: str, reason: str | None = None, step: str | None = None) -> TaskSteps[bool]:
+    """Runs the failed steps of a run again, or a step and all after it; false if no step failed.
+
+    The blocked steps of an active run are replayed at once. Everything else is a stored command that a worker applies.
+    """
+    found = yield from transact(workflow_run(run_id(id)))
+    known = [one.name for one in found.steps]
+    if step is not None and step not in known:
+        raise Refused("retry", f"step {step} of run {found.run.id}", "unknown", nearest_step(step, known))
+    if found.run.status is RunStatus.COMPENSATING:
+        raise Refused("retry", f"run {found.run.id}", "being compensated", "wait until its undo steps are done")
+    blocked = [one for one in found.steps if one.state is StepState.BLOCKED and step in (None, one.name)]
+    if blocked:
+        yield from replay([one.delivery_id for one in blocked if one.delivery_id], actor=actor, reason=reason)
+        detail = {"steps": [one.name for one in blocked]}
+        yield from transact(record(actor, "retry", AUDITED, str(found.run.id), reason, detail))
+        return True
+    if step is None and found.run.status in (RunStatus.RUNNING, RunStatus.DONE):
+        return False
+    return (yield from _store_command("retry", found.run.id, {"step": step}, {"step": step}, actor, reason, None))
+
+
+def _active(id: UUID | str, action: str) -> TaskSteps[RunDetail]:
+    found = yield from transact(workflow_run(run_id(id)))
+    if not found.run.status.is_active:
+        raise Refused(action, f"run {found.run.id}", found.run.status.value)
+    return found
+
+
+def _check_manual(graph: Graph | None, step: str, id: UUID) -> None:
+    if graph is None:
+        return
+    node = graph.nodes.get(step)
+    if node is None:
+        manual = [one.name for one in graph.nodes.values() if one.manual]
+        raise Refused("trigger", f"step {step} of run {id}", "unknown", nearest_step(step, manual or graph.nodes))
+    if not node.manual:
+        raise Refused(
+            "trigger", f"step {step} of run {id}", "not manual", "it starts when the steps before it are done"
+        )
+
+
+def _store_command(
+    action: str,
+    id: UUID,
+    command: Mapping[str, object],
+    detail: Mapping[str, object],
+    actor: str,
+    reason: str | None,
+    key: str | None,
+) -> TaskSteps[bool]:
+    message = new_message(
+        id=(yield from fresh_id()),
+        type=f"workflow.{action}",
+        source=OPERATOR,
+        payload={"run": str(id), **command},
+        key=key,
+        key_scope=f"workflow.{action}:{id}",
+        addressed=[Address(consumer=COMMANDS)],
+    )
+    created = yield from transact(_command_audited(message, id, actor, action, reason, detail))
+    yield from call_store(lambda store: store.hint_sync())
+    return created
+
+
+@operation
+def _command_audited(
+    message: NewMessage, id: UUID, actor: str, action: str, reason: str | None, detail: Mapping[str, object]
+) -> Steps[bool]:
+    """Stores a command and its audit entry in one transaction; a duplicate key stores neither."""
+    (published,) = yield from publish([message], Fanout()).start()
+    if published.created:
+        yield audited(actor, action, AUDITED, str(id), reason, {**detail, "message": str(published.id)})
+    return published.created
+
+
+@operation
+def _start_audited(run: NewRun, actor: str, reason: str | None) -> Steps[Published]:
+    """Starts a run with its audit entry in one transaction; a duplicate key stores neither."""
+    (published,) = yield from start_runs([run]).start()
+    if published.created:
+        yield audited(actor, "start", AUDITED, str(published.id), reason, {"workflow": run.name})
+    return published
