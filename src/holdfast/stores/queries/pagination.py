@@ -33,6 +33,7 @@ STRETCH = 5_000
 _STRETCHES = 2
 _UNFINISHED_READ = 20_000
 _UNFINISHED = {Status.PENDING, Status.IN_FLIGHT}
+_FAILED = Filter(statuses=(Status.FAILED,))
 _SKEW = timedelta(days=1)
 _SUBQUERIES = {
     "where_type": "where_type_looked_up",
@@ -191,6 +192,10 @@ def _conditions(wanted: Filter, base: Filter) -> tuple[tuple[str, ...], dict[str
         return where, values
     # Subqueries per delivery: otherwise the planner may scan the whole table for a rare value.
     forms = _SUBQUERIES if base.type is None else _SUBQUERIES | {"where_failed_type": "where_failed_type_indexed"}
+    if base == _FAILED and wanted != base:
+        # PostgreSQL would read all deliveries of the range (500 ms for 100,000 dead letters among a million). This condition
+        # has a subquery that is never evaluated, but whose cost counts for each row, so the index of failed ones wins.
+        where = (*where, "where_only_failed")
     return tuple(forms.get(name, name) for name in where), values
 
 

@@ -19,11 +19,15 @@ where d.status = 'in_flight' and 'in_flight' = any (:statuses::text[]) {narrow}
 limit {limit}
 
 -- name: untyped_failures
--- Whether a failed delivery lacks its type: one that a worker of an older version settled.
-select 1 from {hf}delivery d where d.status = 'failed' and d.failed_type is null limit 1
+-- Whether a failed delivery lacks its type: one that a worker of an older version settled. The order lets PostgreSQL use
+-- the index: most rows of the table have no type, so that it would expect to find one at once by a scan.
+select 1 from {hf}delivery d where d.status = 'failed' and d.failed_type is null
+order by d.failed_type, d.id limit 1
 
 -- fragment: where_failed_type_indexed
 and d.failed_type = :type::text
+-- fragment: where_only_failed
+and coalesce(d.status, (select t.type from {hf}message t where t.id = d.message_id)) = 'failed'
 -- fragment: where_from
 and d.id >= :lowest::uuid
 -- fragment: where_message_from

@@ -24,6 +24,8 @@ select 1 from {hf}delivery d where d.status = 'failed' and d.failed_type is null
 
 -- fragment: where_failed_type_indexed
 and d.failed_type = :type
+-- fragment: where_only_failed
+and d.status = 'failed'
 -- fragment: where_from
 and d.id >= :lowest
 -- fragment: where_message_from
