@@ -7,7 +7,7 @@ from functools import partial
 
 from tests.stores.admin import test_actions, test_psql, test_replay
 from tests.stores.concurrency import test_interleaved
-from tests.stores.deliveries import test_batch, test_claim, test_settle, test_stale_owner, test_worker
+from tests.stores.deliveries import test_batch, test_claim, test_debounce, test_settle, test_stale_owner, test_worker
 from tests.stores.event_log import test_projection
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
@@ -712,8 +712,76 @@ WORKFLOWS = [
     ),
 ]
 
+DEBOUNCE = [
+    *kills(
+        test_debounce.test_each_publish_starts_the_quiet_time_again,
+        postgres("claim_debounced", "greatest(n.run_at, n.quiet_at) <= now()"),
+        sqlite("claim_debounced", "max(d.run_at, d.created_at + :debounce) <= {now}"),
+    ),
+    *kills(
+        test_debounce.test_rows_that_were_published_without_a_delay_wait_for_the_quiet_time_too,
+        postgres("claim_debounced", "greatest(n.run_at, n.quiet_at)", "n.run_at"),
+        sqlite("claim_debounced", "max(d.run_at, d.created_at + :debounce)", "d.run_at"),
+    ),
+    *kills(
+        test_debounce.test_it_runs_at_the_latest_after_the_longest_wait,
+        postgres("claim_debounced", "or o.created_at + :max_wait::interval <= now())", ")"),
+        sqlite("claim_debounced", "or o.created_at + :max_wait <= {now})", ")"),
+    ),
+    *kills(
+        test_debounce.test_one_delivery_of_a_key_runs_at_a_time,
+        postgres("debounce_blocked", "f.status = 'in_flight'", "f.status = 'none'"),
+        sqlite("debounce_blocked", "f.status = 'in_flight'", "f.status = 'none'"),
+    ),
+    *kills(
+        test_debounce.test_a_paused_key_waits,
+        postgres("debounce_blocked", "p.consumer = :consumer::text", "false"),
+        sqlite("debounce_blocked", "p.consumer = :consumer", "false"),
+    ),
+    *kills(
+        test_debounce.test_many_old_ones_are_superseded_a_thousand_at_a_time_before_the_newest_runs,
+        postgres("claim_debounced", "order by d.flow_seq limit 1000) d\n  limit 1000)", "order by d.flow_seq) d)"),
+        postgres("claim_debounced", "d.id not in (select m.id from m join l on l.id = m.id)", "false"),
+        sqlite("claim_debounced", "d.run_at <= {now})\n  limit 1000)", "d.run_at <= {now}))"),
+        sqlite("claim_debounced", "d.rowid not in (select m.row from m)", "false"),
+    ),
+    *kills(
+        test_debounce.test_the_newest_runs_after_the_quiet_time_and_supersedes_the_others,
+        postgres("claim_debounced", "c.oldest_id <> c.id", "false"),
+        postgres("claim_debounced", "fence = d.fence + (a.action <> 'wait')::integer", "fence = d.fence"),
+        sqlite("claim_debounced", "c.oldest_row <> c.newest_row", "false"),
+        sqlite("claim_debounced", "fence = d.fence + (a.action <> 'wait')", "fence = d.fence"),
+    ),
+    *kills(
+        test_debounce.test_a_suspect_newest_runs_alone_and_supersedes_the_others,
+        postgres("claim_debounced", "and n.may_run", ""),
+        sqlite("claim_debounced", "not e.blocked and {suspicion}", "not e.blocked"),
+    ),
+    *kills(
+        test_debounce.test_nothing_runs_before_every_due_delivery_has_its_key,
+        postgres("claim_debounced", "and {debounce_adopted}", ""),
+        sqlite("claim_debounced", "and {debounce_adopted}", ""),
+    ),
+    *kills(
+        test_debounce.test_blocked_keys_do_not_hide_the_others,
+        postgres("claim_debounced", "k.blocked and (select count(*) from w) >= 1000", "false"),
+        sqlite("claim_debounced", "(select count(*) from w) >= 1000", "false"),
+    ),
+    *kills(
+        test_debounce.test_superseded_deliveries_are_pruned_like_delivered_ones,
+        postgres("done", "or (d.discarded_at is not null and d.error_type = 'superseded')", ""),
+        sqlite("done", "or (d.discarded_at is not null and d.error_type = 'superseded')", ""),
+    ),
+    *kills(
+        test_debounce.test_deliveries_without_a_key_are_reported_and_not_claimed,
+        postgres("claim_debounced", "w.flow_key is null or w.flow_seq is null", "false"),
+        sqlite("claim_debounced", "(d.flow_key is null or d.flow_seq is null)", "false"),
+    ),
+]
+
 MUTANTS = [
     *WORKFLOWS,
+    *DEBOUNCE,
     *BATCHES,
     *SETTLING,
     *REPLAYING,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.flow import FlowSettings, KeyRule, check_limit, check_rate, key_rule, positive
+from holdfast.core.flow import ALL, FlowSettings, KeyRule, check_limit, check_rate, key_rule, positive
 
 ON_DEAD = ("block", "skip")
 FLOW_OPTIONS = (
@@ -30,7 +30,7 @@ def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
     limit, rate = check_limit("this handler", given.get("limit")), check_rate("this handler", given.get("rate"))
     order = _order(given)
     settings = FlowSettings(
-        key=_one_key(given),
+        key=_one_key(given) or (ALL if "debounce" in given else None),
         limit=None if limit is None else limit.max,
         limit_by_key=limit is not None and limit.by is not None,
         rate_count=None if rate is None else rate.count,
@@ -96,7 +96,15 @@ def _check_combination(settings: FlowSettings, given: Mapping[str, Any]) -> None
     if settings.debounce is not None:
         if settings.max_wait is not None and settings.max_wait < settings.debounce:
             raise ConfigurationError("max_wait= is shorter than debounce=; give a longer one")
-        _alone("debounce", {"order_by": settings.order, "fair_by": settings.fair})
+        _alone(
+            "debounce",
+            {
+                "order_by": settings.order,
+                "fair_by": settings.fair,
+                "limit": settings.limit,
+                "rate": settings.rate_count,
+            },
+        )
 
 
 def _alone(option: str, others: Mapping[str, object]) -> None:

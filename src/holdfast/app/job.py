@@ -42,6 +42,11 @@ class Placement:
 
     def address(self, handler: Handler) -> Address:
         """The address of the call; raises `ConfigurationError` for options that cannot work."""
+        debounced = handler.flow is not None and handler.flow.debounce is not None
+        if debounced and (self.delay is not None or self.run_at is not None):
+            raise ConfigurationError(
+                f"{handler.kind} {handler.name} has debounce=, which decides when it runs; leave delay= and run_at= out"
+            )
         return Address(
             consumer=handler.name,
             queue=handler.queue if self.queue is None else self.queue,

@@ -22,6 +22,7 @@ MAX_KEY_BYTES = 200
 BUCKETS = 50
 """A rate counts claims in this many buckets for each window."""
 MAX_COUNT = 1_000_000
+_DEFAULT_WAITS = 10
 
 _RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(.+)")
 _PATH = re.compile(r"[^.\s]+(\.[^.\s]+)*")
@@ -163,6 +164,16 @@ class FlowSettings:
     fair: bool = False
     debounce: timedelta | None = None
     max_wait: timedelta | None = None
+
+    @property
+    def is_sequenced(self) -> bool:
+        """Whether deliveries of a key have the order of their publish."""
+        return self.order is not None or self.debounce is not None
+
+    @property
+    def longest_wait(self) -> timedelta | None:
+        """The longest wait of a debounced delivery, by default ten times the quiet time."""
+        return self.max_wait if self.max_wait is not None or self.debounce is None else _DEFAULT_WAITS * self.debounce
 
     def to_json(self) -> dict[str, Any]:
         """The stored form; durations in seconds. A function is stored by its name only."""

@@ -34,8 +34,8 @@ from holdfast.engine.workflows.loader import StepLoader, has_steps, may_run
 from holdfast.engine.workflows.step import Step
 from holdfast.engine.workflows.step_ack import completed, for_run
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
-from holdfast.stores.deliveries.flow import flow_trial
 from holdfast.stores.deliveries.settle import ClaimState
+from holdfast.stores.deliveries.trial import flow_trial
 from holdfast.stores.queries.query import first_trace
 
 log = get_logger("holdfast.worker")

@@ -16,6 +16,7 @@ from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.slot_pool import SlotPool
 from holdfast.stores.deliveries.claim import Claimed, Lane
+from holdfast.stores.deliveries.debounce import claim_debounced
 from holdfast.stores.deliveries.flow import (
     FlowClaim,
     FlowScan,
@@ -109,6 +110,8 @@ class FlowClaimer:
         self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, room: int
     ) -> tuple[bool, float | None]:
         assert lane.flow is not None
+        if lane.flow.is_debounced:
+            return await self._claim_debounced(pool, lane, room), None
         now = time.monotonic()
         if lane.flow.locks(lane) and scheduler.floors_due(lane, now):
             floors = await self._store.run(flow_floors(lane))
@@ -124,6 +127,16 @@ class FlowClaimer:
             claims += len(walked.claims)
             wait = next_wait((wait, walked.wait))
         return claims > 0, wait
+
+    async def _claim_debounced(self, pool: SlotPool, lane: Lane, room: int) -> bool:
+        """Claims the newest deliveries; returns whether anything changed, so that there may be more."""
+        suspects = self._options.suspects
+        found = await self._store.run(
+            claim_debounced(lane, self._worker, self._options.lease, claim_size(room), suspects=suspects)
+        )
+        self._accept(pool, found.claims, first=False)
+        adopted = found.unkeyed > 0 and await self._adopt(lane)
+        return bool(found.claims or found.changed or adopted)
 
     async def _scan(self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, scan: FlowScan) -> FlowClaim:
         floors = scheduler.state(lane).floors
@@ -143,7 +156,7 @@ class FlowClaimer:
         rule = _rule(settings, handler)
         if rule is None:
             return False
-        ordered = settings.order is not None
+        ordered = settings.is_sequenced
         unkeyed = await self._store.run(
             unkeyed_deliveries(lane, _ADOPTED, ordered=ordered, suspects=self._options.suspects)
         )

@@ -84,10 +84,11 @@ class Registration:
     def _register(self) -> Operation[bool]:
         handlers = self._handlers.values()
         for handler in handlers:
-            if handler.batch is not None and self._queues.get(handler.queue) is not None:
+            debounced = handler.flow is not None and handler.flow.debounce is not None
+            if (handler.batch is not None or debounced) and self._queues.get(handler.queue) is not None:
                 raise ConfigurationError(
-                    f"consumer {handler.name} handles batches, and queue {handler.queue} has a limit or rate, which counts "
-                    "single deliveries; give the consumer another queue="
+                    f"{handler.kind} {handler.name} has {'debounce' if debounced else 'batch'}=, and queue {handler.queue} has a "
+                    "limit or rate, which cannot be combined; give the handler another queue="
                 )
         self.flows.update((handler.name, handler.flow) for handler in handlers if handler.flow is not None)
         self._redactions.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)

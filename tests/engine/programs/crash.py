@@ -25,6 +25,7 @@ _OPERATIONS = {
     "claim": "claim",
     "discover_and_claim": "claim",
     "claim_batch": "claim",
+    "claim_debounced": "claim",
     "settle": "settle",
     "settle_delivered": "settle",
     "rescue": "rescue",

@@ -1,9 +1,10 @@
-"""Batch handlers with an effect in the same database, with one elsewhere, and with an item that ends the process."""
+"""Batch handlers with an effect in the same database, elsewhere, and with an item that ends the process; a debounced one."""
 
+import asyncio
 import os
 from typing import Any
 
-from holdfast import BatchContext, BatchError, Holdfast, RetryPolicy
+from holdfast import BatchContext, BatchError, Context, Holdfast, RetryPolicy
 from tests.engine.programs import crash, lab, shop
 
 SIZE = 20
@@ -42,6 +43,14 @@ def build(dsn: str) -> Holdfast:
             lab.note(f"mixed {body['n']} of {len(events)}.")
         if any(body.get("kill") for body in events):
             os._exit(3)
+
+    @hf.consumer("edited", debounce="300ms", max_wait="2s", by="key", retry=often)
+    async def edited(ctx: Context, body: dict[str, Any]) -> None:
+        lab.note(f"start {body['key']} {body['n']}")
+        crash.point("effect.started")
+        await asyncio.sleep(0.01)
+        lab.note(f"end {body['key']} {body['n']}")
+        crash.point("sink.written")
 
     return hf
 

@@ -27,10 +27,15 @@ class LaneFlow:
     consumer: FlowSettings | None
     queue: FlowSettings | None
 
+    @property
+    def is_debounced(self) -> bool:
+        """Whether the newest delivery of a key stands for all: claim with `claim_debounced` only."""
+        return self.consumer is not None and self.consumer.debounce is not None
+
     def locks(self, lane: "Lane") -> tuple[str, ...]:
         """The locks under which a claim counts; fairness alone counts nothing. The queue's first, in every claim."""
         own = self.consumer
-        counts = own is not None and (own.limit, own.rate_count, own.order) != (None, None, None)
+        counts = own is not None and (own.limit, own.rate_count, own.order, own.debounce) != (None,) * 4
         return (
             *((f"flow queue {lane.queue}",) if self.queue is not None else ()),
             *((f"flow consumer {lane.consumer}",) if counts else ()),

@@ -4,7 +4,7 @@ PostgreSQL counts under one advisory lock per consumer (and per queue with a lim
 SQLite has one writer at a time. The rows in flight are counted; there are no counters that a crash could leave wrong.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -70,21 +70,6 @@ def claim_flow(
     return (yield from flow_claim_steps(lane, worker, lease, scan, floors, suspects=suspects))
 
 
-def flow_trial(
-    worker: str, lease: timedelta, *, suspects: bool = False
-) -> Callable[[Sequence[Lane]], Steps[list[Claimed]]]:
-    """What `claim_trial` runs for lanes with flow control: it claims one delivery within their limits and order."""
-
-    def claim_first(lanes: Sequence[Lane]) -> Steps[list[Claimed]]:
-        for lane in lanes:
-            found = yield from flow_claim_steps(lane, worker, lease, FlowScan(1), Floors(), suspects=suspects)
-            if found.claims:
-                return found.claims
-        return []
-
-    return claim_first
-
-
 def flow_claim_steps(
     lane: Lane, worker: str, lease: timedelta, scan: FlowScan, floors: Floors, *, suspects: bool = False
 ) -> Steps[FlowClaim]:
@@ -92,10 +77,7 @@ def flow_claim_steps(
     rows = yield flow_query(lane, worker, lease, scan, floors, suspects=suspects)
     found = [row for row in rows if row[0] is not None]
     (info,) = [row[_INFO:] for row in rows if row[0] is None]
-    claims: list[Claimed] = []
-    if found:
-        messages: Rows = yield Query("flow_messages", {"ids": [as_uuid(row[1]) for row in found]})
-        claims = joined(found, messages)
+    claims = yield from claimed_with_messages(found)
     left, unkeyed, wait, cursor, keys, at, id = info
     return FlowClaim(
         claims,
@@ -106,6 +88,14 @@ def flow_claim_steps(
         int(keys or 0),
         None if id is None else (aware_time(at), as_uuid(id)),
     )
+
+
+def claimed_with_messages(deliveries: Sequence[Row]) -> Steps[list[Claimed]]:
+    """Reads the messages of claimed deliveries; the locks of the claim have ended."""
+    if not deliveries:
+        return []
+    messages: Rows = yield Query("flow_messages", {"ids": [as_uuid(row[1]) for row in deliveries]})
+    return joined(deliveries, messages)
 
 
 def joined(deliveries: Sequence[Row], messages: Rows) -> list[Claimed]:

@@ -1,6 +1,7 @@
 """Keys of deliveries for flow control: found when a message is published, or later when a worker adopts the delivery."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,6 +21,8 @@ class DeliveryKey(NamedTuple):
     delivery_id: UUID
     flow_key: str
     ordered: bool
+    delay: timedelta | None = None
+    """The quiet time of a consumer with debounce."""
 
 
 class FlowKeys:
@@ -36,7 +39,10 @@ class FlowKeys:
         """The keys of a message's deliveries, as far as this process can find them; `id` is that of a stored message."""
         return [
             DeliveryKey(
-                delivery_id(id or message.id, consumer), key_of(consumer, settings, message), bool(settings.order)
+                delivery_id(id or message.id, consumer),
+                key_of(consumer, settings, message),
+                settings.is_sequenced,
+                settings.debounce,
             )
             for consumer, settings in self._targets(message)
             if settings is not None and settings.key is not None and settings.key.is_known
@@ -68,4 +74,4 @@ def key_of(consumer: str, settings: FlowSettings, message: NewMessage) -> str:
 
 def adopt(keys: Sequence[DeliveryKey]) -> Query:
     """Gives keys to pending deliveries that have none; returns the deliveries that got one."""
-    return Query("adopt_deliveries", batches={"deliveries": columns(_ADOPTED, keys)})
+    return Query("adopt_deliveries", batches={"deliveries": columns(_ADOPTED, [key[: len(_ADOPTED)] for key in keys])})

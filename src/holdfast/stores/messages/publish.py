@@ -198,12 +198,20 @@ def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], sub
 def _insert_flow(messages: Sequence[NewMessage], subscriptions: Subscriptions, keys: FlowKeys) -> Query:
     """`_insert` for messages whose deliveries have flow keys."""
     rows = [_row(m, subscriptions.epoch)[: len(_MESSAGE)] for m in messages]
-    found: dict[object, tuple[str, bool]] = {
-        key.delivery_id: (key.flow_key, key.ordered) for m in messages for key in keys.of(m)
-    }
-    deliveries = [(*row, *found.get(row[0], _NO_KEY)) for row in _delivery_rows(messages, subscriptions)]
+    found: dict[object, DeliveryKey] = {key.delivery_id: key for m in messages for key in keys.of(m)}
+    deliveries = [_flow_row(row, found.get(row[0])) for row in _delivery_rows(messages, subscriptions)]
     batches = {"messages": columns(_MESSAGE, rows), "deliveries": columns(_FLOW_DELIVERY, deliveries)}
     return Query("publish_flow", batches=batches)
+
+
+def _flow_row(row: tuple[object, ...], key: DeliveryKey | None) -> tuple[object, ...]:
+    """A delivery with its key; with debounce it is due after the quiet time."""
+    if key is None:
+        return *row, *_NO_KEY
+    delay = _DELIVERY.index("delay")
+    if key.delay is not None:
+        row = *row[:delay], key.delay, *row[delay + 1 :]
+    return *row, key.flow_key, key.ordered
 
 
 def _late_keys(messages: Sequence[NewMessage], stored: Mapping[UUID, Published], keys: FlowKeys) -> list[DeliveryKey]:

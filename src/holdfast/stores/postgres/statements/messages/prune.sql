@@ -1,5 +1,6 @@
 -- fragment: done
-d.status = 'delivered' and d.completed_at < now() - :older_than::interval and {of_no_live_run}
+(d.status = 'delivered' or (d.discarded_at is not null and d.error_type = 'superseded'))
+and d.completed_at < now() - :older_than::interval and {of_no_live_run}
 -- fragment: set_aside
 d.status = 'failed' and d.discarded_at < now() - :older_than::interval and {of_no_live_run}
 -- fragment: of_no_live_run
