@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import NotFound
+from holdfast import NotFound, Step
 from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.queries.query import Filter, deliveries, runs
@@ -89,3 +89,23 @@ async def test_each_test_has_a_separate_store(holdfast: Harness, shop: Shop) -> 
 async def test_failing_an_unknown_consumer_says_so(holdfast: Harness) -> None:
     with pytest.raises(NotFound, match="nobody"), holdfast.fail("nobody", ValueError):
         pass
+
+
+async def test_a_workflow_runs_to_its_end_through_sleeps_retries_and_waits(holdfast: Harness, shop: Shop) -> None:
+    flow = shop.hf.workflow("flow")
+
+    @flow.step
+    async def nap(ctx: Step) -> str:
+        await ctx.sleep("30d")
+        late: str | None = await ctx.wait("never", str, timeout="1d")
+        return f"{await ctx.wait('approved', str)}, {late}"
+
+    @flow.step(after=nap)
+    async def tell(nap: str) -> str:
+        return nap
+
+    with holdfast.fail("flow/tell", ConnectionError, times=2):
+        assert await holdfast.run_workflow(flow, signals={"approved": "by ada"}) == "by ada, None"
+    holdfast.assert_published("workflow.done", workflow="flow")
+    with pytest.raises(AssertionError, match=r"has not ended: nap is waiting, tell is idle"):
+        await holdfast.run_workflow(flow)

@@ -42,11 +42,13 @@ from holdfast import (
     Router,
     ServiceClient,
     Snooze,
+    Step,
     SyncServiceClient,
     TerminalError,
     Tracing,
     Verdict,
     WorkerOptions,
+    WorkflowRun,
     begin_immediate,
     collect_events,
     correlate,
@@ -425,3 +427,36 @@ async def relayed() -> None:
     page = await hf.events.read(["order.*"], limit=10)
     assert_type(hf.events.sync.read(after=page.cursor).more, bool)
     assert_type([event.id async for page in hf.events.pages() for event in page.events], list[UUID])
+
+
+@hf.workflow("trial")
+async def trial(ctx: Step, days: int, *, plan: str = "basic") -> int:
+    waited = await ctx.wait("approved", OrderPlaced, timeout="3d")
+    assert_type(waited, OrderPlaced | None)
+    assert_type(await ctx.wait("approved", OrderPlaced), OrderPlaced)
+    assert_type(await ctx.step("length", len, plan), int)
+    await ctx.step("length", len, 3)  # type: ignore[call-overload]
+    assert_type(ctx.key, str)
+    return days
+
+
+shipping = hf.workflow("shipping", version=2, compatible_with=(1,))
+
+
+@shipping.step
+async def pack(ctx: Step, order: int) -> str:
+    return str(order)
+
+
+@shipping.step(after=pack, exhausted="block", timeout="30s")
+def ship(pack: str) -> None: ...
+
+
+async def workflows() -> None:
+    assert_type(await pack(Any, 3), str)  # type: ignore[arg-type]
+    run = await trial.start(3, plan="large")
+    assert_type(run, WorkflowRun)
+    await trial.using(key="t", conn=None).start("three")  # type: ignore[arg-type]
+    await shipping.using(key="s").start(3)
+    await run.signal("approved", key="k")
+    await run.retry(from_="main")

@@ -32,7 +32,7 @@ def start_worker(dsn: str) -> subprocess.Popen[bytes]:
     ("count", "seconds"),
     [
         pytest.param(6, 1.5, id="short"),
-        pytest.param(100, 10.0, id="long", marks=pytest.mark.long),
+        pytest.param(60, 6.0, id="long", marks=pytest.mark.long),
         pytest.param(2000, 200.0, id="soak", marks=pytest.mark.soak),
     ],
 )

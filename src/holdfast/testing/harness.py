@@ -3,7 +3,7 @@
 import contextlib
 import inspect
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,6 +13,7 @@ import orjson
 
 from holdfast.app.holdfast import Holdfast
 from holdfast.app.job import Job
+from holdfast.app.workflow import Workflow
 from holdfast.core.delivery import Status
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import NotFound
@@ -30,8 +31,11 @@ from holdfast.stores.deliveries.settle import settle
 from holdfast.stores.operation import Operation
 from holdfast.stores.queries.query import Filter, deliveries, messages, next_due_in
 from holdfast.stores.queries.time_travel import abandon, drop_schema, orphan, travel
+from holdfast.stores.workflows.query import workflow_run
 
 _LEASE = timedelta(seconds=30)
+_FOREVER = timedelta(days=20_000)
+"""A step that waits without a time-out is due later than this."""
 _REAPER = "holdfast-test-harness"
 
 
@@ -92,11 +96,28 @@ class Harness:
             await self.app.work(options)
             await self._reap()
             wait = await self.app.store.run(next_due_in(sorted(self.app.handlers)))
-            if wait is None:
+            if wait is None or wait > _FOREVER:
                 return
             stuck = 0 if wait > timedelta(0) else stuck + 1
             # What is due and did not run may wait for the rest of its batch.
             self.clock.advance((wait if wait > timedelta(0) else self._longest_batch()) + timedelta(milliseconds=2))
+
+    async def run_workflow(
+        self, workflow: Workflow, /, *args: Any, signals: Mapping[str, object] | None = None, **kwargs: Any
+    ) -> Any:
+        """Starts a run, sends it the `signals`, drains it, and returns its result. Time passes for its sleeps and waits.
+
+        Raises `WorkflowFailed` if it failed, and fails the test if it waits for a signal or a trigger that was not sent.
+        """
+        run = await workflow.start(*args, **kwargs)
+        for name, value in (signals or {}).items():
+            await run.signal(name, value)
+        await self.drain()
+        if (await run.status()).is_active:
+            shown = await self.app.store.run(workflow_run(run.id))
+            states = ", ".join(f"{step.name} is {step.state}" for step in shown.steps)
+            raise AssertionError(f"run {run.id} of workflow {workflow.name} has not ended: {states}")
+        return await run.result()
 
     def _longest_batch(self) -> timedelta:
         batches = (handler.batch for handler in self.app.handlers.values())

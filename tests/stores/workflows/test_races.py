@@ -33,7 +33,7 @@ from tests.support.builders import all_deliveries, fresh_id, sql
 
 pytestmark = pytest.mark.long
 
-ROUNDS = 200
+ROUNDS = 150
 HOUR = timedelta(hours=1)
 
 
