@@ -698,7 +698,7 @@ WORKFLOWS = [
         postgres("woken_step", "set run_at = now()", "set run_at = d.run_at"),
         postgres("join_counters", "waiting = t.waiting - excluded.arrived", "waiting = t.waiting"),
         sqlite("woken_step", "set run_at = {now}", "set run_at = run_at"),
-        sqlite("join_counters", "waiting = t.waiting - 1", "waiting = t.waiting"),
+        sqlite("join_counters", "waiting = t.waiting - excluded.arrived", "waiting = t.waiting"),
     ),
     *kills(
         test_runs.test_completed_steps_make_the_next_ones_due_and_end_the_run,

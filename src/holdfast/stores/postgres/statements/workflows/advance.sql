@@ -32,9 +32,7 @@ f as (
 {successors},
 {woken_step},
 {run_progress}
-select u.id, null::uuid, u.status, null::text, null::uuid, null::text from u
-union all
-select null, e.id, e.status, e.name, e.parent_run, e.reason from e where e.ended_at is not null
+{advanced_rows}
 
 -- name: advance_completed
 -- Advances steps that `ctx.complete` settled in the handler's transaction; each is advanced once.
@@ -53,9 +51,7 @@ u as (
 {successors},
 {woken_step},
 {run_progress}
-select u.id, null::uuid, u.status, null::text, null::uuid, null::text from u
-union all
-select null, e.id, e.status, e.name, e.parent_run, e.reason from e where e.ended_at is not null
+{advanced_rows}
 
 -- fragment: join_counters
 x as materialized (
@@ -108,6 +104,11 @@ e as (
         group by 1) y
   where r.id = any (array[y.run_id])
   returning r.id, r.status, r.name, r.parent_run, r.reason, r.ended_at)
+
+-- fragment: advanced_rows
+select u.id, null::uuid, u.status, null::text, null::uuid, null::text from u
+union all
+select null, e.id, e.status, e.name, e.parent_run, e.reason from e where e.ended_at is not null
 
 -- name: store_result
 -- Stores the large result of a step that this transaction completed; in an array it would be escaped for 100 ms.

@@ -1,8 +1,8 @@
 -- fragment: skip_locked
 
 -- name: advance
--- Settles completed steps under their fences, stores their results and makes the steps due that waited only for them. Row by
--- row: the transaction has the only write lock, so each row sees what the rows before it changed.
+-- Settles completed steps under their fences, stores their results and makes the steps due that waited only for them. Each
+-- row is settled alone, so that it sees the rows before it; the other statements run once for all settled rows.
 -- each: steps
 update {hf}delivery
 set status = 'delivered', completed_at = {now}, suspect = 0, expiries = 0, lease_until = null, locked_by = null
@@ -15,16 +15,23 @@ returning id, :run_id as run_id, :step as step, :occurrence as occurrence, :fenc
             where t.run_id = :run_id and t.name = :step and t.occurrence = :occurrence and t.done_at is not null)
           and (:step like '%:undo'
                or exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status = 'running')) as counts;
--- each: returned
+-- all: returned
 insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, result, done_at)
-values (:run_id, :step, :occurrence, :id, :fence, :result, {now})
+select json_extract(u.value, '$[1]'), json_extract(u.value, '$[2]'), json_extract(u.value, '$[3]'),
+       json_extract(u.value, '$[0]'), json_extract(u.value, '$[4]'), json_extract(u.value, '$[5]'), {now}
+from json_each(:rows) u where true
 on conflict (run_id, name, occurrence) do update
 set fence = excluded.fence, result = excluded.result, done_at = excluded.done_at, unadvanced = null;
+-- all: returned
 {join_counters};
+-- all: returned
 {successors};
+-- all: returned
 {woken_step};
+-- all: returned
 {run_progress};
-select :id, null, :status, null, null, null
+-- all: returned
+{advanced_rows}
 
 -- name: advance_completed
 -- Advances steps that `ctx.complete` settled in the handler's transaction; each is advanced once.
@@ -32,56 +39,80 @@ select :id, null, :status, null, null, null
 update {hf}workflow_step set unadvanced = null
 where run_id = :run_id and name = :step and occurrence = :occurrence and unadvanced
   and exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status in ('running', 'compensating'))
-returning delivery_id as id, :run_id as run_id, :next as next,
-          (select r.status from {hf}workflow_run r where r.id = :run_id) as status,
+returning delivery_id as id, :run_id as run_id, :step as step, :occurrence as occurrence, null as fence, null as result,
+          :next as next, (select r.status from {hf}workflow_run r where r.id = :run_id) as status,
           :step like '%:undo'
           or exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status = 'running') as counts;
--- each: returned
+-- all: returned
 {join_counters};
+-- all: returned
 {successors};
+-- all: returned
 {woken_step};
+-- all: returned
 {run_progress};
-select :id, null, :status, null, null, null
+-- all: returned
+{advanced_rows}
 
 -- fragment: join_counters
 insert into {hf}workflow_step as t (run_id, name, delivery_id, waiting, arrived, done_at)
-select :run_id, json_extract(n.value, '$.name'), json_extract(n.value, '$.id'), json_extract(n.value, '$.joins') - 1, 1,
-       case when json_extract(n.value, '$.joins') = 1 then {now} end
-from json_each(:next) n
-where :counts and (json_extract(n.value, '$.joins') > 1 or instr(json_extract(n.value, '$.name'), '/') > 0)
+select x.run_id, x.name, x.id, x.joins - x.n, x.n, case when x.joins = x.n and instr(x.name, '/') > 0 then {now} end
+from (
+  select json_extract(u.value, '$[1]') as run_id, json_extract(n.value, '$.name') as name,
+         json_extract(n.value, '$.id') as id, json_extract(n.value, '$.joins') as joins, count(*) as n
+  from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
+  where json_extract(u.value, '$[8]')
+  group by 1, 2, 3, 4) x
+where x.joins > 1 or instr(x.name, '/') > 0
 on conflict (run_id, name, occurrence) do update
-set waiting = t.waiting - 1, done_at = case when t.waiting = 1 and instr(t.name, '/') > 0 then {now} end
+set waiting = t.waiting - excluded.arrived,
+    done_at = case when t.waiting = excluded.arrived and instr(t.name, '/') > 0 then {now} end
 
 -- fragment: successors
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, failure_history)
 select json_extract(n.value, '$.id'), r.id, c.name, c.queue, c.priority, max(r.generation, c.generation), '[]'
-from json_each(:next) n
-join {hf}workflow_run r on r.id = :run_id
+from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
+join {hf}workflow_run r on r.id = json_extract(u.value, '$[1]')
 left join {hf}consumer c on c.name = r.name || '/' || json_extract(n.value, '$.name')
-where :counts and instr(json_extract(n.value, '$.name'), '/') = 0
+where json_extract(u.value, '$[8]') and instr(json_extract(n.value, '$.name'), '/') = 0
   and (json_extract(n.value, '$.joins') = 1
        or exists (
          select 1 from {hf}workflow_step t
-         where t.run_id = :run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0 and t.waiting = 0))
+         where t.run_id = r.id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0 and t.waiting = 0))
 on conflict (id) do nothing
 
 -- fragment: woken_step
 update {hf}delivery set run_at = {now}
-where :counts and status = 'pending' and run_at > {now} and id in (
-  select json_extract(n.value, '$.id') from json_each(:next) n join {hf}workflow_step t
-    on t.run_id = :run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-  where instr(t.name, '/') > 0 and t.waiting = 0)
+where status = 'pending' and run_at > {now} and id in (
+  select t.delivery_id from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
+  join {hf}workflow_step t
+    on t.run_id = json_extract(u.value, '$[1]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+  where json_extract(u.value, '$[8]') and instr(t.name, '/') > 0 and t.waiting = 0)
 
 -- fragment: run_progress
-update {hf}workflow_run
-set waiting = waiting - (:next = '[]'), signals = signals + (:next <> '[]'),
-    status = case when waiting > (:next = '[]') then status when status = 'compensating' then 'failed' else 'done' end,
-    ended_at = case when waiting <= (:next = '[]') then {now} end
-where id = :run_id and :counts and (:next = '[]' or exists (
-  select 1 from json_each(:next) n join {hf}workflow_step t
-    on t.run_id = :run_id and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
-  where instr(t.name, '/') > 0 and t.waiting = 0))
-returning null, id, status, name, parent_run, reason
+update {hf}workflow_run as r
+set waiting = r.waiting - y.ended, signals = r.signals + y.woken,
+    status = case when r.waiting > y.ended then r.status when r.status = 'compensating' then 'failed' else 'done' end,
+    ended_at = case when r.waiting <= y.ended then {now} end
+from (
+  select w.run_id, sum(w.ended) as ended, sum(w.woken) as woken
+  from (
+    select json_extract(u.value, '$[1]') as run_id, 1 as ended, 0 as woken from json_each(:rows) u
+    where json_extract(u.value, '$[8]') and json_extract(u.value, '$[6]') = '[]'
+    union all
+    select distinct t.run_id, 0, 1 from json_each(:rows) u, json_each(json_extract(u.value, '$[6]')) n
+    join {hf}workflow_step t
+      on t.run_id = json_extract(u.value, '$[1]') and t.name = json_extract(n.value, '$.name') and t.occurrence = 0
+    where json_extract(u.value, '$[8]') and instr(t.name, '/') > 0 and t.waiting = 0) w
+  group by w.run_id) y
+where r.id = y.run_id
+
+-- fragment: advanced_rows
+select json_extract(u.value, '$[0]'), null, json_extract(u.value, '$[7]'), null, null, null from json_each(:rows) u
+union all
+select null, r.id, r.status, r.name, r.parent_run, r.reason from {hf}workflow_run r
+where r.ended_at is not null
+  and r.id in (select json_extract(u.value, '$[1]') from json_each(:rows) u where json_extract(u.value, '$[6]') = '[]')
 
 -- name: store_result
 -- Stores the large result of a step that this transaction completed.
