@@ -23,6 +23,7 @@ from bench.suites.batch import batch_suite
 from bench.suites.brokers import brokers_suite
 from bench.suites.calls import calls_suite
 from bench.suites.drain import drain_suite, publish_suite
+from bench.suites.flow import flow_suite
 from bench.suites.growth import growth_suite
 from bench.suites.latency import latency_suite
 from bench.suites.memory import memory_suite
@@ -44,6 +45,7 @@ SUITES: dict[str, Callable[[Run], None]] = {
     "growth": growth_suite,
     "snapshot": snapshot_suite,
     "batch": batch_suite,
+    "flow": flow_suite,
     "store": store_suite,
     "redis": lambda run: drain_suite(run, Kind.REDIS),
     "publish": publish_suite,
