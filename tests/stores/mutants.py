@@ -9,6 +9,7 @@ from tests.stores.admin import test_actions, test_psql, test_replay
 from tests.stores.concurrency import test_interleaved
 from tests.stores.deliveries import test_batch, test_claim, test_debounce, test_settle, test_stale_owner, test_worker
 from tests.stores.event_log import test_projection
+from tests.stores.flow_mutants import FLOW
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
 from tests.stores.queries import test_query
@@ -783,6 +784,7 @@ MUTANTS = [
     *WORKFLOWS,
     *DEBOUNCE,
     *BATCHES,
+    *FLOW,
     *SETTLING,
     *REPLAYING,
     *OPERATING,

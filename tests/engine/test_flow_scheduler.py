@@ -1,0 +1,104 @@
+"""Where a worker looks for deliveries with flow control, how much it claims, and when it looks again."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from holdfast import Limit, Rate
+from holdfast.app.flow_options import flow_settings
+from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, next_wait
+from holdfast.stores.deliveries.claim import Lane, LaneFlow
+from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
+
+AT, ID = datetime(2026, 1, 1, tzinfo=UTC), UUID(int=7)
+CLAIM: Any = object()
+
+
+def flow(queue: dict[str, Any] | None = None, **options: Any) -> LaneFlow:
+    return LaneFlow(flow_settings(options), None if queue is None else flow_settings(queue))
+
+
+def lane(name: str = "mail", priority: int = 1, **options: Any) -> Lane:
+    return Lane("default", name, 0, priority, flow=flow(**options))
+
+
+@pytest.mark.parametrize(
+    ("given", "slots", "prefetch", "held", "others", "room"),
+    [
+        # A limit of each key: as much as plain deliveries.
+        (flow(limit=Limit(2, by="k")), 10, 40, 5, 5, 40),
+        (flow(order_by="k"), 10, 0, 3, 4, 3),
+        (flow(fair_by="k"), 10, 0, 10, 5, 0),
+        # A limit that all share: free slots, and ahead at most a quarter of it.
+        (flow(limit=Limit(100)), 10, 0, 0, 0, 10),
+        (flow(limit=Limit(100)), 10, 40, 0, 0, 35),
+        (flow(limit=Limit(4)), 10, 40, 2, 2, 7),
+        (flow(rate=Rate("8/1s")), 10, 40, 10, 0, 2),
+        (flow(queue={"limit": Limit(8)}), 10, 40, 0, 0, 12),
+        # Other deliveries wait for all slots: half of them anyway.
+        (flow(limit=Limit(100)), 10, 40, 0, 50, 5),
+        (flow(limit=Limit(100)), 10, 40, 5, 50, 0),
+        (flow(limit=Limit(100)), 1, 40, 0, 50, 1),
+    ],
+)
+def test_how_much_to_claim(given: LaneFlow, slots: int, prefetch: int, held: int, others: int, room: int) -> None:
+    assert flow_room(given, slots=slots, prefetch=prefetch, held=held, others=others) == room
+
+
+def test_a_window_comes_first_and_a_walk_only_if_it_is_full_of_what_cannot_run() -> None:
+    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
+    found, scan = scheduler.first_scan(one, 100, 0.0)
+    assert (found, scan) == (one, FlowScan(100))
+    assert scheduler.claimed(one, scan, FlowClaim([CLAIM] * 100, left=500), 0.0, 0.1) is None
+    assert scheduler.claimed(one, scan, FlowClaim([CLAIM] * 40, left=20), 0.0, 0.1) is None
+    assert scheduler.claimed(one, scan, FlowClaim([CLAIM] * 40, left=300), 0.0, 0.1) == FlowScan(50, "", 1)
+    # What has no key yet is adopted before anything else.
+    assert scheduler.claimed(one, scan, FlowClaim([], left=300, unkeyed=1), 0.0, 0.1) is None
+    # Without a key there is nothing to walk over.
+    assert scheduler.claimed(lane(limit=Limit(2)), scan, FlowClaim([], left=300), 0.0, 0.1) is None
+
+
+def test_a_fair_lane_is_walked_from_its_last_key_and_few_keys_share_a_claim() -> None:
+    scheduler, one = FlowScheduler(), lane(fair_by="k")
+    _, scan = scheduler.first_scan(one, 100, 0.0)
+    assert scan == FlowScan(100, "", 1)
+    assert scheduler.claimed(one, scan, FlowClaim([CLAIM], cursor="m", keys=5), 0.0, 0.1) is None
+    assert scheduler.first_scan(one, 100, 1.0)[1] == FlowScan(100, "m", 20)
+
+
+def test_a_floor_is_used_until_a_deeper_scan_is_due() -> None:
+    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
+    _, scan = scheduler.first_scan(one, 10, 0.0)
+    scheduler.claimed(one, scan, FlowClaim([CLAIM], floor=(AT, ID)), 0.0, 0.1)
+    # The whole lane took 0.1 s and is due after 2 s; the shallow scan was never made.
+    shallow, scan = scheduler.first_scan(one, 10, 0.2)
+    assert shallow.floor_at < AT
+    scheduler.claimed(one, scan, FlowClaim([CLAIM], floor=(AT, ID)), 0.2, 0.3)
+    tight, _ = scheduler.first_scan(one, 10, 0.4)
+    assert (tight.floor_at, tight.floor_id) == (AT, ID)
+    assert scheduler.first_scan(one, 10, 2.2)[0] == one
+
+
+def test_ticket_floors_are_read_again_and_forgotten_after_an_outage() -> None:
+    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
+    assert scheduler.floors_due(one, 0.0)
+    scheduler.floors_read(one, Floors(5, 6), 0.0, 0.2)
+    assert (scheduler.floors_due(one, 3.0), scheduler.floors_due(one, 4.3)) == (False, True)
+    assert scheduler.state(one).floors == Floors(5, 6)
+    scheduler.forget_floors()
+    assert scheduler.state(one).floors == Floors()
+
+
+def test_lanes_of_one_priority_take_turns() -> None:
+    scheduler = FlowScheduler()
+    scheduler.refreshed([lane("a"), lane("b"), lane("c", priority=0)])
+    orders = {tuple(one.consumer for one in scheduler.order()) for _ in range(6)}
+    assert orders == {("c", "a", "b"), ("c", "b", "a")}
+
+
+def test_the_soonest_token_counts_and_no_wait_is_shorter_than_a_few_milliseconds() -> None:
+    assert next_wait([None, 3.0, 0.5]) == 0.5
+    assert next_wait([0.0]) == 0.005
+    assert next_wait([None]) is None

@@ -1,0 +1,109 @@
+"""Guards of the claims with flow control, each with the scenario that must fail when the guard is gone."""
+
+from functools import partial
+
+from tests.stores.deliveries import test_flow_claim as claims
+from tests.stores.messages import test_flow_publish as publishing
+from tests.stores.mutation import Mutant, kills, postgres, sqlite
+
+
+def both(
+    where: str, guard: str, left: str = "true", *, lite: str | None = None, lite_left: str | None = None
+) -> list[Mutant]:
+    """The same mutation in both dialects; `lite` is the text of SQLite if it differs."""
+    return [postgres(where, guard, left), sqlite(where, lite or guard, left if lite_left is None else lite_left)]
+
+
+_KEY = "f.flow_key = n.flow_key"
+_PAUSED = "p.flow_key = n.flow_key"
+
+FLOW = [
+    *kills(
+        claims.test_a_limit_by_key_counts_each_key,
+        *both("room_limit", _KEY),
+        *both("flow_claim", "r.nth <= r.room"),
+    ),
+    *kills(
+        claims.test_an_expired_lease_counts_until_it_is_taken_over,
+        *both("room_limit", "f.status = 'in_flight'", "f.status = 'in_flight' and f.locked_by <> 'dead'"),
+    ),
+    *kills(
+        claims.test_a_global_limit_counts_every_worker,
+        *both("cap_limit", "f.status = 'in_flight'", "f.status = 'in_flight' and f.locked_by = 'w2'"),
+    ),
+    *kills(
+        partial(claims.test_a_rate_allows_so_many_claims_in_a_window_with_retries, by="k"),
+        *both("ledger_keys", "n = s.n + excluded.n", "n = excluded.n", lite="n = n + excluded.n"),
+        *both("room_rate", "s.flow_key = n.flow_key", "s.flow_key = 'other'"),
+    ),
+    *kills(
+        partial(claims.test_a_rate_allows_so_many_claims_in_a_window_with_retries, by=None),
+        *both("ledger_all", "n = s.n + excluded.n", "n = excluded.n", lite="n = n + excluded.n"),
+        *both("cap_rate", "s.flow_key = ''", "s.flow_key = 'other'"),
+    ),
+    *kills(
+        claims.test_the_next_token_of_a_rate_is_used_when_it_is_due,
+        postgres("room_rate", "s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval"),
+        sqlite("room_rate", "s.bucket > {now} - :rate_window - :grain"),
+    ),
+    *kills(
+        claims.test_an_ordered_key_runs_one_at_a_time_in_the_order_of_publish,
+        *both("room_head", "f.status = 'in_flight'", "f.status = 'in_flight' and f.locked_by = ''"),
+        *both("rank_order", "w.flow_seq", "w.flow_seq desc"),
+    ),
+    *kills(
+        claims.test_a_head_that_waits_for_its_retry_holds_up_its_key,
+        *both("room_head", "h.status = 'pending'", "h.status = 'pending' and h.attempts = 0"),
+    ),
+    *kills(
+        claims.test_priority_does_not_reorder_an_ordered_key,
+        postgres("room_head", "h.status = 'pending'", "h.status = 'pending' and h.priority = :priority::smallint"),
+        sqlite("room_head", "h.status = 'pending'", "h.status = 'pending' and h.priority = :priority"),
+    ),
+    *kills(
+        partial(claims.test_a_dead_letter_blocks_its_key, cursor=None),
+        *both("room_dead", "x.flow_seq < n.flow_seq", "x.flow_seq > n.flow_seq"),
+        postgres("room_dead", "x.discarded_at is null"),
+    ),
+    *kills(
+        partial(claims.test_a_paused_key_is_not_claimed, options={"fair_by": "k"}),
+        *both("room_pause", _PAUSED, "p.flow_key = 'other'"),
+    ),
+    *kills(
+        claims.test_a_walk_gives_each_key_a_turn_and_continues_after_its_last_key,
+        *both("turn_key", "r.nth, r.turn", "r.run_at, r.id"),
+    ),
+    *kills(
+        claims.test_a_walk_continues_after_the_last_key_that_had_its_turn,
+        postgres("cursor_walk", "x.turn desc limit 1", "x.turn desc limit 0"),
+        sqlite("cursor_walk", "u.flow_key desc limit 1", "u.flow_key desc limit 0"),
+    ),
+    *kills(
+        claims.test_a_limit_and_an_order_combine,
+        *both("cap_limit", "f.flow_key is not null", "f.flow_key = 'other'"),
+    ),
+    *kills(
+        claims.test_a_queue_limits_all_its_consumers_together,
+        postgres("cap_queue_limit", "f.queue = :queue::text", "f.queue = :consumer::text"),
+        sqlite("cap_queue_limit", "f.queue = :queue", "f.queue = :consumer"),
+        *both("ledger_queue", "count(*) > 0", "count(*) > 9"),
+    ),
+    *kills(
+        claims.test_a_suspect_behind_the_head_of_its_key_waits,
+        *both("room_head", "n.flow_seq > (", "n.flow_seq < ("),
+    ),
+    *kills(
+        claims.test_a_delivery_that_is_not_due_is_not_claimed,
+        postgres("flow_window", "d.run_at <= now()"),
+        sqlite("flow_window", "d.run_at <= {now}"),
+    ),
+    *kills(
+        claims.test_an_order_waits_until_every_delivery_has_its_place,
+        *both("cap_adopted", "then 0", "then 9"),
+    ),
+    *kills(
+        publishing.test_an_ordered_delivery_has_the_position_of_its_message,
+        postgres("publish_flow", "d.flow_key, s.position", "d.flow_key, null::bigint"),
+        sqlite("publish_flow", "case when :ordered then", "case when 0 then"),
+    ),
+]
