@@ -8,6 +8,7 @@ from holdfast.core.delivery import Status
 from holdfast.interfaces.drill.provider import Provider, TokenRejected
 from holdfast.interfaces.drill.report import PromiseCheck, check_equal
 from holdfast.interfaces.drill.scratch import ScratchStore, running_worker, until
+from holdfast.interfaces.drill.workflow_drills import broken_step, duplicate_command
 from holdfast.stores.queries.query import DeliverySummary, Filter
 
 Drill = Callable[[ScratchStore], Awaitable[list[PromiseCheck]]]
@@ -160,6 +161,8 @@ DRILLS: dict[str, Drill] = {
     "duplicate-events": duplicate_events,
     "broken-token": broken_token,
     "replayed-dead-letter": replayed_dead_letter,
+    "broken-step": broken_step,
+    "duplicate-command": duplicate_command,
 }
 
 

@@ -20,6 +20,7 @@ class Provider(DemoService):
         super().__init__(_Requests, latency=0.0)
         self.token = "drill"  # noqa: S105
         self.made: dict[str, int] = {}
+        self.calls = 0
         self._http = build_opener(ProxyHandler({}))
 
     def make(self, order_id: int, key: str, token: str) -> None:
@@ -42,6 +43,7 @@ class _Requests(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         provider: Any = self.server.service  # type: ignore[attr-defined]
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        provider.calls += 1
         known = self.headers["authorization"] == f"Bearer {provider.token}"
         if known:
             provider.made[self.headers["idempotency-key"]] = body["order_id"]

@@ -8,6 +8,7 @@ from holdfast.ops.doctor.broker_checks import CheckedEndpoint, check_brokers, ch
 from holdfast.ops.doctor.checks import Facts, Finding, run_checks, schema_finding, worst_first
 from holdfast.ops.doctor.flow_checks import check_flow
 from holdfast.ops.doctor.work_checks import GROUPS, check_work
+from holdfast.ops.doctor.workflow_checks import LONG, check_workflows
 from holdfast.ops.maintenance import now_and_skew
 from holdfast.ops.queries.deliveries import failure_groups
 from holdfast.ops.queries.held_keys import held
@@ -31,6 +32,7 @@ from holdfast.stores.queries.health import (
     table_health,
 )
 from holdfast.stores.queries.query import clock, paused_queues
+from holdfast.stores.workflows.stalled_run import stalled_runs
 
 _GRACE = timedelta(minutes=1)
 _OLD = timedelta(minutes=5)
@@ -76,4 +78,5 @@ def doctor(
     )
     waiting = Counter({row.consumer: int(row.count) for row in facts.counts if row.state == "pending"})
     flow = check_flow(facts, (yield from held(facts.consumers, waiting)))
-    return worst_first([*work, *flow, *run_checks(facts), *sources, *rebuilds, *brokers])
+    runs = check_workflows((yield from transact(stalled_runs(LONG))), facts.now)
+    return worst_first([*work, *flow, *runs, *run_checks(facts), *sources, *rebuilds, *brokers])

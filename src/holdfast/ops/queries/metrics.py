@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.telemetry.metric import Family, MetricKind, Sample
@@ -12,8 +13,11 @@ from holdfast.ops.queries.stats import Load, Stats, stats
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.messages.registry import consumers
+from holdfast.stores.workflows.run_page import WorkflowCounts, workflow_counts
+from holdfast.stores.workflows.stalled_run import BlockedStep, stalled_runs
 
 _MAX_LOADS = 500
+_LONG = timedelta(days=1)
 _STATES: dict[str, Callable[[Load], int]] = {
     "pending": lambda load: load.pending,
     "suspect": lambda load: load.suspects,
@@ -40,7 +44,30 @@ def metrics() -> TaskSteps[list[Family]]:
     waiting = Counter[str]()
     for load in now.loads:
         waiting[load.consumer] += int(load.pending)
-    return families(now, circuits, (yield from held(known, waiting)))
+    runs = yield from transact(workflow_counts())
+    blocked = (yield from transact(stalled_runs(_LONG))).blocked if runs else ()
+    return [*families(now, circuits, (yield from held(known, waiting))), *workflow_families(runs, blocked)]
+
+
+def workflow_families(runs: Sequence[WorkflowCounts], blocked: Sequence[BlockedStep]) -> list[Family]:
+    """Active runs by workflow and state, and blocked steps. The steps themselves are consumers of the other families."""
+    steps = Counter((one.workflow, one.step) for one in blocked)
+    return [
+        _gauge(
+            "holdfast_workflow_runs",
+            "Active workflow runs among the newest 50,000 runs.",
+            [
+                Sample({"workflow": one.workflow, "state": state}, int(getattr(one, state)))
+                for one in runs
+                for state in ("running", "compensating")
+            ],
+        ),
+        _gauge(
+            "holdfast_workflow_blocked_steps",
+            "Steps whose attempts are used up and whose run waits for an operator; at most 200 per workflow.",
+            [Sample({"workflow": workflow, "step": step}, count) for (workflow, step), count in steps.items()],
+        ),
+    ]
 
 
 def _flow(found: Sequence[HeldKeys]) -> list[Family]:
