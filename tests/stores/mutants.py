@@ -15,6 +15,7 @@ from tests.stores.mutation import collides, kills, postgres, sqlite
 from tests.stores.queries import test_query
 from tests.stores.workflows import test_runs
 
+_UNCHECKED = "left join {hf}queue q on q.name = l.queue left join {hf}consumer c on c.name = l.consumer where true"
 _RAISED = "fence = d.fence + 1", "fence = d.fence"
 _RAISED_LITE = "fence = fence + 1", "fence = fence"
 
@@ -226,7 +227,7 @@ CLAIMING = [
         postgres("discover_and_claim", "{suspicion}"),
         postgres("discover_and_claim", "d.queue = l.queue"),
         postgres("discover_and_claim", "d.generation = l.generation"),
-        postgres("discover_and_claim", "{runnable}", "left join {hf}consumer c on c.name = l.consumer where true"),
+        postgres("discover_and_claim", "{runnable}", _UNCHECKED),
         postgres(
             "discover_and_claim", "order by l.priority, l.queue, l.consumer, l.generation", "order by l.priority desc"
         ),
@@ -234,7 +235,7 @@ CLAIMING = [
         sqlite("discover_and_claim", "{suspicion}"),
         sqlite("discover_and_claim", "d.queue = l.queue"),
         sqlite("discover_and_claim", "d.generation = l.generation"),
-        sqlite("discover_and_claim", "{runnable}", "left join {hf}consumer c on c.name = l.consumer where true"),
+        sqlite("discover_and_claim", "{runnable}", _UNCHECKED),
         sqlite(
             "discover_and_claim",
             "order by l.priority, l.queue, l.consumer, l.generation, t.run_at, t.id",
@@ -596,8 +597,8 @@ BATCHES = [
     ),
     *kills(
         test_batch.test_the_budget_of_the_delivery_or_its_message_comes_first,
-        postgres("claim_batch", "d.max_attempts, ", ""),
-        sqlite("claim_batch", "max_attempts, ", ""),
+        postgres("claim_batch", "d.max_attempts, ", "null, "),
+        sqlite("claim_batch", "max_attempts, ", "null, "),
     ),
     *kills(
         test_batch.test_a_batch_of_one_runs_alone_already,
