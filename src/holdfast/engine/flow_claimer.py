@@ -4,15 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-import orjson
-
-from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
-from holdfast.core.flow import FlowSettings, KeyRule
 from holdfast.engine.claim_scheduler import claim_size
+from holdfast.engine.flow_adoption import FlowAdoption
 from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, is_scarce, next_wait
 from holdfast.engine.handler import Handler
-from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.slot_pool import SlotPool
 from holdfast.stores.deliveries.claim import Claimed, Lane
@@ -20,19 +16,12 @@ from holdfast.stores.deliveries.debounce import claim_debounced
 from holdfast.stores.deliveries.flow import (
     FlowClaim,
     FlowScan,
-    Unkeyed,
-    adopt_deliveries,
     claim_flow,
     flow_floors,
     forget_starts,
-    unkeyed_deliveries,
 )
-from holdfast.stores.messages.flow import DeliveryKey
 from holdfast.stores.protocol import Store
 
-log = get_logger("holdfast.worker")
-
-_ADOPTED = 500
 _FORGET_EVERY = 60.0
 
 
@@ -56,7 +45,8 @@ class FlowClaimer:
     ) -> None:
         self._store, self._worker, self._options, self._handlers = store, worker, options, handlers
         self._accept = accept
-        self._pools = [(pool, FlowScheduler()) for pool in pools]
+        self._adoption = FlowAdoption(store, handlers, suspects=options.suspects)
+        self._pools = [(pool, FlowScheduler(walks=not options.suspects)) for pool in pools]
         for pool in pools:
             pool.scheduler.finds_flow = any(handler.flow is not None for handler in handlers.values())
         self._forget_due = time.monotonic() + _FORGET_EVERY
@@ -76,14 +66,25 @@ class FlowClaimer:
                 pool.flow_timer.start(wait, wake)
         return more
 
+    async def prepare_trials(self, trials: Mapping[str, Sequence[Lane]]) -> None:
+        """Gives keys to deliveries of blocked consumers before one of them is tried."""
+        for lanes in trials.values():
+            await self._adoption.sweep(lanes)
+
     async def _claim(
         self, pool: SlotPool, scheduler: FlowScheduler, held_back: Mapping[str, int]
     ) -> tuple[bool, float | None]:
         scheduler.refreshed(pool.scheduler.flow_lanes)
-        more, waits = False, []
+        waits = []
         try:
+            more = await self._adoption.sweep(scheduler.lanes)
+            unordered = self._adoption.unordered(scheduler.lanes)
             for lane in scheduler.order():
-                if held_back[lane.consumer] or not claim_size(room := self._room(pool, lane)):
+                if (
+                    lane.consumer in unordered
+                    or held_back[lane.consumer]
+                    or not claim_size(room := self._room(pool, lane))
+                ):
                     continue
                 found, wait = await self._claim_lane(pool, scheduler, lane, room)
                 more = more or found
@@ -118,7 +119,7 @@ class FlowClaimer:
             scheduler.floors_read(lane, floors, now, time.monotonic())
         scanned, scan = scheduler.first_scan(lane, room, time.monotonic())
         found = await self._scan(pool, scheduler, scanned, scan)
-        if found.unkeyed and await self._adopt(lane):
+        if found.unkeyed and await self._adoption.adopt(lane):
             return True, None
         claims, wait = len(found.claims), found.wait if found.left else None
         if (further := scheduler.claimed(lane, scan, found, now, time.monotonic())) is not None:
@@ -135,7 +136,7 @@ class FlowClaimer:
             claim_debounced(lane, self._worker, self._options.lease, claim_size(room), suspects=suspects)
         )
         self._accept(pool, found.claims, first=False)
-        adopted = found.unkeyed > 0 and await self._adopt(lane)
+        adopted = found.unkeyed > 0 and await self._adoption.adopt(lane)
         return bool(found.claims or found.changed or adopted)
 
     async def _scan(self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, scan: FlowScan) -> FlowClaim:
@@ -148,29 +149,6 @@ class FlowClaimer:
         self._accept(pool, found.claims, first=is_scarce(lane.flow))
         return found
 
-    async def _adopt(self, lane: Lane) -> bool:
-        """Gives keys to deliveries that were published without; False if this worker cannot find the key."""
-        assert lane.flow is not None
-        assert lane.flow.consumer is not None
-        settings, handler = lane.flow.consumer, self._handlers.get(lane.consumer)
-        rule = _rule(settings, handler)
-        if rule is None:
-            return False
-        ordered = settings.is_sequenced
-        unkeyed = await self._store.run(
-            unkeyed_deliveries(lane, _ADOPTED, ordered=ordered, suspects=self._options.suspects)
-        )
-        keys = [DeliveryKey(one.id, self._key(lane.consumer, rule, one), ordered) for one in unkeyed]
-        return bool(keys) and await self._store.run(adopt_deliveries(keys)) > 0
-
-    def _key(self, consumer: str, rule: KeyRule, unkeyed: Unkeyed) -> str:
-        try:
-            return rule.key(unkeyed.payload, orjson.loads(unkeyed.headers))
-        except Exception as error:  # noqa: BLE001
-            # The message is published; without a key it would never run.
-            log.error("flow key failed", consumer=consumer, delivery_id=str(unkeyed.id), **error_fields(error))
-            return ""
-
     async def _forget_starts(self, scheduler: FlowScheduler) -> None:
         if time.monotonic() < self._forget_due:
             return
@@ -180,11 +158,3 @@ class FlowClaimer:
             for name, settings in ((lane.consumer, lane.flow.consumer), (f"queue:{lane.queue}", lane.flow.queue)):
                 if settings is not None and settings.rate_window is not None:
                     await self._store.run(forget_starts(name, 2 * settings.rate_window))
-
-
-def _rule(settings: FlowSettings, handler: Handler | None) -> KeyRule | None:
-    """The rule that this worker can evaluate: the app's own, or the stored one."""
-    for rule in (None if handler is None or handler.flow is None else handler.flow.key, settings.key):
-        if rule is not None and rule.is_known:
-            return rule
-    return None

@@ -71,7 +71,9 @@ class LaneState:
 class FlowScheduler:
     """The claim decisions for the lanes with flow control of one pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, walks: bool = True) -> None:
+        """With `walks=False` it only looks at the oldest deliveries: a walk does not find suspect ones."""
+        self._walks = walks
         self.lanes: list[Lane] = []
         self._states: dict[tuple[str, str, int, int], LaneState] = {}
         self._round = 0
@@ -109,7 +111,7 @@ class FlowScheduler:
         """The lane with its floor, and the first scan of a round."""
         state, size = self.state(lane), claim_size(room)
         assert lane.flow is not None
-        if lane.flow.consumer is not None and lane.flow.consumer.fair:
+        if self._walks and lane.flow.consumer is not None and lane.flow.consumer.fair:
             return lane, FlowScan(size, state.cursor, _share(size, state.keys))
         if state.floor is None or now >= state.whole.at:
             state.depth = state.whole
@@ -133,7 +135,7 @@ class FlowScheduler:
         missing = scan.size - len(found.claims)
         if lane.flow.consumer is None or lane.flow.consumer.key is None or found.unkeyed:
             return None
-        if missing <= 0 or found.left < scan.size:
+        if not self._walks or missing <= 0 or found.left < scan.size:
             return None
         return FlowScan(claim_size(missing), state.cursor, _share(missing, state.keys))
 

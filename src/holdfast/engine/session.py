@@ -207,6 +207,7 @@ class WorkerSession:
             pool.full_scan_timer.start(scan.full_scan_in + _SLICE, self._control.wake.set)
         if scan.refresh:
             scheduler.refreshed(await self._lanes(pool.queues), started, time.monotonic())
+            await self._flow.prepare_trials(scheduler.trials)
             self._accept(pool, await self._executor.trials(scheduler.trials, self._options))
         started = time.monotonic()
         if not (order := scheduler.lanes(started, self._held_back)):

@@ -16,18 +16,21 @@ log = get_logger("holdfast.worker")
 
 
 class WakeTimer:
-    """Calls a function later, once at a time: a start while it runs changes nothing."""
+    """Calls a function later, once at a time: a start while it runs only makes the call earlier."""
 
     def __init__(self) -> None:
-        self._running = False
+        self._pending: asyncio.TimerHandle | None = None
 
     def start(self, seconds: float, wake: Callable[[], None]) -> None:
-        if not self._running:
-            self._running = True
-            asyncio.get_running_loop().call_later(seconds, self._end, wake)
+        loop = asyncio.get_running_loop()
+        if self._pending is not None:
+            if self._pending.when() <= loop.time() + seconds:
+                return
+            self._pending.cancel()
+        self._pending = loop.call_later(seconds, self._end, wake)
 
     def _end(self, wake: Callable[[], None]) -> None:
-        self._running = False
+        self._pending = None
         wake()
 
 

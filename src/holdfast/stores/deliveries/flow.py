@@ -18,6 +18,7 @@ from holdfast.stores.operation import Query, Row, Rows, Steps, operation
 
 _DELIVERY = 14
 _INFO = 15
+_TRIAL_KEYS = 100
 Slots = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -57,6 +58,7 @@ class Unkeyed(NamedTuple):
     """A pending delivery without a key, with the parts of its message from which the key is found."""
 
     id: UUID
+    run_at: datetime
     type: str
     payload: str
     headers: str
@@ -143,17 +145,33 @@ def flow_floors(lane: Lane) -> Steps[Floors]:
 
 
 @operation(reads=True)
-def unkeyed_deliveries(lane: Lane, limit: int, *, ordered: bool, suspects: bool = False) -> Steps[list[Unkeyed]]:
-    """Pending deliveries of the lane that have no key, or no place in the order of their consumer."""
+def unkeyed_deliveries(
+    lane: Lane,
+    limit: int,
+    *,
+    ordered: bool,
+    after: tuple[datetime, UUID] | None = None,
+    suspects: bool = False,
+) -> Steps[list[Unkeyed]]:
+    """Pending deliveries of the lane that have no key, no place in the order of their consumer, or one without an order.
+
+    They are sorted by `run_at` and id; `after` continues behind the last one of an earlier call.
+    """
+    after_at, after_id = (lane.floor_at, lane.floor_id) if after is None else after
     values = {
         "queue": lane.queue,
         "consumer": lane.consumer,
         "generation": lane.generation,
         "priority": lane.priority,
         "ordered": ordered,
+        "after_at": after_at,
+        "after_id": after_id,
     }
     rows = yield Query("flow_unkeyed", values, slots=_suspicion(suspects), limit=limit)
-    return [Unkeyed(as_uuid(id), str(type), str(payload), str(headers)) for id, type, payload, headers in rows]
+    return [
+        Unkeyed(as_uuid(id), aware_time(run_at), str(type), str(payload), str(headers))
+        for id, run_at, type, payload, headers in rows
+    ]
 
 
 @operation

@@ -8,6 +8,8 @@ from holdfast.stores.deliveries.debounce import debounce_steps
 from holdfast.stores.deliveries.flow import Floors, FlowScan, flow_claim_steps
 from holdfast.stores.operation import Steps
 
+_KEYS = 100
+
 
 def flow_trial(
     worker: str, lease: timedelta, *, suspects: bool = False
@@ -19,10 +21,21 @@ def flow_trial(
             if lane.flow is not None and lane.flow.is_debounced:
                 claims = (yield from debounce_steps(lane, worker, lease, 1, suspects=suspects)).claims
             else:
-                scan = FlowScan(1)
-                claims = (yield from flow_claim_steps(lane, worker, lease, scan, Floors(), suspects=suspects)).claims
+                claims = yield from _first(lane, worker, lease, suspects=suspects)
             if claims:
                 return claims
         return []
 
     return claim_first
+
+
+def _first(lane: Lane, worker: str, lease: timedelta, *, suspects: bool) -> Steps[list[Claimed]]:
+    """One of the oldest deliveries, or one of a key behind them: the oldest may all belong to keys that cannot run."""
+    keyed = lane.flow is not None and lane.flow.consumer is not None and lane.flow.consumer.key is not None
+    scan = FlowScan(1)
+    for _ in range(_KEYS if keyed and not suspects else 1):
+        found = yield from flow_claim_steps(lane, worker, lease, scan, Floors(), suspects=suspects)
+        if found.claims or (scan.cursor is not None and not found.keys):
+            return found.claims
+        scan = FlowScan(1, found.cursor or "")
+    return []

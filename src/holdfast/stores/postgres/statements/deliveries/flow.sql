@@ -245,13 +245,15 @@ select coalesce((select min(f.flow_ticket) from {hf}delivery f
 from {hf}flow_ticket q
 
 -- name: flow_unkeyed
--- Pending deliveries of a consumer that have no key yet, or no place in the order, with their messages.
-select d.id, m.type, m.payload::text, m.headers::text
+-- Pending deliveries of a lane that have no key yet, no place in the order, or one that is no longer used, with their
+-- messages.
+select d.id, d.run_at, m.type, m.payload::text, m.headers::text
 from {hf}delivery d
 cross join lateral (select m.* from {hf}message m where m.id = d.message_id offset 0) m
 where d.status = 'pending' and d.queue = :queue::text and d.consumer = :consumer::text
   and d.generation = :generation::bigint and d.priority = :priority::smallint and {suspicion}
-  and (d.flow_key is null or (:ordered::boolean and d.flow_seq is null))
+  and (d.run_at, d.id) > (:after_at::timestamptz, :after_id::uuid)
+  and (d.flow_key is null or (d.flow_seq is null) = :ordered::boolean)
 order by d.run_at, d.id limit {limit}
 
 -- name: forget_starts

@@ -27,5 +27,5 @@ set flow_key = a.flow_key, flow_seq = case when a.ordered then m.position end
 from unnest(:delivery_id::uuid[], :flow_key::text[], :ordered::boolean[]) a (id, flow_key, ordered)
 cross join {hf}message m
 where d.id = any (array[a.id]) and d.status = 'pending'
-  and (d.flow_key is null or (a.ordered and d.flow_seq is null)) and m.id = d.message_id
+  and (d.flow_key is null or (d.flow_seq is null) = a.ordered) and m.id = d.message_id
 returning d.id

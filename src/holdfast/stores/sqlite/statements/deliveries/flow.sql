@@ -218,12 +218,13 @@ from json_each(:ids) i join {hf}message m on m.id = i.value
 select 0, 0
 
 -- name: flow_unkeyed
--- Pending deliveries of a consumer that have no key yet, or no place in the order, with their messages.
-select d.id, m.type, m.payload, m.headers
+-- Pending deliveries of a lane that have no key yet, no place in the order, or one that is no longer used, with their
+-- messages.
+select d.id, d.run_at, m.type, m.payload, m.headers
 from {hf}delivery d join {hf}message m on m.id = d.message_id
 where d.status = 'pending' and d.queue = :queue and d.consumer = :consumer
   and d.generation = :generation and d.priority = :priority and {suspicion}
-  and (d.flow_key is null or (:ordered and d.flow_seq is null))
+  and (d.run_at, d.id) > (:after_at, :after_id) and (d.flow_key is null or (d.flow_seq is null) = :ordered)
 order by d.run_at, d.id limit :limit
 
 -- name: forget_starts

@@ -19,5 +19,5 @@ update {hf}delivery
 set flow_key = :flow_key,
     flow_seq = case when :ordered then (select m.position from {hf}message m where m.id = message_id) end
 where id = :delivery_id and status = 'pending'
-  and (flow_key is null or (:ordered and flow_seq is null))
+  and (flow_key is null or (flow_seq is null) = :ordered)
 returning id

@@ -1,0 +1,149 @@
+"""Deliveries without a key: published before the key was declared, or with the place of an order that was given up."""
+
+import asyncio
+import time
+from datetime import timedelta
+from typing import Any
+
+from holdfast import Holdfast, Limit, Rate
+from tests.support.apps import MakeApp
+from tests.support.builders import sql
+from tests.support.worker import drain, eventually, working
+
+
+def declare(hf: Holdfast, **options: Any) -> list[int]:
+    done: list[int] = []
+
+    @hf.consumer("order.placed", name="ship", **options)
+    async def ship(payload: Any) -> None:
+        done.append(payload["n"])
+
+    return done
+
+
+async def publish(hf: Holdfast, keys: str) -> None:
+    for number, key in enumerate(keys):
+        await hf.publish("order.placed", {"k": key, "n": number}, conn=None)
+
+
+async def published_before(make_app: MakeApp, keys: str, **options: Any) -> None:
+    hf = make_app()
+    declare(hf, **options)
+    await publish(hf, keys)
+
+
+def unblock(hf: Holdfast) -> None:
+    """The consumer was blocked, and its pause is over: one delivery may be tried."""
+    past = "now() - interval '1 second'" if hf.dsn.startswith("postgres") else "1"
+    sql(hf.store, f"update {{hf}}consumer set blocked_until = {past} where name = 'ship'")
+
+
+async def test_a_fair_consumer_adopts_what_was_published_before(make_app: MakeApp) -> None:
+    await published_before(make_app, "abc")
+    hf = make_app()
+    done = declare(hf, fair_by="k")
+    await drain(hf)
+    assert sorted(done) == [0, 1, 2]
+
+
+async def test_a_fair_consumer_adopts_what_arrives_later_without_a_key(make_app: MakeApp) -> None:
+    hf = make_app()
+    done = declare(hf, fair_by=lambda payload: payload["k"])
+    await publish(hf, "a")
+    async with working(hf):
+        await eventually(lambda: done == [0])
+        # This app does not declare the function, so it cannot find the key.
+        await publish(make_app(), "b")
+        await eventually(lambda: done == [0, 0])
+
+
+async def test_fairness_replaces_an_order(make_app: MakeApp) -> None:
+    await published_before(make_app, "abc", order_by="k")
+    hf = make_app()
+    done = declare(hf, fair_by="k")
+    await drain(hf)
+    assert sorted(done) == [0, 1, 2]
+
+
+async def test_a_process_for_suspects_runs_only_suspects_of_a_fair_consumer(make_app: MakeApp) -> None:
+    hf = make_app()
+    done = declare(hf, fair_by="k")
+    await publish(hf, "ab")
+    sql(hf.store, "update {hf}delivery set suspect = not suspect where flow_key = 'a'")
+    await drain(hf, suspects=True)
+    assert done == [0]
+
+
+async def test_a_trial_of_a_blocked_consumer_adopts(make_app: MakeApp) -> None:
+    await published_before(make_app, "ab")
+    hf = make_app()
+    done = declare(hf, order_by="k")
+    await hf.publish("other", {}, conn=None)
+    unblock(hf)
+    await drain(hf)
+    assert sorted(done) == [0, 1]
+
+
+async def test_a_trial_finds_a_key_behind_many_deliveries_of_a_paused_one(make_app: MakeApp) -> None:
+    hf = make_app()
+    done = declare(hf, limit=Limit(2, by="k"))
+    await hf.publish_many([("order.placed", {"k": "p", "n": -1}) for _ in range(120)], conn=None)
+    await publish(hf, "a")
+    sql(hf.store, "insert into {hf}flow_pause (consumer, flow_key) values ('ship', 'p')")
+    unblock(hf)
+    async with working(hf):
+        await eventually(lambda: done == [0])
+
+
+async def test_an_earlier_job_of_another_priority_gets_its_place_first(make_app: MakeApp) -> None:
+    before, hf, done = make_app(), make_app(), list[int]()
+
+    @before.job(name="sync")
+    async def unordered(k: str, n: int) -> None: ...
+
+    await unordered.using(priority=2).enqueue("x", 0)
+
+    @hf.job(name="sync", order_by="k")
+    async def ordered(k: str, n: int) -> None:
+        done.append(n)
+
+    await ordered.using(priority=0).enqueue("x", 1)
+    await drain(hf)
+    assert done == [0, 1]
+
+
+async def test_an_earlier_job_that_is_not_due_gets_its_place_first(make_app: MakeApp) -> None:
+    before, hf, done = make_app(), make_app(), list[int]()
+
+    @before.job(name="sync")
+    async def unordered(k: str, n: int) -> None: ...
+
+    await unordered.using(delay="1s").enqueue("x", 0)
+
+    @hf.job(name="sync", order_by="k")
+    async def ordered(k: str, n: int) -> None:
+        done.append(n)
+
+    await ordered.enqueue("x", 1)
+    await drain(hf)
+    assert done == [0, 1]
+
+
+async def test_a_rate_with_a_long_wait_does_not_delay_another(make_app: MakeApp) -> None:
+    hf, starts = make_app(), list[float]()
+
+    @hf.job(rate=Rate("1/1h"))
+    async def slow(n: int) -> None: ...
+
+    @hf.job(rate=Rate("10/200ms"))
+    async def fast(n: int) -> None:
+        starts.append(time.monotonic())
+
+    for n in range(3):
+        await slow.enqueue(n)
+    for n in range(40):
+        await fast.enqueue(n)
+    async with working(hf, poll=timedelta(seconds=30)):
+        await eventually(lambda: len(starts) == 40)
+        await asyncio.sleep(0)
+    assert starts[-1] - starts[0] < 10
