@@ -238,8 +238,8 @@ def test_a_filter_that_matches_nothing_reads_one_stretch_after_the_other(
         assert "Seq Scan" not in plan.scans("delivery") | plan.scans("message")
         looked_at = plan.rows_read("delivery") + plan.rows_removed("delivery")
         assert looked_at <= 2 * pagination.STRETCH, "a bounded stretch of 48,000"
-        failed = {"delivery_failed", "delivery_type"}
-        assert not wanted.dead or plan.scans("delivery") <= failed, "not all deliveries of the range"
+        # Any index of failed deliveries, but not all deliveries of the range.
+        assert not wanted.dead or "delivery_pkey" not in plan.scans("delivery")
         far = asked.explain("far_delivery")
         assert far.scans("delivery") == {index}
         assert far.rows_read("delivery") <= pagination.STRETCH
