@@ -743,7 +743,7 @@ DEBOUNCE = [
     *kills(
         test_debounce.test_many_old_ones_are_superseded_a_thousand_at_a_time_before_the_newest_runs,
         postgres("claim_debounced", "order by d.flow_seq limit 1000) d\n  limit 1000)", "order by d.flow_seq) d)"),
-        postgres("claim_debounced", "d.id not in (select m.id from m join l on l.id = m.id)", "false"),
+        postgres("claim_debounced", "d.id not in (select f.id from f)", "false"),
         sqlite("claim_debounced", "d.run_at <= {now})\n  limit 1000)", "d.run_at <= {now}))"),
         sqlite("claim_debounced", "d.rowid not in (select m.row from m)", "false"),
     ),

@@ -3,7 +3,7 @@
 -- favour. Until then the oldest keeps the time: it is due again when the longest wait ends. A key with a delivery in
 -- flight, or that is paused, is blocked. At most 1,000 deliveries are discarded at once; a key runs only when nothing
 -- older is left to run after it, and only when every due delivery has its key. The last row has no delivery: it has the number of other changes and of deliveries
--- without a key.
+-- without a key. `case` makes the planner hash these lists: it expects few rows, and would compare each with each.
 with w as materialized (
   select d.id, d.flow_key, d.flow_seq, d.run_at from {hf}delivery d
   where d.status = 'pending' and {suspicion}
@@ -41,27 +41,31 @@ l as materialized (
   where d.id = any (array(
       select m.id from m union all select k.id from k union all select k.oldest_id from k)) and d.status = 'pending'
   for update skip locked),
+f as materialized (
+  select m.id, m.by_id from m where case when m.id in (select l.id from l) then true end),
 c as materialized (
   select k.key, k.id, k.oldest_id from k
-  where k.fire and k.id in (select l.id from l) and k.oldest_id in (select l.id from l)
+  where k.fire and case when k.id in (select l.id from l) then k.oldest_id in (select l.id from l) end
     and not exists (
       select from {hf}delivery d
       where {debounce_own} and d.flow_key = k.key and d.flow_seq > k.oldest and d.flow_seq < k.newest
-        and d.id not in (select m.id from m join l on l.id = m.id))),
+        and d.id not in (select f.id from f))),
 a as materialized (
   select c.id, 'run' as action, null::uuid as by_id, null::timestamptz as at from c
   union all
-  select m.id, 'discard', m.by_id, null from m join l on l.id = m.id
+  select f.id, 'discard', f.by_id, null from f
   union all
   select c.oldest_id, 'discard', c.id, null from c where c.oldest_id <> c.id
   union all
   select k.oldest_id, 'wait', null, k.latest
-  from k join l on l.id = k.oldest_id join w on w.id = k.oldest_id
-  where not k.fire and not k.blocked and k.oldest < k.newest and k.latest > now()
+  from k
+  where case when k.oldest_id in (select l.id from l) then k.oldest_id in (select w.id from w) end
+    and not k.fire and not k.blocked and k.oldest < k.newest and k.latest > now()
   union all
   select k.id, 'wait', null, k.quiet_at
-  from k join l on l.id = k.id join w on w.id = k.id
-  where not k.fire and not k.blocked and k.quiet_at > now()
+  from k
+  where case when k.id in (select l.id from l) then k.id in (select w.id from w) end
+    and not k.fire and not k.blocked and k.quiet_at > now()
   union all
   select l.id, 'wait', null, now() + interval '1 s'
   from k join l on l.id in (k.id, k.oldest_id) join w on w.id = l.id
