@@ -2,12 +2,13 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, Limit, Outage, Queue, RetryPolicy
+from holdfast import ConfigurationError, Holdfast, Limit, Outage, Queue, RetryPolicy, event
 from holdfast.core.delivery import Status
 from holdfast.testing.harness import bind_app
 from tests.support.apps import MakeApp
@@ -140,6 +141,23 @@ def test_other_flow_options_are_refused(hf: Holdfast, given: dict[str, Any]) -> 
 
         @hf.job(debounce="5s", **{"by": "n", **given})
         async def index(n: int) -> None: ...
+
+
+def test_a_key_that_names_no_field_is_refused(hf: Holdfast) -> None:
+    @event("edited")
+    @dataclass
+    class Edited:
+        document_id: str
+
+    with pytest.raises(ConfigurationError, match="did you mean 'document_id'"):
+
+        @hf.job(debounce="5s", by="documnet_id")
+        async def index(document_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="did you mean 'document_id'"):
+
+        @hf.consumer(Edited, debounce="5s", by="documentid")
+        async def refresh(edited: Edited) -> None: ...
 
 
 def test_a_delay_of_one_call_is_refused(hf: Holdfast) -> None:

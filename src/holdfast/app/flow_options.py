@@ -1,7 +1,8 @@
 """The flow options of a handler (`limit`, `rate`, `order_by`, ...), checked when the handler is declared."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from holdfast.core.errors import ConfigurationError
@@ -43,6 +44,26 @@ def flow_settings(options: Mapping[str, Any]) -> FlowSettings | None:
     )
     _check_combination(settings, given)
     return settings
+
+
+def check_key_field(name: str, flow: FlowSettings | None, known: Collection[str] | None) -> None:
+    """Rejects a key that names no field of the payload: all deliveries would share the key ''. None: they are unknown."""
+    rule = None if flow is None else flow.key
+    if rule is None or rule.kind != "path" or known is None:
+        return
+    if (first := rule.name.partition(".")[0]) not in known:
+        near = difflib.get_close_matches(first, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        has = ", ".join(sorted(known)) or "none"
+        raise ConfigurationError(f"{name}: by {rule.name!r} is no field of the payload; {hint}It has {has}")
+
+
+def event_fields(cls: type | None) -> Collection[str] | None:
+    """The fields of an event class as they are stored; None if they cannot be determined."""
+    # A pydantic class may store its fields under aliases.
+    if cls is None or not is_dataclass(cls) or hasattr(cls, "__pydantic_fields__"):
+        return None
+    return [field.name for field in fields(cls)]
 
 
 def _one_key(given: Mapping[str, Any]) -> KeyRule | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from holdfast.app.event_patterns import event_patterns
+from holdfast.app.flow_options import check_key_field, event_fields
 from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
 from holdfast.app.job import Job, MakesJob, check_key_template
 from holdfast.app.workflow import Workflow, new_declaration
@@ -152,6 +153,9 @@ class Router:
                 check_event_function(handler.name, function, known)
             else:
                 handler = replace(handler, takes_context=check_batch_function(handler.name, function, known))
+            check_key_field(
+                f"consumer {handler.name}", handler.flow, event_fields(None if known is None else known.cls)
+            )
             from_start = _from_start(handler.name, start)
             if source is None:
                 self._declare_event(known)
@@ -332,6 +336,7 @@ class Router:
         parameters = job_parameters(handler.name, function)
         if scheduled and parameters.names:
             raise ConfigurationError(f"cron {handler.name}: a scheduled function takes no parameters (but a Context)")
+        check_key_field(f"{kind} {handler.name}", handler.flow, parameters.names)
         if key is not None:
             check_key_template(handler.name, key, parameters.names)
         handler = replace(handler, parameters=parameters)
