@@ -251,3 +251,11 @@ def test_a_start_takes_the_values_that_steps_take(sqlite_dsn: str) -> None:
 def test_a_workflow_without_steps_is_refused_at_its_start(sqlite_dsn: str) -> None:
     with pytest.raises(ConfigurationError, match="workflow flow has no steps"):
         Holdfast(sqlite_dsn).workflow("flow").sync.start()
+
+
+def test_a_handler_that_is_no_step_cannot_take_a_step() -> None:
+    router = Router()
+    with pytest.raises(ConfigurationError, match="takes a Step, which only steps of a workflow get"):
+
+        @router.consumer("order.placed")
+        async def bill(ctx: Step, order: dict[str, Any]) -> None: ...

@@ -15,7 +15,7 @@ from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priorit
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.engine.batches.options import BatchOptions, batch_options
-from holdfast.engine.handler import Handler, Kind, check_function, takes_context
+from holdfast.engine.handler import Handler, Kind, check_function, is_step_function, takes_context
 
 Classes = tuple[type[BaseException], ...]
 
@@ -113,6 +113,10 @@ def make_handler(
 ) -> Handler:
     """Builds a handler from a function and its options; raises `ConfigurationError` for options that cannot work."""
     name = _name(kind, function, options)
+    if kind is not Kind.STEP and is_step_function(function):
+        raise ConfigurationError(
+            f"{kind} {name} takes a Step, which only steps of a workflow get; annotate it as Context"
+        )
     try:
         queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))
         return Handler(

@@ -124,6 +124,13 @@ def takes_context(function: Callable[..., Any]) -> bool:
     )
 
 
+def is_step_function(function: Callable[..., Any]) -> bool:
+    """Whether the first parameter is annotated as `Step`, the context of a step of a workflow."""
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    annotation = None if first is None else hints_of(function).get(first.name)
+    return isinstance(annotation, type) and issubclass(annotation, Context) and annotation.__name__ == "Step"
+
+
 def check_event_function(name: str, function: Callable[..., Any], event: EventType | None) -> None:
     """Rejects a function that does not accept a payload, or that expects a different class."""
     signature = inspect.signature(function)
