@@ -385,6 +385,16 @@ async def test_no_more_run_at_once_than_an_endpoint_takes(hf: Holdfast, receiver
     assert len(recorded) == 20, "waiting for its turn is no run"
 
 
+async def test_a_delivery_that_waits_for_its_turn_uses_no_token_of_the_rate(hf: Holdfast, receiver: Receiver) -> None:
+    await add(hf, receiver, concurrency=2, rate="20/1m")
+    receiver.then(later(0.02, answer(200)))
+    for number in range(20):
+        await place(hf, number)
+    async with working(hf, concurrency=50):
+        await eventually(lambda: len(receiver.requests) == 20)
+    assert receiver.most_at_once == 2
+
+
 async def test_no_more_are_sent_in_a_window_than_an_endpoint_takes(hf: Holdfast, receiver: Receiver) -> None:
     added = await add(hf, receiver, rate="5/1s")
     for number in range(10):

@@ -14,11 +14,13 @@ from holdfast import Holdfast, correlate
 from holdfast.core.circuit import Circuit, Result
 from holdfast.core.delivery import Status
 from holdfast.core.errors import AddressRefused, ConfigurationError, HoldfastError, InvalidName, NotFound
+from holdfast.core.flow import stored_flow
 from holdfast.outbound.breaker import CircuitBreaker
 from holdfast.outbound.webhooks.circuits import EndpointCircuits
 from holdfast.outbound.webhooks.concurrency_limiter import ConcurrencyLimiter
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.integrations.breaker import StoredBreaker
+from holdfast.stores.messages.registry import consumers
 from holdfast.stores.migration import migrations
 from tests.support.apps import MakeApp
 from tests.support.builders import sql
@@ -276,3 +278,5 @@ async def test_the_rate_of_an_endpoint_of_an_older_release_becomes_flow_control(
     sql(hf.store, migration.text)
     (found,) = await hf.ops.webhooks()
     assert found.rate == shown
+    (consumer,) = await hf.store.run(consumers())
+    assert stored_flow(str(consumer.flow)).limit == 10, "its concurrency"

@@ -100,7 +100,7 @@ def _state(one: Webhook) -> str:
     default=10,
     metavar="N",
     show_default=True,
-    help="Maximum concurrent requests per worker.",
+    help="Maximum concurrent requests per worker; with --rate, over all workers.",
 )
 @_destination_options
 def add(url: str, headers: tuple[str, ...], networks: tuple[str, ...], http: bool, **chosen: Any) -> None:

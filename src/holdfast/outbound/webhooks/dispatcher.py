@@ -108,7 +108,7 @@ class WebhookDispatcher:
             del self._limiters[id]
             self._breakers.pop(id, None)
         for id, limiter in self._limiters.items():
-            limiter.concurrency = known[id].concurrency
+            limiter.concurrency = known[id].request_limit
 
     async def deliver(
         self, endpoint: Endpoint, event: WebhookEvent, on_response: Callable[[WebhookResponse], None]
@@ -191,7 +191,7 @@ class WebhookDispatcher:
 
     def _limiter(self, endpoint: Endpoint) -> ConcurrencyLimiter:
         if endpoint.id not in self._limiters:
-            self._limiters[endpoint.id] = ConcurrencyLimiter(endpoint.concurrency)
+            self._limiters[endpoint.id] = ConcurrencyLimiter(endpoint.request_limit)
         return self._limiters[endpoint.id]
 
     def _breaker(self, endpoint: Endpoint) -> CircuitBreaker:

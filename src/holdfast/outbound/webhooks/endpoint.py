@@ -44,7 +44,7 @@ class EndpointOptions(TypedDict, total=False):
     `tenant` limits it to events published with the header `tenant`. `rate` is how many requests all workers together make
     in a window, such as `90/10s`; a number is requests per second. `order` sends events one at a time in the order of their
     publish; a dead letter stops the endpoint (`block`) or is left out (`skip`). `concurrency` is how many requests one worker
-    makes at once.
+    makes at once; with a rate, all workers together.
     """
 
     tenant: str | None
@@ -82,7 +82,7 @@ def new_endpoint(
         tenant=None if tenant is None else check_name("tenant", tenant),
         headers=_headers(headers or {}),
         secrets=(new_secret() if secret is None else check_secret(secret),),
-        flow=_flow(rate, order),
+        flow=_flow(rate, order, _concurrency(concurrency)),
         concurrency=_concurrency(concurrency),
         queue=check_name("queue", queue),
         priority=check_priority(priority),
@@ -118,13 +118,16 @@ def _headers(headers: Mapping[str, str]) -> dict[str, str]:
     return checked
 
 
-def _flow(rate: str | float | None, order: str | None) -> FlowSettings | None:
+def _flow(rate: str | float | None, order: str | None, concurrency: int) -> FlowSettings | None:
     if rate is None and order is None:
         return None
     if order is not None and order not in ("block", "skip"):
         raise ConfigurationError(f"order is {order!r}; give 'block' (a dead letter stops the endpoint) or 'skip'")
     count, window = (None, None) if rate is None else parse_rate(_rate_text(rate))
-    return FlowSettings(key=None if order is None else ALL, order=order, rate_count=count, rate_window=window)
+    if order is not None:
+        return FlowSettings(key=ALL, order=order, rate_count=count, rate_window=window)
+    # A claim that the worker could not send would use a token of the rate.
+    return FlowSettings(limit=concurrency, rate_count=count, rate_window=window)
 
 
 def _rate_text(rate: str | float) -> str:

@@ -30,8 +30,8 @@ _REASON = 2_000
 class Endpoint:
     """The destination of a tenant's events. Its repr contains no secrets and no header values.
 
-    `secrets` are the valid ones, newest first. `flow` has the rate of all workers together and the order,
-    `concurrency` is the number of concurrent requests of one worker.
+    `secrets` are the valid ones, newest first. `flow` has the rate of all workers together and the order.
+    `concurrency` is the number of concurrent requests of one worker; with a rate, of all workers together.
     """
 
     id: str
@@ -54,6 +54,12 @@ class Endpoint:
     def consumer(self) -> str:
         """The name of its consumer and of its circuit."""
         return consumer_of(self.id)
+
+    @property
+    def request_limit(self) -> int:
+        """How many requests one worker makes at once: the limit of its flow control, or `concurrency`."""
+        limit = None if self.flow is None else self.flow.limit
+        return self.concurrency if limit is None else limit
 
 
 def consumer_of(id: str) -> str:
