@@ -55,7 +55,7 @@ def workflow_families(runs: Sequence[WorkflowCounts], blocked: Sequence[BlockedS
     return [
         _gauge(
             "holdfast_workflow_runs",
-            "Active workflow runs among the newest 50,000 runs.",
+            "Active workflow runs among the newest 20,000 runs.",
             [
                 Sample({"workflow": one.workflow, "state": state}, int(getattr(one, state)))
                 for one in runs

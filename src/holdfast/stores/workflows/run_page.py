@@ -25,7 +25,7 @@ RUN_STATES = (*(status.value for status in RunStatus), BLOCKED)
 _STRETCH = 5_000
 _STRETCHES = 2
 _SKEW = timedelta(days=1)
-_COUNTED = 50_000
+_COUNTED = 20_000
 _MAX_WORKFLOWS = 200
 _MAX_VERSIONS = 1_000
 
