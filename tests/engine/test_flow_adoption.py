@@ -147,3 +147,29 @@ async def test_a_rate_with_a_long_wait_does_not_delay_another(make_app: MakeApp)
         await eventually(lambda: len(starts) == 40)
         await asyncio.sleep(0)
     assert starts[-1] - starts[0] < 10
+
+
+async def test_a_free_key_runs_behind_many_keys_that_are_held_up(make_app: MakeApp) -> None:
+    hf = make_app()
+    done = declare(hf, order_by="k")
+    for number in (-1, -2):
+        await hf.publish_many([("order.placed", {"k": f"k{n:05}", "n": number}) for n in range(2000)], conn=None)
+        # Every key has a dead letter, then a delivery that waits behind it.
+        sql(hf.store, "update {hf}delivery set status = 'failed'" if number == -1 else "select 1")
+    async with working(hf, poll=timedelta(milliseconds=200)):
+        await asyncio.sleep(0.5)
+        started = time.monotonic()
+        await hf.publish("order.placed", {"k": "z", "n": 1}, conn=None)
+        await eventually(lambda: done == [1])
+    assert time.monotonic() - started < 8
+
+
+async def test_until_idle_waits_for_a_retry_after_the_order_was_given_up(make_app: MakeApp) -> None:
+    await published_before(make_app, "aa", order_by="k")
+    hf = make_app()
+    done = declare(hf)
+    sql(hf.store, "update {hf}delivery set status = 'failed' where flow_seq = (select min(flow_seq) from {hf}delivery)")
+    later = "now() + interval '1 second'" if hf.dsn.startswith("postgres") else "run_at + 1000"
+    sql(hf.store, f"update {{hf}}delivery set run_at = {later} where status = 'pending'")
+    await drain(hf)
+    assert done == [1]

@@ -49,7 +49,6 @@ class FlowClaimer:
         self._pools = [(pool, FlowScheduler(walks=not options.suspects)) for pool in pools]
         for pool in pools:
             pool.scheduler.finds_flow = any(handler.flow is not None for handler in handlers.values())
-        self._forget_due = time.monotonic() + _FORGET_EVERY
 
     @property
     def has_lanes(self) -> bool:
@@ -122,11 +121,13 @@ class FlowClaimer:
         if found.unkeyed and await self._adoption.adopt(lane):
             return True, None
         claims, wait = len(found.claims), found.wait if found.left else None
-        if (further := scheduler.claimed(lane, scan, found, now, time.monotonic())) is not None:
+        further = scheduler.claimed(lane, scan, found, now, time.monotonic())
+        while further is not None:
+            started = time.monotonic()
             walked = await self._scan(pool, scheduler, lane, further)
-            scheduler.claimed(lane, further, walked, now, time.monotonic())
             claims += len(walked.claims)
             wait = next_wait((wait, walked.wait))
+            further = scheduler.claimed(lane, further, walked, started, time.monotonic())
         return claims > 0, wait
 
     async def _claim_debounced(self, pool: SlotPool, lane: Lane, room: int) -> bool:
@@ -150,9 +151,9 @@ class FlowClaimer:
         return found
 
     async def _forget_starts(self, scheduler: FlowScheduler) -> None:
-        if time.monotonic() < self._forget_due:
+        if time.monotonic() < scheduler.forget_due:
             return
-        self._forget_due = time.monotonic() + _FORGET_EVERY
+        scheduler.forget_due = time.monotonic() + _FORGET_EVERY
         for lane in scheduler.lanes:
             assert lane.flow is not None
             for name, settings in ((lane.consumer, lane.flow.consumer), (f"queue:{lane.queue}", lane.flow.queue)):

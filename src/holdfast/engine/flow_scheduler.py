@@ -17,6 +17,8 @@ from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
 
 _SHALLOW_FACTOR = 8.0
 _FLOORS_EVERY = 1.0
+_VISITS = 1000
+"""Keys that a walk visits after one that found too few: thousands of keys may be held up by dead letters or limits."""
 _AHEAD = 4
 """A worker claims ahead of its free slots at most this part of a limit or rate that all workers share."""
 
@@ -66,6 +68,7 @@ class LaneState:
     whole: CostDelay = field(default_factory=CostDelay)
     shallow: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     depth: CostDelay = field(default_factory=CostDelay)
+    long_walk: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
 
 
 class FlowScheduler:
@@ -77,6 +80,8 @@ class FlowScheduler:
         self.lanes: list[Lane] = []
         self._states: dict[tuple[str, str, int, int], LaneState] = {}
         self._round = 0
+        self.forget_due = 0.0
+        """When to remove old buckets of rates again."""
 
     def refreshed(self, lanes: Sequence[Lane]) -> None:
         """Stores the lanes of a query; what is known of a lane that still exists stays."""
@@ -127,8 +132,7 @@ class FlowScheduler:
         """Learns from a claim; returns the scan that continues it, or None."""
         state = self.state(lane)
         if scan.cursor is not None:
-            state.cursor, state.keys = found.cursor or "", found.keys
-            return None
+            return self._walked(state, scan, found, started, ended)
         state.depth.took(started, ended)
         state.floor = found.floor or state.floor
         assert lane.flow is not None
@@ -138,6 +142,17 @@ class FlowScheduler:
         if not self._walks or missing <= 0 or found.left < scan.size:
             return None
         return FlowScan(claim_size(missing), state.cursor, _share(missing, state.keys))
+
+    def _walked(
+        self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
+    ) -> FlowScan | None:
+        state.cursor, state.keys = found.cursor or "", found.keys
+        if scan.visits is not None:
+            state.long_walk.took(started, ended)
+        missing = scan.size - len(found.claims)
+        if missing <= 0 or found.keys < (scan.visits or scan.size) or ended < state.long_walk.at:
+            return None
+        return FlowScan(claim_size(missing), state.cursor, visits=_VISITS)
 
 
 def _share(size: int, keys: int) -> int:

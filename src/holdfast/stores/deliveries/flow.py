@@ -18,7 +18,6 @@ from holdfast.stores.operation import Query, Row, Rows, Steps, operation
 
 _DELIVERY = 14
 _INFO = 15
-_TRIAL_KEYS = 100
 Slots = tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -30,11 +29,15 @@ class Floors(NamedTuple):
 
 
 class FlowScan(NamedTuple):
-    """Where a claim looks: at the oldest due deliveries, or at the keys after `cursor`, `share` deliveries of each."""
+    """Where a claim looks: at the oldest due deliveries, or at the keys after `cursor`, `share` deliveries of each.
+
+    A walk visits `visits` keys, or as many as it claims deliveries.
+    """
 
     size: int
     cursor: str | None = None
     share: int = 1
+    visits: int | None = None
 
 
 class FlowClaim(NamedTuple):
@@ -123,6 +126,7 @@ def flow_query(
         "lease": lease,
         "size": scan.size,
         "share": scan.share,
+        "visits": scan.visits or scan.size,
         "cursor": scan.cursor or "",
         "low": floors.consumer,
         "queue_low": floors.queue,

@@ -69,7 +69,7 @@ walk (key, wrapped, step) as (
        where not p.wrapped and {walked} and d.flow_key <= :cursor::text
        order by d.flow_key limit 1)) s
     limit 1) x (key, wrapped, step)
-  where p.step < {limit} and not (x.wrapped and x.key > :cursor::text)),
+  where p.step < :visits::bigint and not (x.wrapped and x.key > :cursor::text)),
 {walk_rows}
 
 -- fragment: flow_walked_keys

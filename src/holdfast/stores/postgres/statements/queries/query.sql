@@ -113,7 +113,7 @@ select min(o.at), now() from (
         select 1 from {hf}delivery h
         where h.status = 'pending' and h.flow_seq is not null and h.consumer = d.consumer
           and h.flow_key = d.flow_key and h.flow_seq < d.flow_seq)
-      and (c.flow not like '%"order":"block"%' or not exists (
+      and (coalesce(c.flow, '') not like '%"order":"block"%' or not exists (
         select 1 from {hf}delivery x
         where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = d.consumer
           and x.flow_key = d.flow_key and x.flow_seq < d.flow_seq))))

@@ -62,7 +62,7 @@ walk (after, first, wrapped, step) as (
          case when not (p.wrapped or p.after is null) then o.key end,
          p.wrapped or p.after is null, p.step + 1
   from walk p cross join opening o
-  where coalesce(p.after, p.first) is not null and p.step < :size),
+  where coalesce(p.after, p.first) is not null and p.step < :visits),
 visit as materialized (
   select coalesce(p.after, p.first) as key, p.step from walk p where coalesce(p.after, p.first) is not null),
 {walk_rows}
