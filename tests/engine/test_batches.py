@@ -595,6 +595,21 @@ class TestDeclaration:
         with pytest.raises(ConfigurationError, match="another queue="):
             hf.sync.publish(Clicked(1), conn=None)
 
+    async def test_a_queue_with_a_limit_of_another_app(self, make_app: MakeApp) -> None:
+        other = make_app(queues=[Queue("mail", limit=Limit(1))])
+        await other.publish("other", {}, conn=None)
+        hf, declaring = make_app(), make_app(queues=[Queue("mail")])
+        for app in (hf, declaring):
+
+            @app.consumer(Clicked, batch=10, queue="mail")
+            async def take(events: list[Clicked]) -> None: ...
+
+        with pytest.raises(ConfigurationError, match="another queue=, or declare Queue\\('mail'\\)"):
+            await hf.publish(Clicked(1), conn=None)
+        assert "take" not in [one.name for one in await hf.ops.consumers()], "nothing was registered"
+        await declaring.publish(Clicked(1), conn=None)
+        await hf.publish(Clicked(2), conn=None)
+
     @pytest.mark.parametrize("errors", [{}, {0: "no"}, {"0": ValueError()}, [ValueError()]])
     def test_an_error_that_names_no_item(self, errors: Any) -> None:
         with pytest.raises(ConfigurationError, match="BatchError got"):

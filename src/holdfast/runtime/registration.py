@@ -11,7 +11,7 @@ from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.store_factory import is_embedded, migrate_async, migrate_blocking
 from holdfast.stores.connections.connection import AsyncConnection, Connection, run_on, run_on_async
 from holdfast.stores.event_log.projection import with_projectors
-from holdfast.stores.messages.registry import register
+from holdfast.stores.messages.registry import register, without_queue_flow
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.definition import DeclaredWorkflow, with_workflows
@@ -83,13 +83,19 @@ class Registration:
 
     def _register(self) -> Operation[bool]:
         handlers = self._handlers.values()
+        refusals: dict[str, str] = {}
         for handler in handlers:
             debounced = handler.flow is not None and handler.flow.debounce is not None
-            if (handler.batch is not None or debounced) and self._queues.get(handler.queue) is not None:
-                raise ConfigurationError(
-                    f"{handler.kind} {handler.name} has {'debounce' if debounced else 'batch'}=, and queue {handler.queue} has a "
-                    "limit or rate, which cannot be combined; give the handler another queue="
-                )
+            if handler.batch is None and not debounced:
+                continue
+            refusal = (
+                f"{handler.kind} {handler.name} has {'debounce' if debounced else 'batch'}=, and queue {handler.queue} has a "
+                "limit or rate, which cannot be combined; give the handler another queue="
+            )
+            if self._queues.get(handler.queue) is not None:
+                raise ConfigurationError(refusal)
+            if handler.queue not in self._queues:
+                refusals[handler.queue] = f"{refusal}, or declare Queue({handler.queue!r}) to remove the stored limit"
         self.flows.update((handler.name, handler.flow) for handler in handlers if handler.flow is not None)
         self._redactions.add(one for handler in handlers if handler.event is not None for one in handler.event.redact)
         registration = register(
@@ -99,6 +105,8 @@ class Registration:
             self._redactions.own,
             self._queues,
         )
+        if refusals:
+            registration = without_queue_flow(registration, refusals)
         workflows = {
             handler.step.workflow.name: handler.step.workflow for handler in handlers if handler.step is not None
         }

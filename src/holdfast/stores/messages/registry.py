@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-from holdfast.core.errors import NotFound
+from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.pattern import check_pattern
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
@@ -18,7 +18,7 @@ from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.admin.redaction import declare
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.messages.publish import LOCK_REGISTRY, insert_absent
-from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
+from holdfast.stores.operation import Operation, Query, Row, Rows, Steps, columns, operation
 
 _BATCH = 1000
 _DECLARED = ("name", "queue", "priority", "max_attempts", "retry", "flow")
@@ -122,6 +122,18 @@ def register(
     if added:
         yield save_subscriptions(added, epoch + 1)
     return bool(changed or added)
+
+
+@operation
+def without_queue_flow(registration: Operation[bool], refusals: Mapping[str, str]) -> Steps[bool]:
+    """A registration that is refused, with the text in `refusals`, if one of these queues has a stored limit or rate.
+
+    Another app may have declared it.
+    """
+    for name, flow in (yield Query("queue_flows", {"names": sorted(refusals)})):
+        if flow is not None:
+            raise ConfigurationError(refusals[str(name)])
+    return (yield from registration.start())
 
 
 def _declare_queues(queues: Mapping[str, str | None]) -> Steps[None]:
