@@ -78,11 +78,12 @@ class FlowClaimer:
         try:
             more = await self._adoption.sweep(scheduler.lanes)
             unordered = self._adoption.unordered(scheduler.lanes)
+            scarce = {lane[:2] for lane in scheduler.lanes if lane.flow is not None and is_scarce(lane.flow)}
             for lane in scheduler.order():
                 if (
                     lane.consumer in unordered
                     or held_back[lane.consumer]
-                    or not claim_size(room := self._room(pool, lane))
+                    or not claim_size(room := self._room(pool, lane, scarce))
                 ):
                     continue
                 found, wait = await self._claim_lane(pool, scheduler, lane, room)
@@ -94,13 +95,8 @@ class FlowClaimer:
         await self._forget_starts(scheduler)
         return more, next_wait(waits)
 
-    def _room(self, pool: SlotPool, lane: Lane) -> int:
+    def _room(self, pool: SlotPool, lane: Lane, scarce: set[tuple[str, str]]) -> int:
         assert lane.flow is not None
-        scarce = {
-            (one.queue, one.consumer)
-            for one in pool.scheduler.flow_lanes
-            if one.flow is not None and is_scarce(one.flow)
-        }
         known = [*pool.waiting, *(claim for claim in pool.running.values() if claim is not None)]
         held = sum((claim.queue, claim.consumer) in scarce for claim in known) if scarce else 0
         prefetch = pool.scheduler.prefetch
