@@ -11,6 +11,7 @@ from structlog.testing import LogCapture
 from holdfast import Holdfast
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import empty
+from tests.support.stores import copy_migrated
 from tests.support.worker import Log
 
 MakeApp = Callable[..., Holdfast]
@@ -40,6 +41,8 @@ def postgres18_dsn(postgres18: PostgresServer, database: Callable[[PostgresServe
 def dsn(request: pytest.FixtureRequest) -> str:
     """Each of the databases; parametrize it indirectly to choose others."""
     found: str = request.getfixturevalue(f"{request.param}_dsn")
+    if request.param == "sqlite":
+        copy_migrated(Path(found.removeprefix("sqlite:///")))
     return found
 
 

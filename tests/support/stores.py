@@ -1,8 +1,10 @@
 """The stores under test: each test gets a freshly migrated one, on SQLite, PostgreSQL 16 and PostgreSQL 18."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -92,6 +94,21 @@ def _place(
 
 
 def _sqlite(path: Path) -> SqliteStore:
-    store = SqliteStore(path)
-    store.migrate()
-    return store
+    """A store on a copy of a migrated file: to migrate each test's file took a tenth of the time of all tests."""
+    copy_migrated(path)
+    return SqliteStore(path)
+
+
+def copy_migrated(path: Path) -> None:
+    """Makes a file with the tables of Holdfast."""
+    path.write_bytes(_migrated())
+    path.chmod(0o600)
+
+
+@cache
+def _migrated() -> bytes:
+    with TemporaryDirectory() as directory:
+        store = SqliteStore(path := Path(directory) / "holdfast.db")
+        store.migrate()
+        store.close_sync()
+        return path.read_bytes()

@@ -22,8 +22,8 @@ from holdfast.core.message import Address
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
+from tests.support.stores import copy_migrated
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 30.0
@@ -334,9 +334,7 @@ def until(holds: Callable[[], bool], problem: str, seconds: float = PATIENCE, de
 @contextmanager
 def sqlite_place(directory: Path) -> Iterator[Place]:
     """A place on SQLite."""
-    store = SqliteStore(directory / "holdfast.db")
-    store.migrate()
-    store.close_sync()
+    copy_migrated(directory / "holdfast.db")
     place = Place(f"sqlite:///{directory / 'holdfast.db'}", directory)
     try:
         yield place
