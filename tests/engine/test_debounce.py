@@ -38,7 +38,7 @@ async def test_many_calls_become_one_run_of_the_newest(make_app: MakeApp, log: L
 async def test_a_key_that_is_never_quiet_runs_after_the_longest_wait(hf: Holdfast) -> None:
     runs: list[tuple[float, int]] = []
 
-    @hf.job(debounce="500ms", max_wait="1s", by="document_id")
+    @hf.job(debounce="1500ms", max_wait="2s", by="document_id")
     async def index(document_id: str, version: int) -> None:
         runs.append((time.monotonic(), version))
 
@@ -49,7 +49,8 @@ async def test_a_key_that_is_never_quiet_runs_after_the_longest_wait(hf: Holdfas
             version += 1
             await index.enqueue("a", version)
             await asyncio.sleep(0.05)
-    assert runs[0][0] - started > 0.9
+    # On a busy machine two calls may be half a second apart; a quiet time that is not much longer would pass.
+    assert runs[0][0] - started > 1.9
     assert runs[0][1] > 5
 
 
