@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from holdfast.brokers import cloudevents, kafka
 from holdfast.brokers.kafka import KafkaTopic
 from holdfast.brokers.kafka.diagnostics import check_settings
 from holdfast.brokers.kafka.record import time_of
-from holdfast.brokers.kafka.subscription import KafkaSubscription
 from holdfast.brokers.protocol import OutgoingRecord, Record, Source, Subscription, Target
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
 from tests.brokers.doc_examples import run_example
@@ -174,31 +172,6 @@ async def test_a_rebalance_in_mid_handler_loses_nothing_and_commits_only_what_is
         assert done == {str(record.id) for record in records}
         # Before the first member leaves: a commit that meets the next rebalance may be refused, and is then repeated.
         await commits(cluster, topic, {n: len(_of(records, {n})) for n in range(4)})
-
-
-async def test_a_commit_that_a_rebalance_refuses_at_the_close_is_repeated(
-    cluster: KafkaCluster, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The group refuses every commit until the member leaves, and the first one after that."""
-    refused: list[bool] = []
-    opened: list[KafkaSubscription] = []
-
-    class Refusing(Consumer):
-        def commit(self, *args: Any, **options: Any) -> Any:
-            is_closing = opened[0]._is_closing
-            if not is_closing or True not in refused:
-                refused.append(is_closing)
-                raise KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS))
-            return super().commit(*args, **options)
-
-    monkeypatch.setattr("holdfast.brokers.kafka.subscription.Consumer", Refusing)
-    await send(topic, 5)
-    async with topic.open("w1") as subscription:
-        assert isinstance(subscription, KafkaSubscription)
-        opened.append(subscription)
-        await subscription.ack(await take(subscription, 5))
-    assert refused[-1], "a commit was refused while closing"
-    assert committed(cluster, topic) == {0: 5}
 
 
 async def take_rest(subscription: Subscription, taken: list[Record], all_records: Sequence[Record]) -> None:

@@ -43,8 +43,6 @@ _KEEPALIVE_SECONDS = 0.5
 """Time without a fetch after which the member polls with its partitions paused."""
 _SILENCE_SECONDS = 10.0
 """Time without a record or an error after which the brokers are checked."""
-_LEAVE_SECONDS = 1.0
-"""How long a member that leaves waits for its commits to be confirmed."""
 _LAG_SECONDS = 2.0
 """Time limit of each request for the lag."""
 
@@ -111,7 +109,8 @@ class KafkaSubscription:
             await asyncio.wait([self._keepalive])
         await self._lag_thread.call(self._offsets.copy)  # waits for earlier lag requests
         try:
-            await asyncio.wait_for(self._poll_thread.call(self._leave), self._topic.timeout)
+            # Revokes the partitions, which commits their offsets.
+            await asyncio.wait_for(self._poll_thread.call(self._consumer.close), self._topic.timeout)
         except TimeoutError:
             log.warning("consumer close timed out", source=self._topic.name)
         self._poll_thread.end()
@@ -232,24 +231,11 @@ class KafkaSubscription:
             self._unreachable_since = None
         self._check_due, self._last_event_at = False, time.monotonic()
 
-    def _poll_paused(self, wait: float = 0.0) -> None:
+    def _poll_paused(self) -> None:
         self._is_paused = True
         self._consumer.pause(self._consumer.assignment())  # each time: some may be new
-        if (message := self._consumer.poll(wait)) is not None:
+        if (message := self._consumer.poll(0)) is not None:
             self._on_message(message)
-
-    def _leave(self) -> None:
-        """Commits, repeats for a moment what a rebalance refused, and leaves the group."""
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        self._commit()
-        while (self._unconfirmed or self._is_due()) and not self._failed and time.monotonic() < deadline:
-            self._poll_paused(_POLL_SECONDS)
-            self._commit()
-        self._consumer.close()  # revokes the partitions, which commits their offsets
-
-    def _is_due(self) -> bool:
-        with self._lock:
-            return any(offsets.due() is not None for offsets in self._offsets.values())
 
     def _on_message(self, message: Message) -> None:
         self._last_event_at = time.monotonic()
