@@ -37,7 +37,7 @@ demo: $(DEMO)/.installed ## run the demo: a shop, its failures, and what holds (
 test: $(STAMP) ## run the tests in three processes, without the long and the soak tests (ARGS="-k claim")
 	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
-test-long: $(STAMP) ## run what make test leaves to CI: crash runs, killed processes, mutants, Apache Kafka
+test-long: $(STAMP) ## run what make test leaves to CI: crash runs, killed processes, mutants, PostgreSQL 16, Apache Kafka
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -m "long and not soak" $(ARGS)
 
 check: $(STAMP) ## check format, lint, types and import layers

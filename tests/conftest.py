@@ -10,6 +10,14 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves PostgreSQL 16 to `make test-long`: `make test` runs the same tests on PostgreSQL 18 and SQLite."""
+    for item in items:
+        if "postgres16" in item.name or "postgres16" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(autouse=True)
 def default_logging() -> Iterator[None]:
     """Undoes what a test configured: `capture_logs` and commands in this process leave structlog configured, and then
