@@ -12,7 +12,7 @@ import yaml
 from holdfast.app.telemetry import _NOTHING
 from holdfast.core.telemetry.metric import Family, MetricKind
 from holdfast.engine.meter import Meter
-from holdfast.ops.queries.metrics import families
+from holdfast.ops.queries.metrics import families, workflow_families
 
 FOLDER = Path(__file__).parents[2] / "docs" / "dashboards"
 _NAME = re.compile(r"holdfast_\w+")
@@ -29,11 +29,14 @@ _LABELS = {
     "service",
     "outcome",
     "reason",
+    "workflow",
+    "step",
 }
 
 
 def names() -> set[str]:
-    return {name for family in [*families(_NOTHING, ()), *Meter().families()] for name in _samples(family)}
+    exported = [*families(_NOTHING, ()), *workflow_families((), ()), *Meter().families()]
+    return {name for family in exported for name in _samples(family)}
 
 
 def _samples(family: Family) -> list[str]:
