@@ -47,8 +47,8 @@ class Plan:
         return {name for name, _ in self._scans(table)} - {"Bitmap Heap Scan"}
 
     def rows_read(self, table: str) -> int:
-        """How many rows of a table the scans gave on."""
-        scans = [node for name, node in self._scans(table) if name != "Bitmap Heap Scan"]
+        """How many rows of a table the scans returned; a bitmap of an index also counts entries of rows that are gone."""
+        scans = [node for _, node in self._scans(table) if node["Node Type"] != "Bitmap Index Scan"]
         return round(sum(node["Actual Rows"] * node["Actual Loops"] for node in scans))
 
     def rows_removed(self, table: str) -> int:
