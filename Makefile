@@ -11,6 +11,9 @@ STAMP := $(VENV)/.installed
 DEMO_VENV ?= .venv-demo
 DEMO      := $(if $(wildcard $(STAMP)),$(VENV),$(DEMO_VENV))
 
+# Every test process, and every program that a test or a benchmark starts, would compile Holdfast and the tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check format bench bench-full docs soak clean
 
@@ -65,4 +68,4 @@ soak: $(STAMP) ## run the full sizes and the long runs (hours may pass)
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) $(DEMO_VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests docs bench -name __pycache__ -type d -prune -exec rm -rf {} +
