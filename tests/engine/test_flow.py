@@ -2,18 +2,36 @@
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from holdfast import Holdfast, Limit, Queue, Rate, RetryPolicy, Router
+from holdfast import Holdfast, Limit, Queue, Rate, RetryPolicy, Router, WorkerOptions
+from holdfast.app.flow_options import flow_settings
 from holdfast.core.delivery import Status
+from holdfast.engine.flow_claimer import FlowClaimer
+from holdfast.engine.slot_pool import SlotPool
+from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow
+from holdfast.stores.operation import Operation
+from holdfast.stores.protocol import Store
 from tests.engine.test_concurrency import Gauge
+from tests.stores.concurrency.query_hook import before_each_query
 from tests.support.apps import MakeApp
 from tests.support.builders import sql
 from tests.support.worker import all_of, drain, eventually, statuses, working
+
+
+class QueryLog:
+    """A store that remembers the names of its queries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.names: list[str] = []
+
+    async def run(self, operation: Operation[Any]) -> Any:
+        return await self._store.run(before_each_query(operation, lambda query: self.names.append(query.name)))
 
 
 async def publish(hf: Holdfast, keys: str | list[str], type: str = "order.placed") -> None:
@@ -206,3 +224,26 @@ async def test_a_freed_slot_is_used_at_once(hf: Holdfast) -> None:
         started = time.monotonic()
         await eventually(lambda: count == 30)
         assert time.monotonic() - started < 5
+
+
+async def test_lanes_with_nothing_due_cost_one_query_a_round(hf: Holdfast) -> None:
+    async def handle(n: int) -> None: ...
+
+    jobs = [hf.job(name=f"job{n}", limit=Limit(1))(handle) for n in range(5)]
+    for job in jobs:
+        await job.using(delay="1h").enqueue(1)
+    log, pool = QueryLog(hf.store), SlotPool(None, 10)
+    accepted: list[Claimed] = []
+
+    def accept(pool: SlotPool, claims: list[Claimed], *, first: bool) -> None:
+        accepted.extend(claims)
+
+    claimer = FlowClaimer(cast(Store, log), "w1", WorkerOptions(), hf.handlers, [pool], accept)
+    flow = LaneFlow(flow_settings({"limit": Limit(1)}), None)
+    pool.scheduler.refreshed([Lane("default", f"job{n}", 0, 1, flow=flow) for n in range(5)], 0.0, 0.0)
+    for _ in range(3):
+        assert not await claimer.claim(Counter(), lambda: None)
+    assert log.names == ["due_lanes"] * 3
+    await jobs[3].enqueue(2)
+    assert await claimer.claim(Counter(), lambda: None)
+    assert (log.names[3:5], [claim.consumer for claim in accepted]) == (["due_lanes", "flow_floor"], ["job3"])

@@ -102,3 +102,30 @@ def test_the_soonest_token_counts_and_no_wait_is_shorter_than_a_few_milliseconds
     assert next_wait([None, 3.0, 0.5]) == 0.5
     assert next_wait([0.0]) == 0.005
     assert next_wait([None]) is None
+
+
+def test_idle_lanes_are_checked_together_and_a_single_one_is_claimed_from() -> None:
+    scheduler, names = FlowScheduler(), [lane(name, limit=Limit(2)) for name in "abc"]
+    scheduler.refreshed(names)
+    assert scheduler.to_check(0.0) == names
+    busy, stuck, empty = names
+    scan = FlowScan(10)
+    scheduler.claimed(busy, scan, FlowClaim([CLAIM]), 0.0, 0.001)
+    assert scheduler.to_check(0.0) == [stuck, empty]
+    scheduler.claimed(stuck, scan, FlowClaim([], left=3), 0.0, 0.001)
+    assert scheduler.to_check(0.0) == []
+    scheduler.claimed(busy, scan, FlowClaim([]), 0.0, 0.001)
+    assert scheduler.to_check(0.0) == [busy, empty]
+
+
+def test_after_an_expensive_check_the_next_ones_start_below_the_floors() -> None:
+    scheduler, names = FlowScheduler(), [lane(name, limit=Limit(2)) for name in "ab"]
+    scheduler.refreshed(names)
+    scheduler.claimed(names[0], FlowScan(10), FlowClaim([CLAIM], floor=(AT, ID)), 0.0, 0.001)
+    scheduler.claimed(names[0], FlowScan(10), FlowClaim([]), 0.0, 0.001)
+    scheduler.checked(0.0, 0.001)
+    assert scheduler.to_check(0.01) == names
+    scheduler.checked(0.01, 0.04)
+    below, whole = scheduler.to_check(0.1)
+    assert (below.floor_at < AT, whole) == (True, names[1])
+    assert scheduler.to_check(0.7) == names

@@ -70,6 +70,14 @@ FLOW = [
         *both("room_pause", _PAUSED, "p.flow_key = 'other'"),
     ),
     *kills(
+        claims.test_the_lanes_with_a_due_delivery_are_found_together,
+        postgres("due_lanes", "d.run_at <= now()"),
+        sqlite("due_lanes", "d.run_at <= {now}"),
+        postgres("due_lanes", "d.priority = l.priority"),
+        sqlite("due_lanes", "d.priority = l.value ->> 3"),
+        *both("due_lanes", "{suspicion}"),
+    ),
+    *kills(
         claims.test_a_walk_gives_each_key_a_turn_and_continues_after_its_last_key,
         *both("turn_key", "r.nth, r.turn", "r.run_at, r.id"),
     ),

@@ -19,12 +19,12 @@ from holdfast.stores.deliveries.claim import Claimed, Lane
 MAX_CLAIM = 500
 _CLAIM_SIZES = (500, 200, 100, 50, 20, 10, 5, 2, 1)
 SHALLOW = timedelta(seconds=10)
-_COST_FACTOR = 20.0
+COST_FACTOR = 20.0
 _SHALLOW_FACTOR = 8.0
 _LOW_PRIORITY_SHARE = 8
 _SHORTEST_REFRESH = 0.02
 _REFRESH_WHEN_EMPTY = 0.05
-_CHEAP, _LONGEST_DELAY = 0.01, 1.0
+CHEAP, LONGEST_DELAY = 0.01, 1.0
 """A full scan that takes this many seconds longer than the fastest one is delayed, by at most the second value."""
 _RATE_WINDOW = 0.05
 _PREFETCH_SECONDS = 0.1
@@ -69,7 +69,7 @@ class NextScan(NamedTuple):
 class CostDelay:
     """The time of the next scan of one depth. The wait is proportional to the duration of the last scan."""
 
-    factor: float = _COST_FACTOR
+    factor: float = COST_FACTOR
     at: float = 0.0
 
     def took(self, started: float, ended: float) -> None:
@@ -160,7 +160,7 @@ class ClaimScheduler:
             else:
                 self._lanes.append(lane)
         self._floors = {lane[:4]: self._floors[lane[:4]] for lane in found if lane[:4] in self._floors}
-        self._refresh_due = ended + max(_SHORTEST_REFRESH, _COST_FACTOR * (ended - started))
+        self._refresh_due = ended + max(_SHORTEST_REFRESH, COST_FACTOR * (ended - started))
 
     def outdate(self, now: float) -> None:
         """Discards the known lanes: nothing is claimed before the next query."""
@@ -186,8 +186,8 @@ class ClaimScheduler:
         # An expensive scan reads many dead rows; the floors keep the next claims away from them.
         cost = ended - started
         self._fastest_scan = min(self._fastest_scan, cost)
-        expensive = cost > _CHEAP + 2 * self._fastest_scan
-        self._full_scan_due = ended + (min(_LONGEST_DELAY, _COST_FACTOR * cost) if expensive else 0.0)
+        expensive = cost > CHEAP + 2 * self._fastest_scan
+        self._full_scan_due = ended + (min(LONGEST_DELAY, COST_FACTOR * cost) if expensive else 0.0)
 
     def _continue(self, found: bool, now: float, *, more: bool) -> bool:
         if not found:

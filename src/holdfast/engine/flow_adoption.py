@@ -6,7 +6,7 @@ time to time: a walk over keys does not find a delivery without one.
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -28,6 +28,8 @@ _BATCH = 1000
 _SWEEP_EVERY = 1.0
 _COST_FACTOR = 20.0
 
+LaneName = tuple[str, str, int, int]
+
 
 @dataclass(slots=True)
 class _Sweep:
@@ -45,10 +47,13 @@ class FlowAdoption:
 
     def __init__(self, store: Store, handlers: Mapping[str, Handler], *, suspects: bool) -> None:
         self._store, self._handlers, self._suspects = store, handlers, suspects
-        self._sweeps: dict[tuple[str, str, int, int], _Sweep] = {}
+        self._sweeps: dict[LaneName, _Sweep] = {}
 
-    async def sweep(self, lanes: Sequence[Lane]) -> bool:
-        """Adopts one batch of each lane that is not swept yet; returns whether one of them needs another batch."""
+    async def sweep(self, lanes: Sequence[Lane], empty: Collection[LaneName] = ()) -> bool:
+        """Adopts one batch of each lane that is not swept yet; returns whether one of them needs another batch.
+
+        `empty` lanes have nothing due and are not swept again.
+        """
         more = False
         for lane in lanes:
             settings = _keyed(lane)
@@ -57,7 +62,7 @@ class FlowAdoption:
             sweep = self._sweeps.get(lane[:4])
             if sweep is None or sweep.settings != settings:
                 sweep = self._sweeps[lane[:4]] = _Sweep(settings)
-            if sweep.due is None or (settings.fair and time.monotonic() >= sweep.due):
+            if sweep.due is None or (settings.fair and lane[:4] not in empty and time.monotonic() >= sweep.due):
                 await self._continue(lane, sweep)
                 more = more or sweep.due is None
         return more

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.claim_scheduler import claim_size
-from holdfast.engine.flow_adoption import FlowAdoption
+from holdfast.engine.flow_adoption import FlowAdoption, LaneName
 from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, is_scarce, next_wait
 from holdfast.engine.handler import Handler
 from holdfast.engine.options import WorkerOptions
@@ -17,6 +17,7 @@ from holdfast.stores.deliveries.flow import (
     FlowClaim,
     FlowScan,
     claim_flow,
+    due_lanes,
     flow_floors,
     forget_starts,
 )
@@ -76,12 +77,14 @@ class FlowClaimer:
         scheduler.refreshed(pool.scheduler.flow_lanes)
         waits = []
         try:
-            more = await self._adoption.sweep(scheduler.lanes)
+            empty = await self._empty(scheduler)
+            more = await self._adoption.sweep(scheduler.lanes, empty)
             unordered = self._adoption.unordered(scheduler.lanes)
             scarce = {lane[:2] for lane in scheduler.lanes if lane.flow is not None and is_scarce(lane.flow)}
             for lane in scheduler.order():
                 if (
-                    lane.consumer in unordered
+                    lane[:4] in empty
+                    or lane.consumer in unordered
                     or held_back[lane.consumer]
                     or not claim_size(room := self._room(pool, lane, scarce))
                 ):
@@ -95,6 +98,14 @@ class FlowClaimer:
         await self._forget_starts(scheduler)
         return more, next_wait(waits)
 
+    async def _empty(self, scheduler: FlowScheduler) -> set[LaneName]:
+        """The idle lanes that have nothing due: one query for all of them instead of one claim for each."""
+        if not (idle := scheduler.to_check(started := time.monotonic())):
+            return set()
+        due = await self._store.run(due_lanes(idle, suspects=self._options.suspects))
+        scheduler.checked(started, time.monotonic())
+        return {lane[:4] for lane in idle} - {lane[:4] for lane in due}
+
     def _room(self, pool: SlotPool, lane: Lane, scarce: set[tuple[str, str]]) -> int:
         assert lane.flow is not None
         known = [*pool.waiting, *(claim for claim in pool.running.values() if claim is not None)]
@@ -107,7 +118,7 @@ class FlowClaimer:
     ) -> tuple[bool, float | None]:
         assert lane.flow is not None
         if lane.flow.is_debounced:
-            return await self._claim_debounced(pool, lane, room), None
+            return await self._claim_debounced(pool, scheduler, lane, room), None
         now = time.monotonic()
         if lane.flow.locks(lane) and scheduler.floors_due(lane, now):
             floors = await self._store.run(flow_floors(lane))
@@ -126,13 +137,14 @@ class FlowClaimer:
             further = scheduler.claimed(lane, further, walked, started, time.monotonic())
         return claims > 0, wait
 
-    async def _claim_debounced(self, pool: SlotPool, lane: Lane, room: int) -> bool:
+    async def _claim_debounced(self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, room: int) -> bool:
         """Claims the newest deliveries; returns whether anything changed, so that there may be more."""
         suspects = self._options.suspects
         found = await self._store.run(
             claim_debounced(lane, self._worker, self._options.lease, claim_size(room), suspects=suspects)
         )
         self._accept(pool, found.claims, first=False)
+        scheduler.state(lane).idle = not (found.claims or found.changed or found.unkeyed)
         adopted = found.unkeyed > 0 and await self._adoption.adopt(lane)
         return bool(found.claims or found.changed or adopted)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from holdfast.engine.claim_scheduler import SHALLOW, CostDelay, claim_size
+from holdfast.engine.claim_scheduler import CHEAP, COST_FACTOR, LONGEST_DELAY, SHALLOW, CostDelay, claim_size
 from holdfast.stores.deliveries.claim import Lane, LaneFlow
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
 
@@ -19,6 +19,7 @@ _SHALLOW_FACTOR = 8.0
 _FLOORS_EVERY = 1.0
 _VISITS = 1000
 """Keys that a walk visits after one that found too few: thousands of keys may be held up by dead letters or limits."""
+_FEWEST_CHECKED = 2
 _AHEAD = 4
 """A worker claims ahead of its free slots at most this part of a limit or rate that all workers share."""
 
@@ -69,6 +70,8 @@ class LaneState:
     shallow: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     depth: CostDelay = field(default_factory=CostDelay)
     long_walk: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
+    idle: bool = True
+    """The last claim found no candidate, so a check for due deliveries comes before the next one."""
 
 
 class FlowScheduler:
@@ -80,6 +83,8 @@ class FlowScheduler:
         self.lanes: list[Lane] = []
         self._states: dict[tuple[str, str, int, int], LaneState] = {}
         self._round = 0
+        self._fastest_check = float("inf")
+        self._whole_check_due = 0.0
         self.forget_due = 0.0
         """When to remove old buckets of rates again."""
 
@@ -96,6 +101,26 @@ class FlowScheduler:
             return []
         start = self._round % len(self.lanes)
         return sorted(self.lanes[start:] + self.lanes[:start], key=lambda lane: lane.priority)
+
+    def to_check(self, now: float) -> list[Lane]:
+        """The idle lanes, which one query checks for due deliveries; empty if a claim costs no more than the check.
+
+        A check is of whole lanes unless the last one was expensive: then it starts below their floors.
+        """
+        idle = [lane for lane in self.lanes if self.state(lane).idle]
+        if len(idle) < _FEWEST_CHECKED:
+            return []
+        if now >= self._whole_check_due:
+            return idle
+        floors = ((lane, self.state(lane).floor) for lane in idle)
+        return [lane if floor is None else lane._replace(floor_at=floor[0] - SHALLOW) for lane, floor in floors]
+
+    def checked(self, started: float, ended: float) -> None:
+        """Learns the cost of a check: many dead rows make it expensive."""
+        cost = ended - started
+        self._fastest_check = min(self._fastest_check, cost)
+        if cost > CHEAP + 2 * self._fastest_check and started >= self._whole_check_due:
+            self._whole_check_due = ended + min(LONGEST_DELAY, COST_FACTOR * cost)
 
     def state(self, lane: Lane) -> LaneState:
         return self._states.setdefault(lane[:4], LaneState())
@@ -131,6 +156,7 @@ class FlowScheduler:
     def claimed(self, lane: Lane, scan: FlowScan, found: FlowClaim, started: float, ended: float) -> FlowScan | None:
         """Learns from a claim; returns the scan that continues it, or None."""
         state = self.state(lane)
+        state.idle = not found.claims and not found.left
         if scan.cursor is not None:
             return self._walked(state, scan, found, started, ended)
         state.depth.took(started, ended)

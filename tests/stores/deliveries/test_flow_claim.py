@@ -6,8 +6,8 @@ import pytest
 
 from holdfast import Limit, Queue, Rate
 from holdfast.core.change import Postpone, Retry
-from holdfast.stores.deliveries.claim import rescue
-from holdfast.stores.deliveries.flow import adopt_deliveries, flow_floors, unkeyed_deliveries
+from holdfast.stores.deliveries.claim import lanes, rescue
+from holdfast.stores.deliveries.flow import adopt_deliveries, due_lanes, flow_floors, unkeyed_deliveries
 from holdfast.stores.messages.flow import DeliveryKey
 from holdfast.stores.messages.registry import register
 from holdfast.stores.protocol import Store
@@ -255,3 +255,19 @@ async def test_tickets_below_the_floor_are_not_counted_and_no_later_claim_is_bel
     floors = await store.run(flow_floors(await lane_of(store)))
     assert len((await take(store, floors=floors)).claims) == 2
     assert (await take(store, floors=floors)).claims == []
+
+
+async def test_the_lanes_with_a_due_delivery_are_found_together(store: Store) -> None:
+    flow = settings(limit=Limit(3, by="k"))
+    for name in ("due", "full", "later", "suspect", "unkeyed"):
+        await declare(store, flow, name=name)
+        await send(store, None if name == "unkeyed" else flow, *"aaaaa", name=name)
+    await take(store, name="full")
+    later = "interval '1 h'" if "postgres" in store.dialect.name else "3600000"
+    sql(store, f"update {{hf}}delivery set run_at = run_at + {later} where consumer = 'later'")
+    await send(store, flow, "a", name="later", priority=3)
+    known = await store.run(lanes(["due", "full", "later", "suspect", "unkeyed"], 0))
+    sql(store, "update {hf}delivery set suspect = true where consumer = 'suspect'")
+    due = [(lane.consumer, lane.priority) for lane in await store.run(due_lanes(known))]
+    assert sorted(due) == [("due", 1), ("full", 1), ("later", 3), ("unkeyed", 1)]
+    assert [lane.consumer for lane in await store.run(due_lanes(known, suspects=True))] == ["suspect"]

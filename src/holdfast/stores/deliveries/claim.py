@@ -14,7 +14,7 @@ from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Query, Row, Steps, columns, operation
 
-_LANE = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
+LANE_COLUMNS = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
 _PLAIN = [None, None, None, None]
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 _LOWEST = UUID(int=0)
@@ -138,7 +138,7 @@ def claim(
     rows = yield Query(
         "claim",
         {"worker": worker, "lease": lease},
-        {"lanes": columns(_LANE, (lane[: len(_LANE)] for lane in lanes))},
+        {"lanes": columns(LANE_COLUMNS, (lane[: len(LANE_COLUMNS)] for lane in lanes))},
         slots=_suspicion(suspects),
         limit=limit,
     )
@@ -169,7 +169,7 @@ def claim_trial(
         rows = yield Query(
             "claim",
             {"worker": worker, "lease": lease},
-            {"lanes": columns(_LANE, (lane[: len(_LANE)] for lane in lanes))},
+            {"lanes": columns(LANE_COLUMNS, (lane[: len(LANE_COLUMNS)] for lane in lanes))},
             slots=_suspicion(suspects),
             limit=1,
         )

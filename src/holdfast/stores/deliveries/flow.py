@@ -11,10 +11,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.flow import BUCKETS, FlowSettings
-from holdfast.stores.deliveries.claim import Claimed, Lane, LaneFlow, read_claimed
+from holdfast.stores.deliveries.claim import LANE_COLUMNS, Claimed, Lane, LaneFlow, read_claimed
 from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.messages.flow import DeliveryKey, adopt
-from holdfast.stores.operation import Query, Row, Rows, Steps, operation
+from holdfast.stores.operation import Query, Row, Rows, Steps, columns, operation
 
 _DELIVERY = 14
 _INFO = 15
@@ -137,6 +137,14 @@ def flow_query(
     }
     slots = _slots(flow, scan.cursor is not None, suspects)
     return Query("flow_claim", values, slots=slots, limit=scan.size, locks=flow.locks(lane))
+
+
+@operation(reads=True, hot=True)
+def due_lanes(lanes: Sequence[Lane], *, suspects: bool = False) -> Steps[list[Lane]]:
+    """Those of the lanes that have a due delivery, with or without a key; it may still have to wait for a limit."""
+    given = columns(LANE_COLUMNS, (lane[: len(LANE_COLUMNS)] for lane in lanes))
+    rows = yield Query("due_lanes", batches={"lanes": given}, slots=_suspicion(suspects))
+    return [lanes[number] for (number,) in rows]
 
 
 @operation(reads=True)

@@ -213,6 +213,16 @@ select m.id, m.type, m.source, m.key, case when length(m.payload) <= 65536 then 
        m.headers, m.occurred_at, m.generation
 from json_each(:ids) i join {hf}message m on m.id = i.value
 
+-- name: due_lanes
+-- The numbers of the given lanes, from 0, that have a due delivery. One index entry of each is read.
+-- all: lanes
+select l.key from json_each(:rows) l
+where exists (
+  select 1 from {hf}delivery d
+  where d.status = 'pending' and {suspicion}
+    and d.queue = l.value ->> 0 and d.consumer = l.value ->> 1 and d.generation = l.value ->> 2
+    and d.priority = l.value ->> 3 and d.run_at <= {now})
+
 -- name: flow_floor
 -- The lowest tickets in flight; SQLite counts without them.
 select 0, 0
