@@ -1,5 +1,6 @@
 """Migrations: forward only, repeatable, by several at once, and never half done."""
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tests.support.stores import STORES
 
 Opened = PostgresStore | SqliteStore
 SOON = timedelta(milliseconds=200)
+UPGRADE_NOTES = Path(__file__).parents[2] / "docs" / "operate" / "deploy.md"
 
 
 @pytest.fixture(params=STORES)
@@ -191,6 +193,26 @@ def test_failed_deliveries_from_before_get_their_type(address: str, monkeypatch:
         ("mail0", "order.placed"),
         ("mail1", None),
     ]
+    store.close_sync()
+
+
+@pytest.mark.long
+def test_indexes_that_were_built_beforehand_are_used(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statements of the upgrade notes, executed as printed before the migration."""
+    store = PostgresStore(empty_database)
+    every = migrations("holdfast.stores.postgres.migrations")
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres, "migrations", lambda _: list(takewhile(lambda one: one.name != "flow", every)))
+        store.migrate()
+    (printed,) = re.findall(r"```sql\n(.*?)```", UPGRADE_NOTES.read_text(), re.DOTALL)
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        for statement in printed.split(";"):
+            connection.execute(statement)
+        store.migrate()
+        made = catalog(store)
+        connection.execute("drop schema holdfast cascade")
+    store.migrate()
+    assert made == catalog(store)
     store.close_sync()
 
 

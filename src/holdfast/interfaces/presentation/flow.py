@@ -36,7 +36,7 @@ def key_text(key: str, flow: FlowState) -> str:
 
 
 def held_up(count: int) -> str:
-    """What a dead letter at the head of its key holds up."""
+    """The deliveries of its key that a dead letter holds up, in words."""
     return f"{many_deliveries(count)} of its key" if count else "its key, where nothing waits yet"
 
 

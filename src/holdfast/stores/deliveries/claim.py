@@ -29,7 +29,7 @@ class LaneFlow:
 
     @property
     def is_debounced(self) -> bool:
-        """Whether the newest delivery of a key stands for all: claim with `claim_debounced` only."""
+        """Whether the newest delivery of a key supersedes the others: claim with `claim_debounced` only."""
         return self.consumer is not None and self.consumer.debounce is not None
 
     def locks(self, lane: "Lane") -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Claims of consumers with debounce: the newest delivery of a key stands for all."""
+"""Claims of consumers with debounce: the newest delivery of a key runs and supersedes the others."""
 
 from datetime import timedelta
 from typing import NamedTuple

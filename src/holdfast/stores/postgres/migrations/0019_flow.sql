@@ -3,21 +3,22 @@
 -- consumers with an order. flow_ticket numbers claims: no delivery in flight has a lower one than the lowest that was
 -- seen under the lock, so counting can start there. Byte order, so that a walk over the keys follows the index.
 alter table {hf}delivery
-  add column flow_key text collate "C",
-  add column flow_seq bigint,
-  add column flow_ticket bigint;
+  add column if not exists flow_key text collate "C",
+  add column if not exists flow_seq bigint,
+  add column if not exists flow_ticket bigint;
 create sequence {hf}flow_ticket;
 
--- Plain deliveries are in none of these indexes.
-create index delivery_flow on {hf}delivery (queue, consumer, generation, priority, flow_key, run_at, id)
+-- Plain deliveries are in none of these indexes. Each is built by a scan of the table, which is locked until the end; on a
+-- large table an operator adds the columns and builds them beforehand (docs/operate/deploy.md).
+create index if not exists delivery_flow on {hf}delivery (queue, consumer, generation, priority, flow_key, run_at, id)
   where status = 'pending' and not suspect and flow_key is not null and flow_seq is null;
-create index delivery_order on {hf}delivery (consumer, flow_key, flow_seq)
+create index if not exists delivery_order on {hf}delivery (consumer, flow_key, flow_seq)
   where status = 'pending' and flow_seq is not null;
-create index delivery_stuck on {hf}delivery (consumer, flow_key, flow_seq)
+create index if not exists delivery_stuck on {hf}delivery (consumer, flow_key, flow_seq)
   where status = 'failed' and discarded_at is null and flow_seq is not null;
-create index delivery_running on {hf}delivery (consumer, flow_key, flow_ticket)
+create index if not exists delivery_running on {hf}delivery (consumer, flow_key, flow_ticket)
   where status = 'in_flight' and flow_key is not null;
-create index delivery_queue_running on {hf}delivery (queue, flow_ticket)
+create index if not exists delivery_queue_running on {hf}delivery (queue, flow_ticket)
   where status = 'in_flight' and flow_key is not null;
 
 -- The declared settings as JSON text, which is compared as a whole, and the values that an operator set at run time.
