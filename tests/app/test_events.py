@@ -247,7 +247,7 @@ class TestRefusals:
             event("order.placed")(print)  # type: ignore[type-var]
 
     def test_an_instance_with_a_separate_payload_is_refused(self, hf: Holdfast) -> None:
-        with pytest.raises(ConfigurationError, match="is its own payload"):
+        with pytest.raises(ConfigurationError, match="is the payload"):
             hf.sync.publish(Plain(1), {"order_id": 2}, conn=None)
 
     def test_a_class_without_a_payload_is_refused(self, hf: Holdfast) -> None:

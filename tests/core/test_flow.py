@@ -81,7 +81,7 @@ def test_a_long_or_unprintable_key_is_hashed() -> None:
         ({"limit": Limit(2, by="a"), "order_by": "a"}, "one delivery of a key at a time"),
         ({"order_by": "a", "on_dead": "blok"}, "did you mean 'block'"),
         ({"on_dead": "skip"}, "give order_by= as well"),
-        ({"order_by": "a", "fair_by": "a"}, "exclude each other"),
+        ({"order_by": "a", "fair_by": "a"}, "cannot be combined"),
         ({"by": "a"}, r"Limit\(2, by='tenant_id'\)"),
         ({"max_wait": "1m"}, "give debounce="),
         ({"debounce": "1m", "max_wait": "1s"}, "shorter than debounce"),

@@ -89,7 +89,7 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("cannot be stored by name", lambda hf: hf.job()(many)),
     ("names no event", lambda hf: hf.consumer()(handle)),
     ("neither an event class nor a name", lambda hf: hf.consumer(7)(handle)),  # type: ignore[arg-type]
-    ("one event class at a time", lambda hf: hf.consumer(OrderPlaced, OrderPaid)(handle)),
+    ("give one event class, or only names", lambda hf: hf.consumer(OrderPlaced, OrderPaid)(handle)),
     ("'beginning' or 'now'", lambda hf: hf.consumer("a", start="later")(handle)),
     ("key 'fixed' names nothing", lambda hf: hf.command(key="fixed")(pay)),
     ("names amount", lambda hf: hf.command(key="pay:{amount}")(pay)),
@@ -129,7 +129,10 @@ REFUSED: list[tuple[str, Callable[[Holdfast], Any]]] = [
     ("classify is 7", _consume(classify=7)),
     ("keep_runs is 'yes'; give True or False", _consume(keep_runs="yes")),
     ("dedupe is 0; give a duration above zero, or False", _consume(dedupe=0)),
-    ("direct=, concurrency=, origin=, dead_letters= and trust_identity= are about a broker", _consume(direct=True)),
+    (
+        "direct=, concurrency=, origin=, dead_letters= and trust_identity= are options of a broker",
+        _consume(direct=True),
+    ),
     ("cron expression is 7", lambda hf: hf.cron(7)),  # type: ignore[arg-type]
     ("tz is 1; give the name", lambda hf: hf.cron("* * * * *", tz=1)),  # type: ignore[arg-type]
     # What would be called without being run.
@@ -286,7 +289,7 @@ MISTAKES: list[tuple[str, Callable[[Any], Any]]] = [
     ("NoneType is not an event class", lambda hf: hf.sync.publish(None, conn=None)),
     ("publish_many takes a list .* got a OrderPlaced", lambda hf: hf.sync.publish_many(OrderPlaced(1), conn=None)),
     ("publish_many takes a list .* got a str", lambda hf: hf.sync.publish_many("order.placed", conn=None)),
-    ("a tuple is a name and a payload", lambda hf: hf.sync.publish_many([("a", {}, 1)], conn=None)),
+    ("give tuples of a name and a payload", lambda hf: hf.sync.publish_many([("a", {}, 1)], conn=None)),
     ("headers: is a list; give a dict", lambda hf: hf.sync.publish("a", {}, conn=None, headers=["x"])),
     ("@event on OrderPlaced lacks its name", lambda hf: event(wrong(OrderPlaced))),
     ("raise version= in @event first", lambda hf: upcast(OrderPlaced, from_version=wrong("1"))),

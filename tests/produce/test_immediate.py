@@ -181,5 +181,5 @@ class TestOnSqlalchemy:
         engine.dispose()
 
     def test_an_engine_for_another_database_is_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match="speaks postgresql"):
+        with pytest.raises(ConfigurationError, match="uses postgresql"):
             begin_immediate(sa.create_engine("postgresql+psycopg://"))

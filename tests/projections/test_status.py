@@ -194,5 +194,5 @@ async def test_only_a_projector_that_says_how_it_is_emptied_is_rebuilt(things: T
         await hf.projectors.rebuild("plain", actor="ada")
     with pytest.raises(NotFound, match="counts, plain"):
         await hf.projectors.rebuild("unknown", actor="ada")
-    with pytest.raises(Refused, match="not half done"):
+    with pytest.raises(Refused, match="not interrupted"):
         await hf.projectors.rebuild("counts", actor="ada", resume=True)

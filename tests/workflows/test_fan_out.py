@@ -119,7 +119,7 @@ async def test_what_is_not_a_mapped_step_is_refused(hf: Holdfast) -> None:
 
     run = await flow.start()
     await drain(hf)
-    with pytest.raises(WorkflowFailed, match="mapped step item cannot wait or remember"):
+    with pytest.raises(WorkflowFailed, match="mapped step item cannot wait or store"):
         await run.result()
 
 

@@ -9,6 +9,6 @@ if TYPE_CHECKING:
 
 
 def broker_endpoints(app: "Holdfast") -> list[CheckedEndpoint]:
-    """Every declared source and relay's target, nothing connected."""
+    """Every declared source and relay target. Nothing is connected."""
     sources: list[CheckedEndpoint] = [feed.source for feed in app.broker_sources.values()]
     return sources + [relay.target for relay in app.relays.values()]

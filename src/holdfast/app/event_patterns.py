@@ -21,6 +21,6 @@ def event_patterns(decorator: str, events: tuple[object, ...]) -> tuple[tuple[st
     known = [check_fields(event_type(event)) for event in events if isinstance(event, type)]
     if known and len(events) > 1:
         raise ConfigurationError(
-            f"{decorator}: one event class at a time, or names and patterns alone; its payload has one type"
+            f"{decorator}: give one event class, or only names and patterns, because a handler gets payloads of one type"
         )
     return tuple(dict.fromkeys(patterns)), known[0] if known else None

@@ -18,7 +18,7 @@ class EventPage(NamedTuple):
 
 
 class Events:
-    """All published events, in an order in which no event that commits late is missed."""
+    """Reads all published events in order. An event that commits late is not missed."""
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
         self._runtime = runtime

@@ -109,9 +109,11 @@ def _check_combination(settings: FlowSettings, given: Mapping[str, Any]) -> None
             "order_by= already runs one delivery of a key at a time; leave by= out of the limit, or leave order_by= out"
         )
     if settings.order is not None and settings.fair:
-        raise ConfigurationError("order_by= and fair_by= exclude each other: order already gives each key its turn")
+        raise ConfigurationError(
+            "order_by= and fair_by= cannot be combined: order_by= already serves every key; leave fair_by= out"
+        )
     if "by" in given and settings.debounce is None:
-        raise ConfigurationError("by= is the key of debounce=; give a limit its key as Limit(2, by='tenant_id')")
+        raise ConfigurationError("by= is an option of debounce=; write the key of a limit as Limit(2, by='tenant_id')")
     if settings.max_wait is not None and settings.debounce is None:
         raise ConfigurationError("max_wait= bounds debounce=; give debounce= as well")
     if settings.debounce is not None:

@@ -140,11 +140,11 @@ class Router:
             direct or origin is not None or dead_letters is not None or trust_identity or concurrency != 10
         ):
             raise ConfigurationError(
-                "@hf.consumer: direct=, concurrency=, origin=, dead_letters= and trust_identity= are about a broker; "
-                "give source= as well"
+                "@hf.consumer: direct=, concurrency=, origin=, dead_letters= and trust_identity= are options of a "
+                "broker source; give source= as well"
             )
         if direct and options.get("batch") is not None:
-            raise ConfigurationError("@hf.consumer: direct=True runs each record at once; leave batch= or direct= out")
+            raise ConfigurationError("@hf.consumer: direct=True runs each record alone; leave batch= or direct= out")
         patterns, known = event_patterns("@hf.consumer", events)
 
         def decorate(function: F) -> F:
@@ -164,7 +164,7 @@ class Router:
                 return function
             if not from_start:
                 raise ConfigurationError(
-                    f"consumer {handler.name}: where to start is the source's; give it start='now'"
+                    f"consumer {handler.name}: start= is an option of its source; give start='now' to the source"
                 )
             consumed = broker_source(
                 handler.name,
@@ -213,7 +213,7 @@ class Router:
             for given in filter(None, (reset, swap)):
                 _check_blocking(handler.name, given)
             if swap is not None and reset is None:
-                raise ConfigurationError(f"projector {handler.name}: swap= needs reset=, which makes what it swaps in")
+                raise ConfigurationError(f"projector {handler.name}: swap= needs reset=, which empties the new result")
             if swap is not None and not handler.takes_context:
                 raise ConfigurationError(
                     f"projector {handler.name}: with swap= the function must take (ctx: Context, payload) and write "
@@ -335,7 +335,7 @@ class Router:
         handler = self._handler(function, kind, options)
         parameters = job_parameters(handler.name, function)
         if scheduled and parameters.names:
-            raise ConfigurationError(f"cron {handler.name}: a scheduled function takes no parameters (but a Context)")
+            raise ConfigurationError(f"cron {handler.name}: a scheduled function takes no parameters except a Context")
         check_key_field(f"{kind} {handler.name}", handler.flow, parameters.names)
         if key is not None:
             check_key_template(handler.name, key, parameters.names)
@@ -389,7 +389,9 @@ def _check_blocking(name: str, function: Callable[[Any], object]) -> None:
     except TypeError:
         raise ConfigurationError(f"projector {name}: {function!r} must take one argument, the connection") from None
     if inspect.iscoroutinefunction(function):
-        raise ConfigurationError(f"projector {name}: {function!r} must be a plain function; its connection blocks")
+        raise ConfigurationError(
+            f"projector {name}: {function!r} must be a plain function, because its connection is blocking"
+        )
 
 
 def _from_start(name: str, start: str) -> bool:

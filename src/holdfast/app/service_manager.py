@@ -11,7 +11,7 @@ log = get_logger("holdfast.worker")
 
 
 class ServiceManager:
-    """Sends `READY=1`, `STOPPING=1` and the pings of the watchdog; sends nothing if no service manager asked for it."""
+    """Sends `READY=1`, `STOPPING=1` and the pings of the watchdog; sends nothing without a service manager."""
 
     def __init__(self, address: str, watchdog: float | None) -> None:
         self._address, self._watchdog = address, watchdog
@@ -30,15 +30,15 @@ class ServiceManager:
         return None if not self._address or self._watchdog is None else self._watchdog / 2
 
     def ready(self) -> None:
-        """The app is loaded, the store was reached, and the worker starts to claim."""
+        """Reports that the app is loaded, the store was reached, and the worker starts to claim."""
         self._send("READY=1")
 
     def stopping(self) -> None:
-        """The worker claims no more work."""
+        """Reports that the worker claims no more work."""
         self._send("STOPPING=1")
 
     def ping(self) -> None:
-        """The process is alive."""
+        """Reports that the process is alive."""
         self._send("WATCHDOG=1")
 
     async def keep_alive(self) -> None:

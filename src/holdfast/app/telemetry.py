@@ -65,7 +65,7 @@ class MetricsCollector:
 
 
 def export_once(app: "Holdfast") -> None:
-    """`export`, when the first worker of a process starts that has configured OpenTelemetry."""
+    """Calls `export` when the first worker of a process starts, if the process has configured OpenTelemetry."""
     if not app.meter.exported:
         app.meter.exported = export(app)
 
@@ -105,7 +105,7 @@ def export(app: "Holdfast", provider: Any = None) -> bool:
 
 
 def _named(family: Family) -> tuple[str, str]:
-    """OpenTelemetry's spelling: dots, and the unit apart."""
+    """The name and the unit in OpenTelemetry's form, with dots and without the unit in the name."""
     name, unit = family.name.removesuffix("_total"), ""
     if name.endswith("_seconds"):
         name, unit = name.removesuffix("_seconds"), "s"

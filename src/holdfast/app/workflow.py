@@ -158,7 +158,7 @@ class Workflow:
         return self._handle(published)
 
     def new_child(self, parent: Parent, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
-        """A run with a parent, for `ctx.child`; the key makes it the same run each time the step runs."""
+        """A run with a parent, for `ctx.child`. Each run of the step uses the same key, so the child is started once."""
         _, run = self.using(conn=None, key=key)._new_run(args, kwargs)
         return run._replace(parent=parent)
 
@@ -280,7 +280,7 @@ class SyncWorkflow:
 
 
 def new_declaration(name: str, version: int, compatible_with: object) -> WorkflowDeclaration:
-    """A workflow without steps; raises `ConfigurationError` for versions that cannot be."""
+    """A workflow without steps; raises `ConfigurationError` for invalid versions."""
     check_workflow_name(name)
     versions = tuple(compatible_with) if isinstance(compatible_with, Sequence) and not isinstance(compatible_with, str) else (compatible_with,)  # fmt: skip
     for one in (version, *versions):

@@ -56,7 +56,7 @@ class WorkflowRun:
         return await self._send(self._cancel(reason, key), conn, "run.cancel")
 
     async def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
-        """Runs a step and all steps after it again, or without one the steps that failed.
+        """Runs the step `from_` and all steps after it again; without `from_`, the steps that failed.
 
         Steps that were done before stay done. A step that failed keeps what it remembers.
         """

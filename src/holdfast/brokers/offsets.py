@@ -43,7 +43,7 @@ class Offsets:
         return tracked
 
     def reach(self, offset: int) -> None:
-        """Every record before this offset was delivered.
+        """Notes that every record before this offset was delivered.
 
         Transaction markers and aborted records can follow the last one, and are never delivered. Without this call the
         group would never catch up.

@@ -1,4 +1,4 @@
-"""Drivers for generators that yield requests and receive results, so that one text serves async and blocking callers."""
+"""Drivers for generators that yield requests and receive results, so that one implementation serves async and blocking callers."""
 
 from collections.abc import Awaitable, Callable, Generator
 from typing import TypeVar

@@ -51,7 +51,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most so many deliveries are claimed in any window, retries included; with `by`, of each key.
+    """Limits how many deliveries are claimed in any window, retries included; with `by`, for each key.
 
     >>> Rate("90/10s").count, Rate("90/10s").window
     (90, datetime.timedelta(seconds=10))
@@ -252,7 +252,7 @@ def key_rule(option: str, by: By) -> KeyRule:
         return KeyRule("header", name)
     if not _PATH.fullmatch(by):
         raise ConfigurationError(
-            f"{option} by {by!r} is no payload path; write field names joined by dots, such as 'customer.id'"
+            f"{option} by {by!r} is not a payload path; write field names joined by dots, such as 'customer.id'"
         )
     return KeyRule("path", by)
 

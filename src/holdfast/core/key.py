@@ -40,7 +40,7 @@ def check_key(value: str) -> str:
     if not isinstance(value, str):
         raise InvalidKey(value, f"it is a {type(value).__name__}; make it text first")
     if not 1 <= len(value) <= MAX_KEY:
-        raise InvalidKey(value, f"it has {len(value)} characters; use 1 to {MAX_KEY}, hash what is longer")
+        raise InvalidKey(value, f"it has {len(value)} characters; use 1 to {MAX_KEY}, or a hash of a longer text")
     if wrong := _UNPRINTABLE.search(value):
         raise InvalidKey(
             value, f"character {wrong[0]!r} at position {wrong.start() + 1} is not printable; leave it out"

@@ -103,8 +103,8 @@ class _Group:
 class Alerts:
     """Logs dead letters, with repeats folded, and calls the hooks once per group and quiet period.
 
-    Ten thousand failures are not ten thousand alerts, and ten workers do not send ten. Failures during the quiet period
-    are reported when it ends. `ask` shares the quiet period with other workers and across restarts; while it fails, each
+    Similar failures cause one call, also with several workers. Failures during the quiet period are reported when it
+    ends. `ask` shares the quiet period with other workers and across restarts; while it fails, each
     process uses its own. A hook that hangs or raises stops nothing.
     """
 

@@ -167,7 +167,7 @@ class ClaimScheduler:
         self._lanes, self.trials, self.flow_lanes, self._outdated_at, self._refresh_due = [], {}, [], now, 0.0
 
     def claimed(self, claims: Sequence[Claimed], started: float, ended: float) -> bool:
-        """Learns from a claim by lane, sorted by `urgency`; returns whether there may be more to claim."""
+        """Records the result of a claim by lane, sorted by `urgency`; returns whether there may be more to claim."""
         self._depth.took(started, ended)
         lowest: dict[tuple[str, str, int, int], Lane] = {}
         for claim in claims:
@@ -178,7 +178,7 @@ class ClaimScheduler:
         return self._continue(bool(claims), ended, more=bool(claims))
 
     def scanned(self, found: int, size: int, started: float, ended: float) -> bool:
-        """Learns from a full scan of `size` that claimed `found`; returns whether there may be more to claim."""
+        """Records the result of a full scan of `size` that claimed `found`; returns whether there may be more to claim."""
         self._limit_full_scans(started, ended)
         return self._continue(found > 0, ended, more=found >= size)
 

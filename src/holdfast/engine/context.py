@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.core.delivery import Claim
-from holdfast.core.errors import AlreadyHandled, UnsupportedConnection
+from holdfast.core.errors import AlreadyHandled, ConfigurationError
 from holdfast.core.key import check_key
 from holdfast.engine.invocation import Invocation
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
@@ -179,7 +179,7 @@ class Context:
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """Publishes with this delivery's correlation ids; as `Holdfast.publish`."""
         if self._publisher is None:
-            raise UnsupportedConnection("a context without an app")
+            raise ConfigurationError("this context has no app to publish with; publish with hf.publish instead")
         return await self._publisher.publish(event, payload, conn=conn, **options)
 
 
@@ -199,5 +199,5 @@ class SyncContext:
         """`Context.publish`, blocking."""
         publisher = self._context._publisher
         if publisher is None:
-            raise UnsupportedConnection("a context without an app")
+            raise ConfigurationError("this context has no app to publish with; publish with hf.publish instead")
         return publisher.sync.publish(event, payload, conn=conn, **options)

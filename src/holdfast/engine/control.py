@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 
 class WorkerControl:
-    """Events that outlive a session: there may be work; claim no more; do not wait for handlers."""
+    """The events that control all sessions of a worker: `wake` (there may be work), `stop` (claim no more) and `force_stop`
+    (do not wait for handlers)."""
 
     def __init__(self) -> None:
         self.wake, self.stop, self.force_stop = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -60,7 +60,7 @@ def check_schedule(expression: str, tz: str) -> None:
     if not isinstance(tz, str):
         raise ConfigurationError(f"tz is {tz!r}; give the name of a time zone, such as 'Europe/Berlin'")
     if next(_times(expression, tz, datetime(2000, 1, 1, tzinfo=UTC)), None) is None:
-        raise ConfigurationError(f"cron expression {expression!r} never occurs")
+        raise ConfigurationError(f"cron expression {expression!r} matches no date; check its day and month")
 
 
 def occurrences(expression: str, tz: str, after: datetime, until: datetime, most: int = _MOST) -> list[datetime]:

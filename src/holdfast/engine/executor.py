@@ -89,7 +89,7 @@ class DeliveryExecutor:
         """Runs the deliveries of batch handlers."""
 
     def accepted(self, claims: Sequence[Claimed]) -> None:
-        """Prepares for deliveries that were claimed and start soon."""
+        """Loads the runs of claimed workflow steps before the steps start."""
         if self._has_steps:
             self._steps.prefetch(claims)
 

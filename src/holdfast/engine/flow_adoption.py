@@ -117,7 +117,7 @@ def _key(consumer: str, rule: KeyRule, unkeyed: Unkeyed) -> str:
         return rule.key(unkeyed.payload, orjson.loads(unkeyed.headers))
     except Exception as error:  # noqa: BLE001
         # The message is published; without a key it would never run.
-        log.error("flow key failed", consumer=consumer, delivery_id=str(unkeyed.id), **error_fields(error))
+        log.error("flow key evaluation failed", consumer=consumer, delivery_id=str(unkeyed.id), **error_fields(error))
         return ""
 
 

@@ -1,8 +1,8 @@
-"""Decides how much to claim from lanes with flow control, where to look, and when to look again.
+"""Decides how much to claim from lanes with flow control, where to search, and when to search again.
 
-Everything here is pure: no I/O and no clock. A claim looks at the oldest due deliveries of a lane (the window). If they
+Everything here is pure: no I/O and no clock. A claim reads the oldest due deliveries of a lane (the window). If they
 are blocked and the window is full, it continues with a walk over the keys. Lanes with fairness are only walked, so that
-each key has one turn a pass. Floors are hints that keep claims away from dead rows under a long-held snapshot; the row
+each key gets one turn per round. Floors are hints that keep claims away from dead rows under a long-held snapshot; the row
 decides.
 """
 
@@ -34,7 +34,8 @@ def is_scarce(flow: LaneFlow) -> bool:
 
 
 def flow_room(flow: LaneFlow, *, slots: int, prefetch: int, held: int, others: int) -> int:
-    """How many deliveries of a lane to claim: `held` of such lanes and `others` wait or run in the pool.
+    """How many deliveries of a lane to claim. `held` counts those of lanes with flow control that wait or run in the pool,
+    `others` those of other lanes.
 
     A scarce lane gets a right to half of the slots even if prefetched deliveries of others wait for all of them. It is
     claimed ahead only by a part of its limit, because other workers could run what waits here.
@@ -154,7 +155,7 @@ class FlowScheduler:
         return lane._replace(floor_at=at, floor_id=id), FlowScan(size)
 
     def claimed(self, lane: Lane, scan: FlowScan, found: FlowClaim, started: float, ended: float) -> FlowScan | None:
-        """Learns from a claim; returns the scan that continues it, or None."""
+        """Records the result of a claim; returns the scan that continues it, or None."""
         state = self.state(lane)
         state.idle = not found.claims and not found.left
         if scan.cursor is not None:

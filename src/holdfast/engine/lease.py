@@ -41,7 +41,7 @@ class Lease(threading.Thread):
 
     @property
     def trusted_in(self) -> float:
-        """Seconds until this process may treat another worker as dead: half a lease of uninterrupted contact; 0 if now.
+        """Seconds until this process may treat another worker as dead: after half a lease of uninterrupted contact; 0 if it may now.
 
         After an outage the rows of living workers may look expired. They renew within half a lease: a renewal is due every
         quarter, one that hangs is cancelled after another quarter, and a failed one is repeated every twentieth.

@@ -52,7 +52,7 @@ class Worker:
         self._control.end()
 
     def wake(self) -> None:
-        """There may be work. Safe from any thread."""
+        """Wakes the worker, because there may be work. Safe from any thread."""
         if self._loop is not None:
             # The loop may have ended.
             with contextlib.suppress(RuntimeError):

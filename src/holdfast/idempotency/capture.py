@@ -124,7 +124,7 @@ class ResponseCapture:
 
     @property
     def _completed(self) -> StoredResponse | None:
-        """The response that the application stored in its own transaction, if this response stands for it."""
+        """The response that the application stored in its own transaction, if this response is the one it completed with."""
         is_completed = self._status is not None and self._key.stands_for(self._status)
         return self._key.completed if is_completed else None
 

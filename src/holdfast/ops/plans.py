@@ -325,7 +325,7 @@ def _begin(id: UUID, generation: int | None) -> TaskSteps[StoredPlan]:
     begun = before.state not in (PlanState.READY, PlanState.ABANDONED)
     if begun and generation not in (None, before.generation):
         raise Refused(
-            "execute", f"plan {id}", "already started", "without a generation it continues with the one it has"
+            "execute", f"plan {id}", "already started", "leave the generation out to continue with the one it has"
         )
     return before
 

@@ -20,7 +20,7 @@ class Readiness:
         """Records that the store responds and its tables match."""
         if self._logged is not None:
             self._logged = None
-            log.info("ready")
+            log.info("readiness check passed")
 
     def unready(self, error: HoldfastError | TimeoutError) -> str:
         """Records that the process is not ready; returns the reason for people."""

@@ -1,4 +1,4 @@
-"""Steps of an operator task: a generator that yields operations, so that one text serves async and blocking callers.
+"""Steps of an operator task: a generator that yields operations, so that one implementation serves async and blocking callers.
 
 An operation is one transaction. A task often needs several: a bulk replay acts in batches, a pruning continues until
 nothing is left. The generator yields one operation after another and receives the result of each.

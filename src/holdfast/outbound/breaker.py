@@ -274,7 +274,7 @@ class SyncCircuitBreaker:
         self._breaker._drive_sync(self._breaker._apply(reset(why)))
 
     def guard(self) -> SyncGuard:
-        """`with breaker.sync.guard():` as `CircuitBreaker.guard`."""
+        """`CircuitBreaker.guard`, blocking: `with breaker.sync.guard():`."""
         return SyncGuard(self._breaker)
 
     def call(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,6 +1,6 @@
 """The parts that the async and the blocking service client share: how a call is made and what its response means.
 
-An attempt is a generator of steps: get a token, ask the breaker, exchange a request for a response. The transport runs
+An attempt is a generator of steps: get a token, check the breaker, exchange a request for a response. The transport runs
 a step: it returns a value (blocking) or an awaitable (async).
 """
 
@@ -255,7 +255,7 @@ class Service:
         if token is not None:
             if not (token and fits_header(token)):
                 raise TerminalError(
-                    f"the token for {self.name} is empty or not printable ASCII text; give it without spaces or line ends "
+                    f"the token for {self.name} is empty or not printable ASCII text; give it without spaces or line breaks "
                     "around it"
                 )
             headers["authorization"] = f"Bearer {token}"
@@ -363,6 +363,6 @@ def _checked(what: str, value: str) -> str:
     """Checks a header value. It may be a secret, so the error does not contain it."""
     if not fits_header(value):
         raise ConfigurationError(
-            f"{what} is not printable ASCII text, or has spaces or line ends around it; correct it"
+            f"{what} is not printable ASCII text, or has spaces or line breaks around it; correct it"
         )
     return value

@@ -59,7 +59,7 @@ def _remaining(timeout: float | None, timeout_error: type[Exception]) -> float |
         return timeout
     left = deadline - time.monotonic()
     if left <= 0:
-        raise timeout_error("the whole exchange took too long")
+        raise timeout_error("the request and its response took too long")
     return left if timeout is None else min(timeout, left)
 
 

@@ -61,7 +61,7 @@ def begin_immediate(engine: "Engine | AsyncEngine") -> None:
 
     chosen: Engine = getattr(engine, "sync_engine", None) or engine  # type: ignore[assignment]
     if chosen.dialect.name != "sqlite":
-        raise ConfigurationError(f"begin_immediate() is for SQLite, and this engine speaks {chosen.dialect.name}")
+        raise ConfigurationError(f"begin_immediate() is for SQLite, and this engine uses {chosen.dialect.name}")
     event.listen(chosen, "begin", _begin)
 
 

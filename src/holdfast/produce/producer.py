@@ -152,7 +152,7 @@ class Producer:
             first: dict[str | type, NewMessage] = {}
             for event, random_bits in zip(events, _random_bits(len(events)), strict=True):
                 if type(event) is tuple and len(event) != 2:
-                    raise ConfigurationError(f"publish_many got {event!r}; a tuple is a name and a payload")
+                    raise ConfigurationError(f"publish_many got {event!r}; give tuples of a name and a payload")
                 name, payload = event if type(event) is tuple else (event, None)
                 named, body, known, unchecked = _named(name, payload, checks)
                 kind = named if known is None else known.cls
@@ -287,7 +287,7 @@ class Producer:
         return run_on(operation, self.store.dialect, bound.adapter)
 
     def _confirm(self, known: Iterable[SubscriptionRecord]) -> None:
-        """These subscriptions are committed: another connection has read them."""
+        """Marks these subscriptions as committed: another connection has read them."""
         self._fanout.uncommitted.difference_update(one.consumer for one in known)
 
     def _must_confirm(self) -> bool:
@@ -351,7 +351,7 @@ def _named(event: object, payload: object, checks: bool) -> tuple[str, object, E
         known = event_type(event)
         if payload is None:
             raise ConfigurationError(
-                f"{known.name} is published without a payload; pass an instance, or the class and one"
+                f"{known.name} is published without a payload; pass an instance, or the class and a payload"
             )
         # A TypedDict does not support isinstance: its values are dicts.
         if not isinstance(payload, dict) and not is_typed_dict(event) and isinstance(payload, event):
@@ -359,6 +359,6 @@ def _named(event: object, payload: object, checks: bool) -> tuple[str, object, E
         # Invalid input is rejected here, and defaults are added.
         return known.name, known.build(payload) if checks else payload, known, False
     if payload is not None:
-        raise ConfigurationError("an event that is an instance is its own payload; pass only one of them")
+        raise ConfigurationError("an event instance is the payload; leave the second argument out")
     known = event_type(type(event))
     return known.name, event, known, checks and not known.checks_itself

@@ -195,7 +195,7 @@ class Rebuild:
         self._partly_built = found.held and last is not None and not last.online and last.state != "done"
         if resume and (last is None or last.state == "done" or last.online != self._online):
             raise Refused(
-                "resume the rebuild of", self._target.name, "not half done", "leave out --resume to begin a new one"
+                "resume the rebuild of", self._target.name, "not interrupted", "leave out --resume to begin a new one"
             )
 
     async def _begin(self, held: PositionLease, resume: bool, check: Callable[[], Steps[None] | tuple[()]]) -> None:

@@ -1,4 +1,4 @@
-"""What a worker or a publisher of one app runs with: everything that combines several of the packages below.
+"""Connects the packages below into what the workers and publishers of one app run.
 
 The packages below (`engine`, `brokers`, `produce`, `outbound`, `projections`, `idempotency`) do not import each other.
 This layer connects them:

@@ -180,7 +180,7 @@ class DirectConsumer:
 
 
 def _stable_id(message: NewMessage, record: Record) -> UUID:
-    """The same id for each delivery of the record, if the broker reports the time it received it."""
+    """The same id for each delivery of the record, if the broker reports when it received the record."""
     if record.at is None:
         return message.id
     mark = hashlib.sha256(f"{message.source} {message.key}".encode()).digest()

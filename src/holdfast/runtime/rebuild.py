@@ -56,8 +56,8 @@ class _Silent:
 
     def publish(self, *_: object, **__: object) -> NoReturn:
         raise TerminalError(
-            "a projector publishes inside a rebuild, which would repeat what was published when it first ran; do so "
-            "only `if not ctx.rebuilding`"
+            "a projector published during a rebuild, which would publish the same events again; publish only "
+            "`if not ctx.rebuilding`"
         )
 
 
@@ -77,8 +77,8 @@ class _RebuildContext(Context):
     def _completion(self, key: str | None) -> Operation[None]:
         if key is not None:
             raise TerminalError(
-                f"projector {self.consumer} completes with key=, which was handled when the event first ran; "
-                "complete without it"
+                f"projector {self.consumer} calls ctx.complete with key=, but the key was handled when the event "
+                "first ran; leave key= out"
             )
         return checkpoint(self.step, self._lease, IDLE_TIMEOUT)
 

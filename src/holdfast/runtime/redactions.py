@@ -11,7 +11,7 @@ from holdfast.stores.protocol import Store
 
 
 class DeclaredRedactions:
-    """The redactions of the app, of its event classes as they are first used, and of other apps by the store."""
+    """The redactions of the app, of its event classes as they are first used, and those of other apps, read from the store."""
 
     def __init__(self, paths: Iterable[str] = ()) -> None:
         if isinstance(paths, str):

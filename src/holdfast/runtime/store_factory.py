@@ -91,7 +91,9 @@ def _sqlite_path(dsn: str) -> Path:
             f"{mask(repr(dsn))} does not name a file; use sqlite:///relative.db, or sqlite:////absolute/path.db with four slashes"
         )
     if split.query:
-        raise ConfigurationError(f"{mask(repr(dsn))} has options after '?'; SQLite takes none here")
+        raise ConfigurationError(
+            f"{mask(repr(dsn))} has options after '?', which a SQLite DSN cannot have; remove them"
+        )
     if path == "/:memory:":
         raise ConfigurationError(
             "an in-memory database is lost when its connection closes; use a file, for instance in /tmp"

@@ -58,7 +58,7 @@ class NatsConnection:
     async def request(
         self, subject: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> "asyncio.Future[Msg]":
-        """Sends after everything that was sent before; the future receives the response."""
+        """Sends a request, in the order of the calls. The future receives the response."""
         reply = self.new_reply_subject()
         response: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._waiting[reply] = response

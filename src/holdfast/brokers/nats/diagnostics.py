@@ -56,7 +56,7 @@ def _check_stream(info: "StreamInfo", *, clustered: bool, is_source: bool) -> li
 
 
 def _check_consumer(consumer: "ConsumerInfo") -> list[str]:
-    """Without the settings that opening a subscription corrects."""
+    """Checks the settings that opening a subscription does not correct."""
     warnings = []
     if consumer.config.mem_storage:
         warnings.append(f"consumer {consumer.name} stores its position in memory; set mem_storage=false")

@@ -104,5 +104,5 @@ class NatsSender:
 
 
 def _safe(headers: Mapping[str, str]) -> dict[str, str]:
-    """Without headers that control the server. A dead letter contains headers of an untrusted sender."""
+    """Removes headers that control the server. A dead letter contains headers of an untrusted sender."""
     return {name: value for name, value in headers.items() if name == SUBJECT or not name.lower().startswith("nats-")}

@@ -157,7 +157,7 @@ class NatsSubscription:
             if msg is None:
                 if found:
                     break
-                raise BrokerUnavailable(self._name, "the server is silent")
+                raise BrokerUnavailable(self._name, "the server does not respond")
             code = status(msg)
             if code is None:
                 found.append(msg)

@@ -170,7 +170,7 @@ def upcast(cls: type, *, from_version: int) -> Callable[[Upcast], Upcast]:
 
     def decorate(function: Upcast) -> Upcast:
         if from_version in known.upcasts:
-            raise ConfigurationError(f"{known.name} has two upcasts from version {from_version}")
+            raise ConfigurationError(f"{known.name} has two upcasts from version {from_version}; keep one of them")
         known.upcasts[from_version] = function
         return function
 

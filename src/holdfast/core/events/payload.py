@@ -91,7 +91,7 @@ def check_headers(headers: Mapping[str, object]) -> dict[str, str]:
         if not isinstance(value, str):
             raise InvalidPayload(path, f"is a {type_name(type(value))}; make it text with str() first")
         if not storable(value):
-            raise InvalidPayload(path, "holds a NUL character or a lone surrogate")
+            raise InvalidPayload(path, "contains a NUL character or a lone surrogate")
         checked[str(name)] = str(value)
         size += len(name.encode()) + len(value.encode())
     if size > MAX_HEADER_BYTES:

@@ -124,7 +124,7 @@ class Graph:
         )
 
     def _sorted(self) -> tuple[str, ...]:
-        """The steps so that each comes after those it waits for."""
+        """The steps, sorted so that each comes after the steps that it waits for."""
         left = {name: len(node.after) for name, node in self.nodes.items()}
         ready = [name for name, count in left.items() if not count]
         ordered: list[str] = []

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from holdfast.core.decide import budget
 from holdfast.core.delivery import Claim
-from holdfast.core.errors import UnsupportedConnection
+from holdfast.core.errors import ConfigurationError
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Publisher
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
@@ -111,7 +111,7 @@ class BatchContext:
     async def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """As `Holdfast.publish`. A batch has no correlation ids: those of its items differ."""
         if self._publisher is None:
-            raise UnsupportedConnection("a context without an app")
+            raise ConfigurationError("this context has no app to publish with; publish with hf.publish instead")
         return await self._publisher.publish(event, payload, conn=conn, **options)
 
 
@@ -131,5 +131,5 @@ class SyncBatchContext:
         """`BatchContext.publish`, blocking."""
         publisher = self._context._publisher
         if publisher is None:
-            raise UnsupportedConnection("a context without an app")
+            raise ConfigurationError("this context has no app to publish with; publish with hf.publish instead")
         return publisher.sync.publish(event, payload, conn=conn, **options)

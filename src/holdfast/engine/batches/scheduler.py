@@ -35,7 +35,7 @@ class BatchScheduler:
         return not self._is_requested
 
     def checked(self, found: Sequence[BatchLane], started: float, ended: float) -> None:
-        """Learns from a check: which lanes have a batch, and when the next one becomes old enough."""
+        """Records the result of a check: which lanes have a batch, and when the next one becomes old enough."""
         self._ready, self._due_at = {}, None
         for lane, due, waited in found:
             batch = self._batches[lane.consumer]
@@ -54,7 +54,7 @@ class BatchScheduler:
         return sorted(found[start:] + found[:start], key=lambda lane: lane.priority)
 
     def claimed(self, lane: Lane, claims: Sequence[Claimed]) -> None:
-        """Learns from a claim: an incomplete batch was the last one of its lane."""
+        """Records the result of a claim: an incomplete batch was the last one of its lane."""
         if len(claims) < self._batches[lane.consumer].size:
             del self._ready[lane[:4]]
             return

@@ -99,7 +99,7 @@ class WorkflowDeclaration:
         return spec
 
     def _position(self, given: tuple[str, inspect.Parameter, Any]) -> tuple[bool, bool, bool]:
-        """The place of a parameter of the start: as declared, those with defaults and those of mapped steps later."""
+        """Sort key of a start parameter: required before optional before keyword-only ones, those of mapped steps last."""
         owner, parameter, _ = given
         by_name = parameter.kind is parameter.KEYWORD_ONLY
         is_mapped = owner in self._nodes and self._nodes[owner].mapped

@@ -26,7 +26,7 @@ class ChildWorkflow(Protocol):
     def name(self) -> str: ...
 
     def new_child(self, parent: Parent, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
-        """A run with a parent; the key makes it the same run each time the step runs."""
+        """A run with a parent. Each run of the step uses the same key, so the child is started once."""
         ...
 
 

@@ -201,7 +201,7 @@ class Step(Context):
             raise ConfigurationError(f"ctx.step({name!r}): the name has a colon; leave it out")
         if self.completing:
             raise ConfigurationError(
-                f"ctx.step({name!r}) after ctx.complete would wait for its lock forever; {_LOCK_HINT}"
+                f"ctx.step({name!r}) after ctx.complete would wait forever for the lock that ctx.complete holds; {_LOCK_HINT}"
             )
         return self._remembered(name)
 
@@ -209,11 +209,13 @@ class Step(Context):
         """The number of this call of a wait, a memo, a map or a child: the nth call of a name is the nth in every run."""
         if self._item is not None:
             raise ConfigurationError(
-                f"mapped step {self.spec.name} cannot wait or remember values; do that in the step that calls ctx.map, or "
+                f"mapped step {self.spec.name} cannot wait or store values; do that in the step that calls ctx.map, or "
                 "start a child run there"
             )
         if self.completing:
-            raise ConfigurationError(f"step {self.spec.name} cannot wait or remember after ctx.complete; {_LOCK_HINT}")
+            raise ConfigurationError(
+                f"step {self.spec.name} cannot wait or store values after ctx.complete; {_LOCK_HINT}"
+            )
         self._calls[name] += 1
         return self._calls[name] - 1
 

@@ -125,7 +125,7 @@ def _key_columns(page: KeyPage) -> list[Column[KeyState]]:
 def catch_up(name: str | None, since: datetime | None) -> None:
     """Create the deliveries that subscriptions missed. Workers also do this automatically.
 
-    With NAME, that consumer gets a delivery for every stored event that it has none for, including events published before
+    With NAME, that consumer gets a delivery of every stored event for which it has none, including events published before
     it subscribed. Events whose delivery was completed and pruned are left out.
     """
     if since is not None and name is None:

@@ -17,7 +17,7 @@ _PAYLOAD = 2000
 _RUNS = 15
 _AUDIT = 10
 _INDENT = 4
-"""Of the lines that continue a wrapped one."""
+"""Columns by which the continuation of a wrapped line is indented."""
 
 Part = tuple[str, str]
 """Text and its style."""

@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """The shared options of one command line. They may stand before or after the subcommand."""
+    """The shared options of one command line. They may be placed before or after the subcommand."""
 
     dsn: str | None = None
     schema: str | None = None

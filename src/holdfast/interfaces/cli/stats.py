@@ -64,7 +64,7 @@ def _read_stats(ops: "SyncOperations", conditions: list[Condition], exact: bool)
 
 
 class _NoScreen:
-    """Stands for the full screen when output is not a terminal: updates are printed one after another."""
+    """Replaces the full screen when output is not a terminal: updates are printed one after another."""
 
     def __enter__(self) -> "_NoScreen":
         return self

@@ -44,7 +44,7 @@ def _destination_options(function: C) -> C:
 
 
 def _options(networks: tuple[str, ...], http: bool) -> "WebhookOptions":
-    """The options of the app if this command uses one, else of the environment, extended by the command line."""
+    """The app's webhook options if this command uses an app, otherwise those of the environment, and those of the command line."""
     from holdfast.outbound.webhooks.options import WebhookOptions
 
     found = settings().load_app().webhooks.options if settings().uses_app else WebhookOptions.from_environment()

@@ -199,7 +199,7 @@ def _print_timeline(detail: WorkflowRunDetail) -> None:
 
 
 def _millisecond(at: datetime) -> str:
-    """Steps often follow each other within a second."""
+    """A time with milliseconds: steps often follow each other within a second."""
     return at.astimezone(UTC).isoformat(" ", "milliseconds").replace("+00:00", "Z")
 
 

@@ -308,7 +308,7 @@ class Console:
             await self._ops.follow_plans()
         except Exception as error:  # noqa: BLE001
             # The loop must survive any error, or later plans would not run.
-            log.warning("plan run failed", **error_fields(error))
+            log.warning("plan execution failed", **error_fields(error))
 
     async def _run_plans_forever(self) -> None:
         while True:

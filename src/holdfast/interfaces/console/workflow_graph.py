@@ -112,7 +112,7 @@ def _layers(nodes: Sequence[Node]) -> list[list[str]]:
 
 
 def _middle(node: Node, position: Mapping[str, float]) -> float:
-    """The mean position of the steps before, so that lines cross less."""
+    """The mean position of the preceding steps, so that fewer lines cross."""
     return sum(position[before] for before in node.after) / len(node.after) if node.after else 0.5
 
 

@@ -17,7 +17,7 @@ _LONG_QUEUE = 300
 
 
 class Interrupted(Exception):
-    """The user asked the demo to stop."""
+    """The user interrupted the demo."""
 
 
 class ScenarioRunner:

@@ -64,7 +64,7 @@ def parse_json(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         raise ConfigurationError(
-            f'{text[:80]!r} is not JSON; write a text in double quotes, an object as {{"by": "ada"}}'
+            f'{text[:80]!r} is not JSON; write text in double quotes, and an object as {{"by": "ada"}}'
         ) from None
 
 

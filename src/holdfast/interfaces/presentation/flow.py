@@ -31,7 +31,7 @@ def _parts(flow: FlowState) -> Iterator[str]:
 
 
 def key_text(key: str, flow: FlowState) -> str:
-    """A key as it is shown. The key '' stands for all deliveries, or for those without a value."""
+    """A key as it is shown. The key '' means all deliveries, or those without a value."""
     return key or ("(all deliveries)" if flow.key is None else "(no value)")
 
 
@@ -41,7 +41,7 @@ def held_up(count: int) -> str:
 
 
 def hold_text(one: KeyState, now: datetime) -> str:
-    """What holds a key up, with the time when it continues or since when it stands."""
+    """What holds a key up, with the time when it continues or since when it is held up."""
     if one.hold is None:
         return ""
     if one.hold is Hold.DEAD_LETTER:

@@ -230,7 +230,7 @@ def flow_state(flow: str, override: str | None) -> FlowState:
 
 
 def key_state(settings: FlowSettings, key: str, row: KeyCounts, now: datetime) -> KeyState:
-    """A key with what holds it up. A dead letter blocks if no waiting delivery stands before it."""
+    """A key with what holds it up. A dead letter blocks if no waiting delivery comes before it."""
     is_blocked = (
         settings.order == "block" and row.dead_seq is not None and (row.head_seq is None or row.dead_seq < row.head_seq)
     )

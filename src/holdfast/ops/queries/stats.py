@@ -1,4 +1,4 @@
-"""Stats: what waits, runs and has failed, and conditions on it that a script can alarm on."""
+"""Stats: what waits, runs and has failed, and conditions on it that a script can check."""
 
 import operator
 import re
@@ -22,7 +22,7 @@ _ZERO = timedelta(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How a consumer's deliveries in a queue stand. `lag` is how long the oldest that is due has waited.
+    """Counts of a consumer's deliveries in a queue. `lag` is how long the oldest that is due has waited.
 
     Each count is a `BoundedCount`, a lower bound when it is `or_more`.
     """

@@ -106,7 +106,7 @@ def run_id(given: UUID | str) -> UUID:
 
 
 def shown_value(known: Redactor, type: str, text: str | None, hide: Hide) -> str | None:
-    """A result or a signal without the declared fields of the run's start and without their values."""
+    """A result or a signal without declared secret fields and without the secret values of the run's start."""
     if text is None or not known.paths(type):
         return text
     return orjson.dumps(scrub(known.value(type, orjson.loads(text)), hide)).decode()

@@ -70,7 +70,7 @@ _TEXTS = {
 
 
 class PlanState(StrEnum):
-    """Where a plan is in its life. Done and abandoned are final."""
+    """The state of a plan. Done and abandoned are final."""
 
     READY = "ready"
     RUNNING = "running"

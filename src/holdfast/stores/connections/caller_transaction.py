@@ -19,7 +19,7 @@ async def bind(store: Store, conn: Any, call: str) -> AsyncConnection:
     adapter = _adapter(store, conn)
     if not adapter.awaits:
         owner, _, method = call.rpartition(".")
-        raise TypeError(f"{_kind(conn)} blocks; call {owner}.sync.{method}(...) from a plain function")
+        raise TypeError(f"{_kind(conn)} is blocking; call {owner}.sync.{method}(...) from a plain function")
     await adapter.check()
     await store.verify(adapter)
     await adapter.begin()
@@ -30,7 +30,7 @@ def bind_sync(store: Store, conn: Any, call: str) -> Connection:
     """`bind`, blocking."""
     adapter = _adapter(store, conn)
     if adapter.awaits:
-        raise TypeError(f"{_kind(conn)} is awaited; use `await {call}(...)`")
+        raise TypeError(f"{_kind(conn)} is async; use `await {call}(...)`")
     adapter.check()
     store.verify_sync(adapter)
     adapter.begin()

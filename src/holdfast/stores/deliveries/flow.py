@@ -29,7 +29,7 @@ class Floors(NamedTuple):
 
 
 class FlowScan(NamedTuple):
-    """Where a claim looks: at the oldest due deliveries, or at the keys after `cursor`, `share` deliveries of each.
+    """Where a claim searches: the oldest due deliveries, or the keys after `cursor`, with `share` deliveries of each.
 
     A walk visits `visits` keys, or as many as it claims deliveries.
     """
@@ -41,7 +41,7 @@ class FlowScan(NamedTuple):
 
 
 class FlowClaim(NamedTuple):
-    """The deliveries that were claimed, and what the next claim should know.
+    """The deliveries that were claimed, and hints for the next claim.
 
     `left` candidates could not be claimed; `unkeyed` of them have no key yet. `wait` is the number of seconds until the
     next token of a rate. `cursor` and `keys` are the last key and the number of keys of a walk. `floor` is the oldest
@@ -165,7 +165,7 @@ def unkeyed_deliveries(
     after: tuple[datetime, UUID] | None = None,
     suspects: bool = False,
 ) -> Steps[list[Unkeyed]]:
-    """Pending deliveries of the lane that have no key, no place in the order of their consumer, or one without an order.
+    """Pending deliveries of the lane whose key is missing, or whose place in the order does not fit their consumer.
 
     They are sorted by `run_at` and id; `after` continues behind the last one of an earlier call.
     """
@@ -188,7 +188,7 @@ def unkeyed_deliveries(
 
 @operation
 def adopt_deliveries(keys: Sequence[DeliveryKey]) -> Steps[int]:
-    """Gives keys to pending deliveries that were published without; returns how many got one."""
+    """Gives keys to pending deliveries that were published without one; returns how many got one."""
     # Sorted, so that two workers that adopt the same deliveries do not deadlock.
     return len((yield adopt(sorted(keys, key=lambda one: str(one.delivery_id)))))
 

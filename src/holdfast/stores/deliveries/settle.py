@@ -202,6 +202,4 @@ def _when(change: Change) -> tuple[timedelta | None, datetime | None]:
         case Deliver() | DeadLetter() | Discard():
             return None, None
         case Replay() | Suspend():
-            raise TypeError(
-                f"{change.name} is not settled here: an operator replays, and a workflow suspends its steps"
-            )
+            raise TypeError(f"{change.name} cannot be settled: only operators replay, and only workflows suspend steps")

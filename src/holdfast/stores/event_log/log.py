@@ -107,8 +107,10 @@ class LogPage(NamedTuple):
 
 
 class LogBacklog(NamedTuple):
-    """How many events wait behind a cursor, counted up to a bound, and for how long the oldest has; `or_more` when
-    the bound was met, `rewound` when the log is not the one that the cursor was made for."""
+    """The number of events after a cursor, counted up to a bound, and the age of the oldest.
+
+    `or_more`: the bound was reached. `rewound`: the cursor belongs to another log.
+    """
 
     waiting: int
     age: timedelta
@@ -117,7 +119,7 @@ class LogBacklog(NamedTuple):
 
 
 def end_of_log() -> Steps[Cursor]:
-    """The cursor behind everything that is committed now."""
+    """The cursor after everything that is committed now."""
     ((snapshot, position, _, _),) = yield Query("log_end", {"done": _BEFORE_ALL})
     return Cursor(str(snapshot), "", int(position))
 

@@ -57,7 +57,7 @@ def trip_breaker(name: str, duration: timedelta, actor: str, reason: str | None)
 def reset_breaker(name: str, actor: str, reason: str | None) -> Steps[bool]:
     """Closes a circuit and clears its failures; False if it was closed without failures."""
     if not any(one == name for one, *_ in (yield Query("breakers"))):
-        raise NotFound("breaker", name, "only circuits that had a failure are stored; `holdfast breakers list`")
+        raise NotFound("breaker", name, "only circuits that had a failure are stored; see `holdfast breakers list`")
     before, _ = yield from _read(name)
     yield from _changed(name, reset(_by(actor, "reset", reason)))
     yield audited(actor, "reset", "breaker", name, reason)

@@ -15,7 +15,7 @@ _TYPED = re.compile(r"(?<![:\w]):([a-z_]\w*)::(\w+(?:\[\])?)")
 
 
 class PostgresDialect:
-    """Statements qualified by their schema: no session setting is needed, so any connection or pooler will do."""
+    """Statements qualified by their schema: no session setting is needed, so any connection and any pooler works."""
 
     name = "postgres"
 

@@ -20,7 +20,7 @@ from holdfast.stores.workflows.run import LockedRun, RunStatus, discard_steps, l
 
 _REASON = 1000
 UNDO_BEGUN = "compensation:undo"
-"""A row that stands for the decision to compensate; its completion makes the first undo step due."""
+"""The row that represents the decision to compensate; its completion makes the first undo step due."""
 
 
 class FailedStep(NamedTuple):

@@ -22,7 +22,7 @@ def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> St
     """Runs a step and all steps after it again; returns the steps that run again. Without a step: those that failed.
 
     Of a run that has ended, every step that is not done runs again too, and steps that were undone are not done. A step
-    that was not done keeps what it remembers, so that it makes no second artifact; one that was done starts afresh. Raises
+    that was not done keeps what it remembers, so that its effects are not repeated; one that was done starts without it. Raises
     `Refused` while the run is compensated.
     """
     run = yield from lock_run(run_id)
