@@ -57,6 +57,8 @@ async def test_the_command_line_lists_shows_and_commands_runs(hf: Holdfast, dsn:
         assert text in shown
     detail = json.loads(cli(dsn, "workflows", "show", run.id, "--format", "json").stdout)
     assert {step["name"]: step["state"] for step in detail["steps"]}["approve"] == "waiting"
+    refused = cli(dsn, "workflows", "cancel", run.id)
+    assert refused.stderr.strip().endswith("stdin is not a terminal; pass --yes")
     signal = ("workflows", "signal", run.id, "approved", "--payload", '{"by": "ada"}', "--key", "s")
     assert "stored" in cli(dsn, *signal).stderr
     assert "nothing was stored" in cli(dsn, *signal).stderr

@@ -13,6 +13,7 @@ from holdfast.interfaces.presentation.views import dumps
 from holdfast.interfaces.presentation.workflows import next_commands, step_note, timeline
 from holdfast.ops.queries.workflows import WorkflowRunDetail
 from holdfast.stores.workflows.run_page import RunFilter
+from holdfast.stores.workflows.stalled_run import stalled_runs
 from tests.support.apps import MakeApp
 from tests.support.worker import drain, query
 
@@ -173,6 +174,52 @@ async def test_a_failed_run_is_retried_and_a_done_one_from_a_step(hf: Holdfast) 
     await drain(hf)
     detail = await hf.ops.workflow_run(run.id)
     assert (detail.listed.state, [one.action for one in detail.audit]) == ("done", ["retry", "retry"])
+
+
+async def test_a_run_that_is_compensated_is_blocked_only_by_its_undo_steps(hf: Holdfast) -> None:
+    broken = [True]
+    flow = hf.workflow("trip")
+
+    async def leave(ctx: Step) -> None:
+        await ctx.wait("leave")
+        if broken[0]:
+            raise TerminalError("no refund")
+
+    @flow.step(undo=leave)
+    async def hotel() -> None: ...
+
+    @flow.step(after=hotel)
+    async def pay() -> None:
+        raise TerminalError("declined")
+
+    run = await flow.start()
+    await drain(hf)
+    detail = await hf.ops.workflow_run(run.id)
+    assert (detail.listed.state, states(detail)["pay"]) == ("compensating", "dead")
+    assert "retry the blocked steps" not in dict(next_commands(detail))
+    assert (await hf.ops.workflow_runs(RunFilter(state="blocked"))).items == []
+    assert [one.state for one in (await hf.ops.workflow_runs()).items] == ["compensating"]
+    assert (await hf.store.run(stalled_runs(timedelta(days=1)))).blocked == []
+    with pytest.raises(Refused, match="wait until its undo steps are done"):
+        await hf.ops.retry_run(run.id, actor="ada")
+    await run.signal("leave")
+    await drain(hf)
+    detail = await hf.ops.workflow_run(run.id)
+    assert (detail.listed.state, states(detail)["hotel:undo"], states(detail)["pay"]) == ("blocked", "blocked", "dead")
+    assert [one.run.id for one in (await hf.ops.workflow_runs(RunFilter(state="blocked"))).items] == [run.id]
+    assert [one.step for one in (await hf.store.run(stalled_runs(timedelta(days=1)))).blocked] == ["hotel:undo"]
+    broken[0] = False
+    assert await hf.ops.retry_run(run.id, actor="ada", reason="fixed")
+    await drain(hf)
+    detail = await hf.ops.workflow_run(run.id)
+    assert (detail.listed.state, states(detail)["hotel:undo"]) == ("failed", "done")
+
+
+async def test_a_retry_that_a_worker_would_refuse_is_not_stored(hf: Holdfast) -> None:
+    run = await order(hf).start("lamp")
+    with pytest.raises(Refused, match="not reached yet; wait for the steps before it"):
+        await hf.ops.retry_run(run.id, step="pack", actor="ada")
+    assert not await query(hf, "select id from {hf}message where type = 'workflow.retry'")
 
 
 async def test_wrong_commands_are_refused_with_the_nearest_name(hf: Holdfast) -> None:

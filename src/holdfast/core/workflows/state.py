@@ -34,10 +34,13 @@ class DeliveryFacts:
     was_replayed: bool
 
 
-def step_state(delivery: DeliveryFacts | None, *, is_done: bool, waits: bool, run_is_active: bool) -> StepState:
+def step_state(delivery: DeliveryFacts | None, *, is_done: bool, waits: bool, can_block: bool) -> StepState:
     """The state of a step. `waits`: it has an open wait; a step without a delivery is idle, unless it is done.
 
-    >>> step_state(None, is_done=False, waits=False, run_is_active=True)
+    `can_block`: the run does not end when the step is dead. So a dead step of a run that is compensated stays dead, and only
+    an undo step can block that run.
+
+    >>> step_state(None, is_done=False, waits=False, can_block=True)
     <StepState.IDLE: 'idle'>
     """
     if delivery is None:
@@ -50,7 +53,7 @@ def step_state(delivery: DeliveryFacts | None, *, is_done: bool, waits: bool, ru
         case Status.FAILED:
             if delivery.is_discarded:
                 return StepState.CANCELLED
-            return StepState.BLOCKED if run_is_active else StepState.DEAD
+            return StepState.BLOCKED if can_block else StepState.DEAD
         case Status.PENDING:
             if waits and not delivery.is_due:
                 return StepState.WAITING

@@ -120,9 +120,9 @@ class Settings:
         if self.yes:
             return
         if not sys.stdin.isatty():
-            raise Refused(
-                question, item, "not confirmed, and stdin is not a terminal", "pass --yes, or preview with --dry-run"
-            )
+            can_preview = any(one.name == "dry_run" for one in click.get_current_context().command.params)
+            remedy = "pass --yes, or preview with --dry-run" if can_preview else "pass --yes"
+            raise Refused(question, item, "not confirmed, and stdin is not a terminal", remedy)
         if not click.confirm(f"{question} {item}?", err=True):
             click.echo("nothing was changed", err=True)
             raise click.exceptions.Exit(ExitCode.REFUSED)

@@ -101,22 +101,25 @@ def cancel_run(id: UUID | str, *, actor: str, reason: str | None = None) -> Task
 def retry_run(id: UUID | str, *, actor: str, reason: str | None = None, step: str | None = None) -> TaskSteps[bool]:
     """Runs the failed steps of a run again, or a step and all after it; false if no step failed.
 
-    The blocked steps of an active run are replayed at once. Everything else is a stored command that a worker applies.
+    The blocked steps of an active run, also undo steps, are replayed at once. Everything else is a stored command that a
+    worker applies.
     """
     found = yield from transact(workflow_run(run_id(id)))
     known = [one.name for one in found.steps]
     if step is not None and step not in known:
         raise Refused("retry", f"step {step} of run {found.run.id}", "unknown", nearest_step(step, known))
-    if found.run.status is RunStatus.COMPENSATING:
-        raise Refused("retry", f"run {found.run.id}", "being compensated", "wait until its undo steps are done")
     blocked = [one for one in found.steps if one.state is StepState.BLOCKED and step in (None, one.name)]
     if blocked:
         yield from replay([one.delivery_id for one in blocked if one.delivery_id], actor=actor, reason=reason)
         detail = {"steps": [one.name for one in blocked]}
         yield from transact(record(actor, "retry", AUDITED, str(found.run.id), reason, detail))
         return True
+    if found.run.status is RunStatus.COMPENSATING:
+        raise Refused("retry", f"run {found.run.id}", "being compensated", "wait until its undo steps are done")
     if step is None and found.run.status in (RunStatus.RUNNING, RunStatus.DONE):
         return False
+    if step is not None:
+        _check_retried(found, step)
     return (yield from _store_command("retry", found.run.id, {"step": step}, {"step": step}, actor, reason, None))
 
 
@@ -125,6 +128,18 @@ def _active(id: UUID | str, action: str) -> TaskSteps[RunDetail]:
     if not found.run.status.is_active:
         raise Refused(action, f"run {found.run.id}", found.run.status.value)
     return found
+
+
+def _check_retried(found: RunDetail, step: str) -> None:
+    """Refuses a step that a retry cannot start with, so that no command is stored that a worker would refuse."""
+    what = f"step {step} of run {found.run.id}"
+    node = None if found.graph is None else found.graph.nodes.get(step)
+    if node is None or node.mapped:
+        does = "runs only for the items of a map" if node else "undoes another step"
+        raise Refused("retry", what, f"a step that {does}", "retry the step that started it")
+    state = next(one.state for one in found.steps if one.name == step)
+    if found.run.status is RunStatus.RUNNING and state is StepState.IDLE:
+        raise Refused("retry", what, "not reached yet", "wait for the steps before it")
 
 
 def _check_manual(graph: Graph | None, step: str, id: UUID) -> None:

@@ -9,7 +9,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.core.identity import delivery_range
 from holdfast.core.workflows.graph import Graph
-from holdfast.core.workflows.names import COMMANDS, step_of
+from holdfast.core.workflows.names import COMMANDS, is_undo, step_of
 from holdfast.core.workflows.state import DeliveryFacts, StepState, step_state
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, operation
@@ -131,7 +131,7 @@ def _steps(run: RunRecord, graph: Graph | None, stored: Sequence[Row], deliverie
         if name not in known:
             row = results.get((name, 0))
             is_done = row is not None and row[9] is not None
-            state = step_state(None, is_done=is_done, waits=False, run_is_active=run.status.is_active)
+            state = step_state(None, is_done=is_done, waits=False, can_block=False)
             shown.append(StepRecord(name=name, state=state, result=row[8] if row is not None and is_done else None))
     return sorted(shown, key=lambda step: (order.get(step.name, len(order)), step.name, step.occurrence))
 
@@ -156,7 +156,7 @@ def _step(
     )
     return StepRecord(
         name=name,
-        state=step_state(facts, is_done=False, waits=delivery in waits, run_is_active=run.status.is_active),
+        state=step_state(facts, is_done=False, waits=delivery in waits, can_block=_can_block(run.status, name)),
         delivery_id=delivery,
         occurrence=occurrence,
         attempts=attempts,
@@ -166,6 +166,11 @@ def _step(
         last_error=error,
         result=None if stored is None or stored[9] is None else stored[8],
     )
+
+
+def _can_block(status: RunStatus, step: str) -> bool:
+    """Whether a dead step leaves a run with this status waiting for an operator."""
+    return status is RunStatus.RUNNING or (status is RunStatus.COMPENSATING and is_undo(step))
 
 
 def _remembered(row: Row) -> RememberedRow:

@@ -8,7 +8,7 @@ r.status in ('running', 'compensating') and exists (
   where d.message_id = r.id
     and d.id between (left(r.id::text, 18) || '-8000-000000000000')::uuid
                  and (left(r.id::text, 18) || '-bfff-ffffffffffff')::uuid
-    and d.status = 'failed' and d.discarded_at is null
+    and d.status = 'failed' and d.discarded_at is null and (r.status = 'running' or d.consumer like '%:undo')
   offset 0)
 
 -- name: list_runs

@@ -8,7 +8,7 @@ r.status in ('running', 'compensating') and exists (
   where d.message_id = r.id
     and d.id between substr(r.id, 1, 18) || '-8000-000000000000'
                  and substr(r.id, 1, 18) || '-bfff-ffffffffffff'
-    and d.status = 'failed' and d.discarded_at is null)
+    and d.status = 'failed' and d.discarded_at is null and (r.status = 'running' or d.consumer like '%:undo'))
 
 -- name: list_runs
 -- Runs of a range, newest first, each with whether a step of it is blocked.

@@ -9,11 +9,14 @@ where d.message_id = r.id
                and substr(r.id, 1, 18) || '-bfff-ffffffffffff'
 
 -- name: blocked_steps
--- The blocked steps of a workflow: the dead letters of its steps whose run is active.
+-- The blocked steps of a workflow: the dead letters of its steps whose run is active. A run that is compensated waits only
+-- for its undo steps; the dead step is the reason for it.
 select d.message_id, d.consumer, d.completed_at, d.last_error from {hf}delivery d
 where d.consumer in (select value from json_each(:consumers)) and d.status = 'failed' and d.discarded_at is null
   and exists (
-    select 1 from {hf}workflow_run r where r.id = d.message_id and r.status in ('running', 'compensating'))
+    select 1 from {hf}workflow_run r
+    where r.id = d.message_id
+      and (r.status = 'running' or (r.status = 'compensating' and d.consumer like '%:undo')))
 order by d.consumer, d.id limit :limit
 
 -- name: open_waits
