@@ -34,9 +34,12 @@ _LABELS = {
 }
 
 
+def exported() -> list[Family]:
+    return [*families(_NOTHING, ()), *workflow_families((), ()), *Meter().families()]
+
+
 def names() -> set[str]:
-    exported = [*families(_NOTHING, ()), *workflow_families((), ()), *Meter().families()]
-    return {name for family in exported for name in _samples(family)}
+    return {name for family in exported() for name in _samples(family)}
 
 
 def _samples(family: Family) -> list[str]:
@@ -71,8 +74,7 @@ def test_every_named_metric_exists(title: str, expr: str) -> None:
 
 def test_every_exported_metric_is_on_the_dashboard() -> None:
     shown = {name for _, expr in panels() for name in _NAME.findall(expr)}
-    exported = {family.name for family in [*families(_NOTHING, ()), *Meter().families()]}
-    assert {name.removesuffix("_bucket") for name in shown} == exported
+    assert {name.removesuffix("_bucket") for name in shown} == {family.name for family in exported()}
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
