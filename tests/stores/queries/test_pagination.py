@@ -15,14 +15,15 @@ from holdfast.stores.deliveries.settle import Settlement
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import take_in_settled
 from holdfast.stores.messages.prune import fill_failed_types
-from holdfast.stores.operation import Operation
+from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
-from holdfast.stores.queries import pagination
+from holdfast.stores.queries import filter_index, pagination
 from holdfast.stores.queries.pagination import Slice, delivery_page, message_page
 from holdfast.stores.queries.query import DeliverySummary, Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.servers.postgres import PostgresServer
+from tests.stores.concurrency.query_hook import before_each_query
 from tests.stores.query_plans.backlog import Heap, pile, pile_sqlite
 from tests.stores.query_plans.explain import session, sqlite_plan
 from tests.support.builders import (
@@ -69,6 +70,9 @@ async def mixed(store: Store) -> None:
     for n, claimed in enumerate(await claim_all(store, limit=32)):
         if n % 4 != 3:
             await finish(store, claimed, (Deliver(), DeadLetter())[n % 2], error=failure() if n % 2 else None)
+    # Errors of two modules with the same short name.
+    name = "case when consumer = 'export' then 'shop.Refused' else 'bank.Refused' end"
+    sql(store, f"update {{hf}}delivery set error_type = {name} where failed_type in ('order.t1', 'order.t2')")
 
 
 FILTERS = [
@@ -76,8 +80,18 @@ FILTERS = [
     Filter(dead=True),
     Filter(dead=True, consumers=("export",)),
     Filter(dead=True, type="order.t1"),
+    Filter(dead=True, type="order.*"),
+    Filter(dead=True, type="order.*", consumers=("mail", "export", "mail")),
+    Filter(dead=True, type="order.t1", consumers=("export",)),
+    Filter(dead=True, type="other.*"),
     Filter(dead=True, error_type="nothing"),
+    Filter(dead=True, error_type="Refused"),
+    Filter(dead=True, error_type="shop.Refused", type="order.*", queue="slow"),
+    Filter(statuses=(Status.FAILED,), error_type="RuntimeError"),
+    Filter(statuses=(Status.FAILED,), type="order.*", error_type="Refused"),
+    Filter(discarded=False, dead=True, error_type="builtins.RuntimeError"),
     Filter(statuses=(Status.PENDING,)),
+    Filter(statuses=(Status.PENDING,), type="order.t1"),
     Filter(statuses=(Status.PENDING, Status.IN_FLIGHT), queue="slow"),
     Filter(statuses=(Status.DELIVERED,)),
     Filter(statuses=(Status.DELIVERED, Status.FAILED), type="order.*"),
@@ -96,6 +110,19 @@ async def test_the_pages_together_hold_exactly_what_the_list_does(store: Store, 
         expected: list[DeliverySummary] = await store.run(deliveries(wanted, 1000))
         assert [one for page in pages for one in page] == expected, wanted
         assert max(map(len, pages)) <= limit
+
+
+@pytest.mark.usefixtures("short")
+async def test_a_page_is_the_same_if_an_index_has_too_many_entries_or_values(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mixed(store)
+    failed = [wanted for wanted in FILTERS if wanted.only_failed]
+    expected = [await store.run(deliveries(wanted)) for wanted in failed]
+    for bound in ("_FEW", "_PARTS", "_VALUES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(filter_index, bound, 1)
+            assert [(await store.run(delivery_page(wanted))).items for wanted in failed] == expected
 
 
 @pytest.mark.usefixtures("short")
@@ -223,10 +250,10 @@ def test_the_dead_letters_of_one_type_are_read_in_order_by_an_index(full: Postgr
         (Filter(consumers=("nobody",)), "delivery_pkey"),
         (Filter(queue="nowhere", statuses=(Status.DELIVERED,)), "delivery_pkey"),
         (Filter(type="nothing.such"), "delivery_pkey"),
-        (Filter(dead=True, error_type="NoSuchError"), "delivery_failed"),
-        (Filter(dead=True, type="nothing.*"), "delivery_failed"),
+        (Filter(dead=True, queue="nowhere"), "delivery_failed"),
+        (Filter(dead=True, error_type="ValueError", queue="nowhere"), "delivery_error"),
     ],
-    ids=["consumer", "queue", "type", "dead error", "dead types"],
+    ids=["consumer", "queue", "type", "dead queue", "dead error"],
 )
 def test_a_filter_that_matches_nothing_reads_one_stretch_after_the_other(
     full: PostgresStore, wanted: Filter, index: str, mode: str
@@ -245,13 +272,58 @@ def test_a_filter_that_matches_nothing_reads_one_stretch_after_the_other(
         assert far.rows_read("delivery") <= pagination.STRETCH
 
 
+@pytest.mark.parametrize("mode", ["auto", "force_generic_plan"])
+@pytest.mark.parametrize(
+    ("wanted", "statement", "index"),
+    [
+        (Filter(dead=True, type="nothing.*"), "failed_types", "delivery_type"),
+        (Filter(dead=True, error_type="NoSuchError"), "failed_error_types", "delivery_error"),
+    ],
+    ids=["types", "error"],
+)
+def test_a_value_that_no_dead_letter_has_is_found_missing_by_a_loose_scan(
+    full: PostgresStore, wanted: Filter, statement: str, index: str, mode: str
+) -> None:
+    with session(full) as asked:
+        asked.plan_mode(mode)
+        assert asked.run(delivery_page(wanted, 50)) == ([], None)
+        plan = asked.explain(statement)
+        assert plan.scans("delivery") == {index}
+        assert plan.rows_read("delivery") + plan.rows_removed("delivery") <= 2, "of 8,000"
+
+
+def test_of_two_indexes_the_one_with_fewer_dead_letters_is_read(full: PostgresStore) -> None:
+    with session(full) as asked:
+        asked.run(delivery_page(Filter(dead=True, consumers=("export",), type="nothing.such"), 50))
+        plan = asked.explain("list_deliveries")
+        assert plan.scans("delivery") == {"delivery_type"}
+        assert plan.rows_read("delivery") + plan.rows_removed("delivery") == 0
+
+
+async def test_a_page_of_pending_deliveries_of_which_one_ends_concurrently_is_not_the_last(store: Store) -> None:
+    await put(store, *(job() for _ in range(5)))
+    *others, newest = sorted(one.id for one in await all_deliveries(store))
+
+    def end_newest(query: Query) -> None:
+        if query.name == "list_deliveries":
+            sql(store, f"update {{hf}}delivery set status = 'delivered' where id = '{newest}'")
+
+    wanted = Filter(statuses=(Status.PENDING,))
+    page = await store.run(before_each_query(delivery_page(wanted, 2), end_newest))
+    rest = await store.run(delivery_page(wanted, 5, page.next))
+    assert {one.delivery.id for one in (*page.items, *rest.items)} >= set(others)
+    assert rest.next is None
+
+
 def test_sqlite_reads_by_index_too(tmp_path_factory: pytest.TempPathFactory) -> None:
     store = SqliteStore(tmp_path_factory.mktemp("lookback") / "holdfast.db")
     store.migrate()
     pile_sqlite(store, *_HEAPS)
     _, plan = sqlite_plan(store, delivery_page(Filter(dead=True, type="no.such"), 50))
     assert any("delivery_type (failed_type=?" in line for line in plan)
-    for wanted in (Filter(consumers=("nobody",)), Filter(type="no.such"), Filter(dead=True, error_type="None")):
+    _, plan = sqlite_plan(store, delivery_page(Filter(dead=True, error_type="None"), 50))
+    assert [line for line in plan if "delivery_error (error_type>?)" in line]
+    for wanted in (Filter(consumers=("nobody",)), Filter(type="no.such"), Filter(dead=True, queue="None")):
         (items, following), plan = sqlite_plan(store, delivery_page(wanted, 50))
         assert items == []
         assert (following is None) is wanted.dead, "two stretches hold all dead letters there are"

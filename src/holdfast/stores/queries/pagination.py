@@ -17,6 +17,7 @@ from holdfast.core.identity import uuid7
 from holdfast.core.message import Message
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.queries.filter_index import far_id, index_parts, indexed_conditions, range_end
 from holdfast.stores.queries.query import (
     MAX_PAGE,
     DeliverySummary,
@@ -33,13 +34,7 @@ STRETCH = 5_000
 _STRETCHES = 2
 _UNFINISHED_READ = 20_000
 _UNFINISHED = {Status.PENDING, Status.IN_FLIGHT}
-_FAILED = Filter(statuses=(Status.FAILED,))
 _SKEW = timedelta(days=1)
-_SUBQUERIES = {
-    "where_type": "where_type_looked_up",
-    "where_type_below": "where_type_below_looked_up",
-    "where_consumers": "where_consumers_looked_up",
-}
 
 
 class Slice(NamedTuple, Generic[T]):
@@ -62,12 +57,21 @@ def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -
 def _delivery_page(wanted: Filter, limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
     """At most `limit` deliveries and, if the scan ended early, where to continue it."""
     if wanted.statuses and set(wanted.statuses) <= _UNFINISHED and wanted.ids is None:
-        few = yield from _unfinished(wanted)
-        if len(few) <= _UNFINISHED_READ:
+        few = yield from _unfinished(wanted, limit, before)
+        if few is not None:
             return (yield from _among(wanted, few, limit, before))
-    base = _by_id(wanted)
-    if base.type is not None and (yield Query("untyped_failures")):
-        base = replace(base, type=None)
+    parts = yield from index_parts(wanted)
+    if len(parts) == 1:
+        return (yield from _part_page(*parts[0], limit, before))
+    found: list[DeliverySummary] = []
+    for part in parts:
+        # Only failed deliveries are split, and a page of these is full or the last one.
+        found += (yield from _part_page(*part, limit, before)).items
+    return Slice(sorted(found, key=lambda one: one.delivery.id, reverse=True)[:limit], None)
+
+
+def _part_page(wanted: Filter, base: Filter, limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
+    """`_delivery_page` by the index of `base`."""
     if base == wanted:
         return Slice((yield from _deliveries(wanted, base, limit, before, None)), None)
     found: list[DeliverySummary] = []
@@ -76,7 +80,7 @@ def _delivery_page(wanted: Filter, limit: int, before: UUID | None) -> Steps[Sli
         # Growing ranges: small steps do not find distant matches sooner.
         size = STRETCH * 2 ** max(0, min(stretches - 1, 4))
         stretches += 1
-        lowest = yield from _far("far_delivery", *_conditions(base, base), "where_before", before, size)
+        lowest = yield from range_end(base, before, size)
         found += yield from _deliveries(wanted, base, limit - len(found), before, lowest)
         if len(found) == limit or lowest is None:
             return Slice(found, None)
@@ -116,7 +120,7 @@ def _message_page(
         return Slice((yield from _messages(where, values, limit, before, None)), None)
     found: list[Message] = []
     for _ in range(_STRETCHES):
-        lowest = yield from _far("far_message", (), {}, "where_message_before", before)
+        lowest = yield from far_id("far_message", (), {}, "where_message_before", before, STRETCH)
         found += yield from _messages(where, values, limit - len(found), before, lowest)
         if len(found) == limit or lowest is None:
             return Slice(found, None)
@@ -124,24 +128,32 @@ def _message_page(
     return Slice(found, before)
 
 
-def _unfinished(wanted: Filter) -> Steps[list[UUID]]:
-    """The unfinished deliveries of the consumers and queue of the filter, up to a bound, unordered."""
-    narrow, values = conditions(Filter(consumers=wanted.consumers, queue=wanted.queue))
-    values["statuses"] = [status.value for status in wanted.statuses]
-    rows = yield Query("unfinished_deliveries", values, slots=(("narrow", narrow),), limit=_UNFINISHED_READ + 1)
-    return [as_uuid(row[0]) for row in rows]
+def _unfinished(wanted: Filter, limit: int, before: UUID | None) -> Steps[Slice[UUID] | None]:
+    """The newest unfinished deliveries of the consumers and queue of the filter; None if there are too many to sort.
+
+    They are as many as the page, or all of them if the filter has other conditions as well.
+    """
+    narrow = Filter(consumers=wanted.consumers, queue=wanted.queue)
+    where, values = conditions(narrow)
+    if wanted != replace(narrow, statuses=wanted.statuses):
+        limit = _UNFINISHED_READ + 1
+    values |= {"statuses": [status.value for status in wanted.statuses], "bound": _UNFINISHED_READ + 1}
+    rows = yield Query("unfinished_deliveries", {**values, "before": before}, slots=(("narrow", where),), limit=limit)
+    if rows[0][0] > _UNFINISHED_READ:
+        return None
+    ids = [as_uuid(id) for _, id in rows if id is not None]
+    return Slice(ids, ids[-1] if len(ids) == limit else None)
 
 
-def _among(wanted: Filter, ids: list[UUID], limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
-    """A page of the deliveries with these ids."""
-    left = sorted((id for id in ids if before is None or id < before), reverse=True)
+def _among(wanted: Filter, few: Slice[UUID], limit: int, before: UUID | None) -> Steps[Slice[DeliverySummary]]:
+    """A page of the deliveries with these ids. One that ended concurrently is missing: then there is a next page."""
     found: list[DeliverySummary] = []
-    for at in range(0, len(left), MAX_PAGE):
-        some = replace(wanted, ids=tuple(left[at : at + MAX_PAGE]))
+    for at in range(0, len(few.items), MAX_PAGE):
+        some = replace(wanted, ids=tuple(few.items[at : at + MAX_PAGE]))
         found += yield from _deliveries(some, some, limit - len(found), before, None)
         if len(found) == limit:
-            break
-    return Slice(found, None)
+            return Slice(found, None)
+    return Slice(found, few.next)
 
 
 def _begin(wanted: Filter, before: UUID | None) -> UUID | None:
@@ -156,53 +168,10 @@ def _begin(wanted: Filter, before: UUID | None) -> UUID | None:
     return top if before is None else min(top, before)
 
 
-def _by_id(wanted: Filter) -> Filter:
-    """The part of a filter that an index in the order of ids serves."""
-    if wanted.ids is not None or wanted.message_id is not None:
-        return wanted
-    if wanted.dead and wanted.group is not None:
-        return Filter(dead=True, group=wanted.group)
-    if wanted.dead and len(wanted.consumers) == 1:
-        return Filter(dead=True, consumers=wanted.consumers)
-    if wanted.only_failed:
-        exact = wanted.type is not None and not wanted.type.endswith(".*")
-        return Filter(statuses=(Status.FAILED,), type=wanted.type if exact else None)
-    return Filter()
-
-
-def _far(
-    name: str,
-    where: tuple[str, ...],
-    values: Mapping[str, object],
-    below: str,
-    before: UUID | None,
-    size: int = STRETCH,
-) -> Steps[UUID | None]:
-    """The last id of the range that begins below `before`; None if the range contains all remaining rows."""
-    if before is not None:
-        where, values = (*where, below), {**values, "before": before}
-    rows = yield Query(name, values, slots=(("where", where),), limit=size - 1)
-    return as_uuid(rows[0][0]) if rows else None
-
-
-def _conditions(wanted: Filter, base: Filter) -> tuple[tuple[str, ...], dict[str, object]]:
-    """The conditions of a filter, in the form that lets the index of `base` be used."""
-    where, values = conditions(wanted)
-    if wanted.ids is not None:
-        return where, values
-    # Subqueries per delivery: otherwise the planner may scan the whole table for a rare value.
-    forms = _SUBQUERIES if base.type is None else _SUBQUERIES | {"where_failed_type": "where_failed_type_indexed"}
-    if base == _FAILED and wanted != base:
-        # PostgreSQL would read all deliveries of the range (500 ms for 100,000 dead letters among a million). This condition
-        # has a subquery that is never evaluated, but whose cost counts for each row, so the index of failed ones wins.
-        where = (*where, "where_only_failed")
-    return tuple(forms.get(name, name) for name in where), values
-
-
 def _deliveries(
     wanted: Filter, base: Filter, limit: int, before: UUID | None, lowest: UUID | None
 ) -> Steps[list[DeliverySummary]]:
-    where, values = _conditions(wanted, base)
+    where, values = indexed_conditions(wanted, base)
     if before is not None:
         where, values = (*where, "where_before"), {**values, "before": before}
     if lowest is not None:
