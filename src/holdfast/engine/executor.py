@@ -200,14 +200,15 @@ class DeliveryExecutor:
         spec = handler.step
         assert spec is not None
         run = await self._steps.load(loaded, spec)
-        claimed = loaded._replace(payload="")
-        if run is None or not may_run(run.status, spec.name):
+        if run is None or not may_run(run.status, spec):
+            claimed = loaded._replace(payload="")
             state = "gone" if run is None else str(run.status)
             log.info("step skipped", **self._settlements.log_fields(claimed) | {"run_status": state})
             self.settle(claimed, Cancelled(f"the run is {state}"))
             return None
         graph = await self._steps.graph(spec, run.version)
         if graph is None:
+            claimed = loaded._replace(payload="")
             known = self._settlements.log_fields(claimed) | {
                 "version": run.version,
                 "known_version": spec.workflow.version,

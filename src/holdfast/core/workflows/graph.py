@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -78,9 +78,15 @@ class Graph:
         structure = sorted((n.name, sorted(n.after), n.manual, n.mapped) for n in self.nodes.values())
         return blake2b(json.dumps(structure).encode(), digest_size=16).hexdigest()
 
-    def following(self, name: str) -> tuple[Node, ...]:
-        """The steps that wait for this one."""
-        return tuple(self.nodes[next] for next in self._following.get(name, ()))
+    def next_joins(self, name: str) -> Sequence[tuple[str, int]]:
+        """The steps that wait for this one, and the number of completions that each waits for."""
+        return self._next_joins.get(name, ())
+
+    @cached_property
+    def _next_joins(self) -> Mapping[str, Sequence[tuple[str, int]]]:
+        return {
+            name: [(next, self.nodes[next].joins) for next in following] for name, following in self._following.items()
+        }
 
     def ancestors(self, name: str) -> set[str]:
         """All steps that are done before this one starts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from uuid import UUID
 
 from holdfast.core.errors import InvalidName
@@ -81,6 +82,15 @@ def check_step_name(workflow: str, value: str) -> str:
             "letters, digits and underscores, not starting with a digit, at most 44 characters",
         )  # fmt: skip
     return value
+
+
+def name_array(names: Iterable[str]) -> str:
+    """Names as a JSON text inside a row of a batch, which both databases read; they need no escapes.
+
+    >>> name_array(["reserve", "charge"])
+    '["reserve","charge"]'
+    """
+    return "[" + ",".join(f'"{name}"' for name in names) + "]"
 
 
 def memo_name(step: str, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
-from holdfast.core.workflows.names import check_step_name, undo_of
+from holdfast.core.workflows.names import check_step_name, is_undo, name_array, undo_of
 from holdfast.engine.handler import hints_of, takes_context
 from holdfast.engine.parameters import Parameters
 
@@ -26,6 +26,14 @@ class StepSpec:
     returns: Any
     item: str | None = None
     """The parameter that gets the item, of a step that runs through `ctx.map`."""
+    is_undo: bool = field(init=False)
+    stored_results: str = field(init=False)
+    """The steps whose stored rows it needs, as `load_steps` takes them."""
+
+    def __post_init__(self) -> None:
+        undo = is_undo(self.name)
+        object.__setattr__(self, "is_undo", undo)
+        object.__setattr__(self, "stored_results", name_array([*self.results, self.name] if undo else self.results))
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,6 @@ from uuid import UUID
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.workflows.graph import Graph
-from holdfast.core.workflows.names import is_undo
 from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.workflows.declaration import StepSpec
@@ -56,7 +55,7 @@ class StepLoader:
         while True:
             try:
                 if task is not None:
-                    return (await asyncio.shield(task))[n]
+                    return (task.result() if task.done() else await asyncio.shield(task))[n]
                 return (await self._store.run(load_steps([_request(claimed, spec)])))[0]
             except StoreUnavailable as error:
                 known = delivery_fields(claimed) | {"task": "load run", "error": str(error)}
@@ -85,14 +84,13 @@ def has_steps(handlers: Mapping[str, Handler]) -> bool:
     return any(handler.step is not None for handler in handlers.values())
 
 
-def may_run(status: RunStatus, step: str) -> bool:
+def may_run(status: RunStatus, spec: StepSpec) -> bool:
     """Whether a step of a run with this status may start: an undo step only while the run is compensated."""
-    return status is (RunStatus.COMPENSATING if is_undo(step) else RunStatus.RUNNING)
+    return status is (RunStatus.COMPENSATING if spec.is_undo else RunStatus.RUNNING)
 
 
 def _request(claimed: Claimed, spec: StepSpec) -> StepRequest:
-    results = [*spec.results, spec.name] if is_undo(spec.name) else list(spec.results)
-    return StepRequest(claimed.message_id, spec.name, results, claimed.id)
+    return StepRequest(claimed.message_id, spec.name, spec.stored_results, claimed.id)
 
 
 def _retrieve(task: "asyncio.Task[list[LoadedRun | None]]") -> None:

@@ -15,7 +15,7 @@ from holdfast.core.events import payload
 from holdfast.core.events.validation import misfit, validator_of
 from holdfast.core.names import check_name
 from holdfast.core.workflows.graph import Graph
-from holdfast.core.workflows.names import is_undo, memo_name
+from holdfast.core.workflows.names import memo_name
 from holdfast.engine.context import Context, SyncContext
 from holdfast.engine.handler import hints_of
 from holdfast.engine.workflows.declaration import StepSpec
@@ -187,7 +187,7 @@ class Step(Context):
             self.result = payload.encode(result)
 
     def _next(self) -> str:
-        if is_undo(self.spec.name) or self._item is not None:
+        if self.spec.is_undo or self._item is not None:
             own = self._memos.get((self.spec.name, 0)) if self._item is None else self._item
             return NO_NEXT if own is None or own.next is None else own.next
         return next_steps(self.run_id, self._graph, self.spec.name, self._loaded.epoch)

@@ -19,7 +19,7 @@ def for_run(ack: Ack, change: Change, step: Step) -> Ack:
             outcome = step.suspension
         case Discard(reason):
             outcome = RunCancellation(step.run_id, reason)
-    return ack if outcome is ack.step else ack._replace(step=outcome)
+    return ack if outcome is ack.step else Ack(*ack[:4], outcome)
 
 
 def completed(step: Step) -> Ack:

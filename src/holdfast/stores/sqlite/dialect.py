@@ -40,13 +40,14 @@ class SqliteDialect:
         result: Rows = ()
         returned: tuple[Sequence[str], Rows] = (), ()
         for step, answers in self._compiled(query.name, query.slots, style):
-            names, rows = self._batch(step, query.batches, returned)
             if step.all:
-                answer = yield from _all(step, values, rows)
-            elif query.limit is not None and step.batch != RETURNED:
-                answer = yield from _up_to(query.limit, step, values, names, rows)
+                answer = yield from _all(step, values, _rows(step, query.batches, returned))
             else:
-                answer = yield from _each(step, values, names, rows)
+                names, rows = self._batch(step, query.batches, returned)
+                if query.limit is not None and step.batch != RETURNED:
+                    answer = yield from _up_to(query.limit, step, values, names, rows)
+                else:
+                    answer = yield from _each(step, values, names, rows)
             if answers:
                 returned, result = answer, answer[1]
         return result
@@ -99,11 +100,16 @@ def _up_to(limit: int, step: StatementStep, values: Mapping[str, object], names:
     return given, found
 
 
+def _rows(step: StatementStep, batches: Mapping[str, Columns], returned: Answer) -> Rows:
+    """The rows for a step that runs once with all of them."""
+    return returned[1] if step.batch == RETURNED else list(zip(*batches[step.batch].values(), strict=True))
+
+
 def _all(step: StatementStep, values: Mapping[str, object], rows: Rows) -> Running:
     """Runs a step once for all rows. A row with one column becomes a value, another row a list."""
     (text,) = step.statements
-    flat = [row[0] if len(row) == 1 else row for row in rows]
-    return (yield text, {**values, "rows": orjson.dumps(flat).decode()})
+    flat = [row[0] for row in rows] if rows and len(rows[0]) == 1 else rows
+    return (yield text, {**values, "rows": orjson.dumps(flat, encode, orjson.OPT_PASSTHROUGH_DATETIME).decode()})
 
 
 _UNCHANGED = frozenset({type(None), str, int, float, bytes, bool})

@@ -9,9 +9,11 @@ from holdfast.core.identity import delivery_id
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, NewMessage, new_message
 from holdfast.core.workflows.names import COMMANDS
 from holdfast.stores.messages.fanout import Fanout
-from holdfast.stores.messages.publish import insert_absent, publish
+from holdfast.stores.messages.publish import LazyMessages, insert_absent, publish
 from holdfast.stores.operation import Steps
 from holdfast.stores.workflows.run import RunStatus
+
+_STREAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,9 @@ class WorkflowEvents:
 
     def publish(self, messages: Sequence[NewMessage]) -> Steps[None]:
         """Publishes events in the transaction of the operation that calls it."""
-        yield from publish(messages, self.fanout).start()
+        # Many are streamed: an insert per row takes longer on SQLite, because each one hands over the interpreter's lock.
+        streamed = len(messages) >= _STREAMED
+        yield from publish(LazyMessages(lambda: iter(messages)) if streamed else messages, self.fanout).start()
 
 
 class EndedRun(NamedTuple):

@@ -6,8 +6,6 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-import orjson
-
 from holdfast.core.errors import NotFound, TransactionConflict
 from holdfast.core.identity import delivery_range
 from holdfast.core.message import NewMessage
@@ -90,11 +88,11 @@ class LoadedRun(NamedTuple):
 
 
 class StepRequest(NamedTuple):
-    """A claimed step, and the steps whose results it takes."""
+    """A claimed step, and the steps whose results it takes as a JSON array."""
 
     run_id: UUID
     step: str
-    results: Sequence[str]
+    results: str
     delivery_id: UUID
 
 
@@ -148,16 +146,16 @@ def start_runs(runs: Sequence[NewRun]) -> Steps[list[Published]]:
 @operation(single=True, hot=True)
 def load_steps(wanted: Sequence[StepRequest]) -> Steps[list[LoadedRun | None]]:
     """What each claimed step needs, in the given order; None if its run does not exist."""
-    batch = [(*w[:2], _array(w.results), w.delivery_id, n) for n, w in enumerate(wanted, 1)]
+    batch = [(*one, n) for n, one in enumerate(wanted, 1)]
     rows = yield Query("load_steps", batches={"steps": columns(_LOADED, batch)})
-    found: dict[int, tuple[tuple[str, int, RunStatus, int, int], list[StepRow]]] = {}
+    runs: dict[int, tuple[str, int, RunStatus, int, int]] = {}
+    known: list[list[StepRow]] = [[] for _ in wanted]
     for n, name, version, status, signals, epoch, step, occurrence, result, outcome, done, item, next in rows:
-        _, known = found.setdefault(int(n), ((str(name), version, RunStatus(status), signals, epoch), []))
+        if name is not None:
+            runs[n] = str(name), version, RunStatus(status), signals, epoch
         if step is not None:
-            known.append(StepRow(str(step), occurrence, result, outcome, bool(done), item, next))
-    return [
-        None if (one := found.get(n)) is None else LoadedRun(*one[0], tuple(one[1])) for n in range(1, len(wanted) + 1)
-    ]
+            known[n - 1].append(StepRow(str(step), occurrence, result, outcome, bool(done), item, next))
+    return [None if (run := runs.get(n)) is None else LoadedRun(*run, tuple(found)) for n, found in enumerate(known, 1)]
 
 
 @operation(reads=True)
@@ -217,8 +215,3 @@ def prune_runs(cursor: UUID, ceiling: UUID, older_than: timedelta) -> Steps[tupl
 def _row(run: NewRun) -> tuple[object, ...]:
     parent = run.parent or (None, None, None)
     return run.message.id, run.name, run.version, run.waiting, run.message.generation, *parent, run.deadline
-
-
-def _array(names: Sequence[str]) -> str:
-    """A list inside a batch: both databases read JSON, and its names need no escapes."""
-    return orjson.dumps(list(names)).decode()

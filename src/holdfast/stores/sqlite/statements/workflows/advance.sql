@@ -1,20 +1,24 @@
 -- fragment: skip_locked
 
 -- name: advance
--- Settles completed steps under their fences, stores their results and makes the steps due that waited only for them. Each
--- row is settled alone, so that it sees the rows before it; the other statements run once for all settled rows.
--- each: steps
-update {hf}delivery
+-- Settles completed steps under their fences, stores their results and makes the steps due that waited only for them. The
+-- first statement finds the claims that are held; the transaction has the write lock, so they cannot be lost after it.
+-- all: steps
+select d.id, s.run_id, s.step, s.occurrence, s.fence, s.result, s.next, r.status,
+       t.done_at is null and (r.status = 'running' or s.step like '%:undo') as counts
+from (
+  select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as step,
+         json_extract(value, '$[2]') as occurrence, json_extract(value, '$[3]') as delivery_id,
+         json_extract(value, '$[4]') as fence, json_extract(value, '$[5]') as result, json_extract(value, '$[6]') as next
+  from json_each(:rows)) s
+cross join {hf}delivery d on d.id = s.delivery_id and d.fence = s.fence and d.locked_by = :worker
+cross join {hf}workflow_run r on r.id = s.run_id and r.status in ('running', 'compensating')
+left join {hf}workflow_step t on t.run_id = s.run_id and t.name = s.step and t.occurrence = s.occurrence;
+-- all: returned
+update {hf}delivery as d
 set status = 'delivered', completed_at = {now}, suspect = 0, expiries = 0, lease_until = null, locked_by = null
-where id = :delivery_id and fence = :fence and locked_by = :worker
-  and exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status in ('running', 'compensating'))
-returning id, :run_id as run_id, :step as step, :occurrence as occurrence, :fence as fence, :result as result,
-          :next as next, (select r.status from {hf}workflow_run r where r.id = :run_id) as status,
-          not exists (
-            select 1 from {hf}workflow_step t
-            where t.run_id = :run_id and t.name = :step and t.occurrence = :occurrence and t.done_at is not null)
-          and (:step like '%:undo'
-               or exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status = 'running')) as counts;
+from json_each(:rows) u
+where d.id = json_extract(u.value, '$[0]');
 -- all: returned
 insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, result, done_at)
 select json_extract(u.value, '$[1]'), json_extract(u.value, '$[2]'), json_extract(u.value, '$[3]'),

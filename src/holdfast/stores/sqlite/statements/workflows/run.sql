@@ -1,40 +1,51 @@
 -- name: start_runs
 -- Stores the start message, the run and the deliveries of its first steps, unless its key exists; returns the new runs.
--- each: messages
-insert into {hf}message (id, type, source, key, key_scope, payload, headers, generation, occurred_at, sub_epoch)
-values (:id, :type, :source, :key, :key_scope, :payload, :headers, :generation, coalesce(:occurred_at, {now}), :sub_epoch)
-on conflict do nothing;
--- each: runs
+-- all: messages
+insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch, key, key_scope)
+select json_extract(m.value, '$[0]'), json_extract(m.value, '$[1]'), json_extract(m.value, '$[2]'),
+       json_extract(m.value, '$[3]'), json_extract(m.value, '$[4]'), json_extract(m.value, '$[5]'),
+       coalesce(json_extract(m.value, '$[6]'), {now}), json_extract(m.value, '$[7]'), json_extract(m.value, '$[8]'),
+       json_extract(m.value, '$[9]')
+from json_each(:rows) m where true
+on conflict do nothing
+returning id;
+-- all: runs
 insert into {hf}workflow_run
   (id, name, version, waiting, generation, parent_run, parent_wait, parent_occurrence, deadline)
-select :run_id, :name, :version, :waiting, :run_generation, :parent_run, :parent_wait, :parent_occurrence, {now} + :deadline
-where exists (select 1 from {hf}message m where m.id = :run_id);
--- each: deliveries
+select json_extract(r.value, '$[0]'), json_extract(r.value, '$[1]'), json_extract(r.value, '$[2]'),
+       json_extract(r.value, '$[3]'), json_extract(r.value, '$[4]'), json_extract(r.value, '$[5]'),
+       json_extract(r.value, '$[6]'), json_extract(r.value, '$[7]'), {now} + json_extract(r.value, '$[8]')
+from json_each(:rows) r
+where exists (select 1 from {hf}message m where m.id = json_extract(r.value, '$[0]'));
+-- all: deliveries
 insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, max_attempts, run_at, retry,
   failure_history)
-select :delivery_id, :message_id, :consumer, :queue, :priority, :delivery_generation, :max_attempts,
-       coalesce(:run_at, {now} + :delay, {now}), :retry, '[]'
-where exists (select 1 from {hf}message m where m.id = :message_id);
--- each: runs
-select m.id from {hf}message m where m.id = :run_id
+select json_extract(d.value, '$[0]'), json_extract(d.value, '$[1]'), json_extract(d.value, '$[2]'),
+       json_extract(d.value, '$[3]'), json_extract(d.value, '$[4]'), json_extract(d.value, '$[5]'),
+       json_extract(d.value, '$[6]'), coalesce(json_extract(d.value, '$[8]'), {now} + json_extract(d.value, '$[7]'), {now}),
+       json_extract(d.value, '$[9]'), '[]'
+from json_each(:rows) d
+where exists (select 1 from {hf}message m where m.id = json_extract(d.value, '$[1]'))
 
 -- name: load_steps
 -- The run of each claimed step, its own row, the results that it takes, and what it remembers, one row for each.
--- each: steps
-select :n, r.name, r.version, r.status, r.signals, r.epoch, t.name, t.occurrence, t.result, t.outcome,
-       t.done_at is not null, t.item, t.next
-from {hf}workflow_run r
-left join (
-  select t.run_id, t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next from {hf}workflow_step t
-  where t.run_id = :run_id and t.name in (select value from json_each(:results)) and t.occurrence = 0
-  union all
-  select t.run_id, t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next from {hf}workflow_step t
-  where t.delivery_id = :delivery_id and t.item is not null
-  union all
-  select t.run_id, t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next from {hf}workflow_step t
-  where t.run_id = :run_id and t.name >= :step || '/' and t.name < :step || '0'
-) t on t.run_id = r.id
-where r.id = :run_id
+-- all: steps
+with w as materialized (
+  select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as step, json_extract(value, '$[2]') as results,
+         json_extract(value, '$[3]') as delivery_id, json_extract(value, '$[4]') as n
+  from json_each(:rows))
+select w.n, r.name, r.version, r.status, r.signals, r.epoch, null, null, null, null, null, null, null
+from w cross join {hf}workflow_run r on r.id = w.run_id
+union all
+select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next
+from w cross join json_each(w.results) x
+cross join {hf}workflow_step t on t.run_id = w.run_id and t.name = x.value and t.occurrence = 0
+union all
+select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next
+from w cross join {hf}workflow_step t on t.delivery_id = w.delivery_id and t.item is not null
+union all
+select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next
+from w cross join {hf}workflow_step t on t.run_id = w.run_id and t.name >= w.step || '/' and t.name < w.step || '0'
 
 -- name: run_states
 -- The status of these runs.
