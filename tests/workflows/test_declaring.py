@@ -151,6 +151,11 @@ def _undo_of_a_later_result(made: Workflow) -> None:
     def c() -> None: ...
 
 
+def _context_without_annotation(made: Workflow) -> None:
+    @made.step
+    def c(ctx, n: int) -> None: ...
+
+
 REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_unknown, "after 'aa', which is not declared above it; did you mean a?"),
     (_foreign, "after 'other', which is not a step of this workflow; decorate it with @flow.step first"),
@@ -173,6 +178,7 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_variadic, "cannot be stored by name"),
     (_class, "decorate a function"),
     (_undo, "undo= of step c of workflow flow is 3; decorate a function"),
+    (_context_without_annotation, "step c: ctx has no annotation, so it would be a value of the call; write ctx: Step"),
     (_undo_of_a_later_result, "takes the result of step b, which is not done before it"),
 ]
 

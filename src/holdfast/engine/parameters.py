@@ -21,6 +21,11 @@ class Parameters:
         job = f"{kind} {job}"
         if parameters and parameters[0].name == "self":
             raise ConfigurationError(f"{job} is a method, and a worker has no object to call it on; use a function")
+        if parameters and parameters[0].name == "ctx" and "ctx" not in types:
+            context = "Step" if kind == "step" else "Context"
+            raise ConfigurationError(
+                f"{job}: ctx has no annotation, so it would be a value of the call; write ctx: {context}"
+            )
         for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise ConfigurationError(
