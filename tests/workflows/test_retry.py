@@ -10,7 +10,7 @@ from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.workflows.query import workflow_run
 from holdfast.stores.workflows.retry import retry_run
 from holdfast.stores.workflows.run import RunStatus
-from tests.support.worker import drain
+from tests.support.worker import drain, query
 
 ONCE = RetryPolicy.none()
 
@@ -131,3 +131,24 @@ async def test_what_cannot_be_retried_is_refused_with_the_reason(hf: Holdfast) -
     for step, why in ((None, "without a failed step"), ("lst", "did you mean last")):
         with pytest.raises(Refused, match=why):
             await hf.store.run(retry_run(run.id, step, new_events()))
+
+
+async def test_a_retry_after_the_deadline_is_not_ended_by_it_again(hf: Holdfast) -> None:
+    order = Order(hf, "join")
+    run = await order.flow.using(deadline="1h").start()
+    await drain(hf)
+    assert await run.status() is RunStatus.FAILED
+    await query(hf, "update {hf}workflow_run set deadline = started_at")
+    order.broken = None
+    await order.retry(run)
+    assert await run.status() is RunStatus.DONE
+    assert await query(hf, "select deadline from {hf}workflow_run") == [(None,)]
+
+
+async def test_a_retry_before_the_deadline_keeps_it(hf: Holdfast) -> None:
+    order = Order(hf, "join")
+    run = await order.flow.using(deadline="1h").start()
+    await drain(hf)
+    await order.retry(run)
+    ((deadline,),) = await query(hf, "select deadline from {hf}workflow_run")
+    assert deadline is not None

@@ -58,7 +58,8 @@ class WorkflowRun:
     async def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
         """Runs the step `from_` and all steps after it again; without `from_`, the steps that failed.
 
-        Steps that were done before stay done. A step that failed keeps what it remembers.
+        Steps that were done before stay done. A step that failed keeps what it remembers. A deadline that has passed no
+        longer applies.
         """
         return await self._send(self._retry(from_, key), conn, "run.retry")
 

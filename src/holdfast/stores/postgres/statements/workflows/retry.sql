@@ -39,7 +39,9 @@ from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :waiting::inte
        s (run_id, step, delivery_id, waiting, arrived)
 
 -- name: restart_run
--- Makes a run active again, with new deliveries for the steps that run again.
+-- Makes a run active again, with new deliveries for the steps that run again. A deadline that has passed would end the run at
+-- once, so it is removed.
 update {hf}workflow_run
-set status = 'running', epoch = epoch + 1, waiting = :waiting::integer, signals = signals + 1, ended_at = null, reason = null
+set status = 'running', epoch = epoch + 1, waiting = :waiting::integer, signals = signals + 1, ended_at = null, reason = null,
+    deadline = case when deadline > now() then deadline end
 where id = :run_id::uuid
