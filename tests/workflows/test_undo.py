@@ -278,6 +278,46 @@ async def test_a_changed_graph_needs_a_new_version_and_old_runs_keep_their_graph
     assert await all_of(other, "flow/between") == []
 
 
+@pytest.mark.parametrize("tolerant", [False, True])
+async def test_a_step_that_an_older_run_lacks_has_no_result(make_app: Any, tolerant: bool) -> None:
+    old = make_app()
+    flow = old.workflow("flow")
+
+    @flow.step
+    async def first(ctx: Step) -> None: ...
+
+    @flow.step(after=first)
+    async def last(ctx: Step) -> None: ...
+
+    run = await flow.start()
+    hf = make_app()
+    new = hf.workflow("flow", version=2, compatible_with=(1,))
+    new.step(first)
+
+    @new.step(after=first)
+    async def fraud() -> str:
+        return "none"
+
+    if tolerant:
+
+        @new.step(name="last", after=[first, fraud])
+        async def optional(fraud: str | None) -> str:
+            return f"fraud: {fraud}"
+
+    else:
+
+        @new.step(name="last", after=[first, fraud])
+        async def strict(fraud: str) -> str:
+            return fraud
+
+    await drain(hf)
+    if tolerant:
+        assert await run.result() == "fraud: None"
+    else:
+        with pytest.raises(WorkflowFailed, match="is of version 1, which has no step fraud: allow None"):
+            await run.result()
+
+
 async def test_a_compatible_version_must_keep_the_old_steps(make_app: Any) -> None:
     old = make_app()
     flow = old.workflow("flow")

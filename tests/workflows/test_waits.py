@@ -2,12 +2,14 @@
 
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pydantic import BaseModel
 
 from holdfast import ConfigurationError, Holdfast, RetryPolicy, Step, WorkflowFailed
 from holdfast.core.delivery import Status
+from holdfast.core.workflows.names import COMMANDS
 from holdfast.core.workflows.state import StepState
 from holdfast.stores.queries.time_travel import travel
 from holdfast.stores.workflows.query import workflow_run
@@ -254,3 +256,40 @@ async def test_runs_are_listed_and_shown(hf: Holdfast) -> None:
     ended = await hf.store.run(workflow_run(done.id))
     assert [step.state for step in ended.steps] == [StepState.DONE, StepState.DONE]
     assert ended.signals[0].consumed_by == "approve/wait:approved#0"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_signal_that_does_not_fit_is_not_what_a_retry_reads(hf: Holdfast, plain: bool) -> None:
+    flow = hf.workflow("flow")
+    if plain:
+
+        @flow.step
+        def approve(ctx: Step) -> int:
+            return int(ctx.sync.wait("go", int))
+
+    else:
+
+        @flow.step(name="approve")
+        async def approve_async(ctx: Step) -> int:
+            return await ctx.wait("go", int)
+
+    run = await flow.start()
+    await work(hf)
+    await run.signal("go", "text")
+    await work(hf)
+    with pytest.raises(WorkflowFailed, match="signal go must be int; retry the run and send the signal"):
+        await run.result()
+    await run.retry()
+    await work(hf)
+    assert await state(hf, run, "approve") is StepState.WAITING
+    await run.signal("go", 7)
+    await work(hf)
+    assert await run.result() == 7
+
+
+async def test_a_signal_to_a_run_that_does_not_exist_becomes_a_dead_letter(hf: Holdfast) -> None:
+    flow, _ = approving(hf)
+    await flow.run(uuid4()).signal("approved", Approval(by="ada"))
+    await work(hf)
+    (command,) = await all_of(hf, COMMANDS)
+    assert command.status is Status.FAILED

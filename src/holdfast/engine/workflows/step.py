@@ -10,7 +10,7 @@ from uuid import UUID
 
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import ConfigurationError, LeaseLost
+from holdfast.core.errors import ConfigurationError, InvalidPayload, LeaseLost
 from holdfast.core.events import payload
 from holdfast.core.events.validation import misfit, validator_of
 from holdfast.core.names import check_name
@@ -19,11 +19,11 @@ from holdfast.core.workflows.names import memo_name
 from holdfast.engine.context import Context, SyncContext
 from holdfast.engine.handler import hints_of
 from holdfast.engine.workflows.declaration import StepSpec
-from holdfast.engine.workflows.fan_out import ChildWorkflow, map_items, run_child
+from holdfast.engine.workflows.fan_out import ChildWorkflow, Requests, map_items, run_child
 from holdfast.stores.operation import Operation
 from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, next_steps
 from holdfast.stores.workflows.run import LoadedRun, StepRow
-from holdfast.stores.workflows.wait import Suspension, WaitOutcome, memo, resolve_wait
+from holdfast.stores.workflows.wait import Suspension, WaitOutcome, memo, reopen_wait, resolve_wait
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -117,17 +117,12 @@ class Step(Context):
         The step is suspended: it holds no slot, and its function runs again from its start once the signal is there. A
         signal that was sent earlier counts; each signal ends one wait.
         """
-        wait, known, delay = self._wait(f"wait:{check_name('signal', signal)}", timeout)
-        if known is None:
-            known = await self._store.run(resolve_wait(self.claim, self.run_id, *wait, signal))
-        return self._outcome(known, wait, signal, delay, type)
+        delay = None if timeout is None else to_timedelta(timeout, name="timeout")
+        return await drive_async(self._wait_for(signal, delay, type), self._store.run)
 
     async def sleep(self, duration: Duration) -> None:
         """Suspends the step for this time, by the database's clock, once: a later run of the step continues after it."""
-        wait, known, delay = self._wait("sleep:timer", duration)
-        if known is None:
-            known = await self._store.run(resolve_wait(self.claim, self.run_id, *wait, None))
-        self._outcome(known, wait, None, delay, Any)
+        await drive_async(self._wait_for(None, to_timedelta(duration, name="duration"), Any), self._store.run)
 
     async def map(self, function: Callable[..., Any], items: Iterable[object]) -> list[Any]:
         """Runs a mapped step (`@workflow.step(mapped=True)`) once per item and returns the results in the same order.
@@ -171,7 +166,16 @@ class Step(Context):
         named = self.spec.inputs.take(given if isinstance(given, dict) else {})
         for step, annotation in self.spec.results.items():
             row = self._memos.get((step, 0))
-            named[step] = None if row is None or not row.done else _checked(row.result, annotation, step)
+            what = f"the result of step {step}"
+            if row is not None and row.done:
+                named[step] = _checked(row.result, annotation, what)
+            elif step in self._graph.nodes:
+                named[step] = None
+            else:
+                remedy = (
+                    f"; run {self.run_id} is of version {self._graph.version}, which has no step {step}: allow None"
+                )
+                named[step] = _checked(None, annotation, what, remedy)
         if self._item is not None and self.spec.item is not None:
             named[self.spec.item] = payload.decode(self._item.item or "null")
         return named
@@ -225,7 +229,7 @@ class Step(Context):
 
     def read(self, text: str | None, annotation: Any, what: str) -> Any:
         """A stored value as its annotation describes it."""
-        return _checked(text, annotation, what)
+        return _checked(text, annotation, f"the result of step {what}")
 
     def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
         found = memo_name(self.spec.name, name), self.next_call(name)
@@ -238,21 +242,26 @@ class Step(Context):
         if not stored:
             raise LeaseLost(self.delivery_id, self.fence)
 
-    def _wait(
-        self, name: str, timeout: Duration | None
-    ) -> tuple[tuple[str, int], WaitOutcome | None, timedelta | None]:
-        wait, row = self._remembered(name)
-        done = None if row is None or not row.done else WaitOutcome(True, row.outcome, row.result)
-        return wait, done, None if timeout is None else to_timedelta(timeout, name="timeout")
-
-    def _outcome(
-        self, known: WaitOutcome, wait: tuple[str, int], signal: str | None, delay: timedelta | None, type: Any
-    ) -> Any:
-        if not known.held:
-            raise LeaseLost(self.delivery_id, self.fence)
+    def _wait_for(self, signal: str | None, delay: timedelta | None, type: Any) -> Requests:
+        """The payload of a signal, or None after the delay; suspends the step until then."""
+        wait, row = self._remembered("sleep:timer" if signal is None else f"wait:{check_name('signal', signal)}")
+        if row is not None and row.done:
+            known = WaitOutcome(True, row.outcome, row.result)
+        else:
+            known = yield resolve_wait(self.claim, self.run_id, *wait, signal)
+        self._stored(known.held)
         if known.outcome is None:
             self.suspend(wait, signal, delay)
-        return _checked(known.result, type, f"signal {signal}") if known.outcome == "signal" else None
+        if known.outcome != "signal":
+            return None
+        try:
+            return _checked(
+                known.result, type, f"signal {signal}", "; retry the run and send the signal with a payload that fits"
+            )
+        except InvalidPayload:
+            # Otherwise every retry would read the same payload.
+            self._stored((yield reopen_wait(self.claim, self.run_id, *wait)))
+            raise
 
     def suspend(
         self, wait: tuple[str, int], signal: str | None, delay: timedelta | None, *, stored: bool = True
@@ -285,19 +294,12 @@ class SyncStep(SyncContext):
 
     def wait(self, signal: str, type: Any = Any, *, timeout: Duration | None = None) -> Any:
         """`Step.wait`, blocking only for a query: the step is suspended, and its thread ends."""
-        step = self._step
-        wait, known, delay = step._wait(f"wait:{check_name('signal', signal)}", timeout)
-        if known is None:
-            known = step._store.run_sync(resolve_wait(step.claim, step.run_id, *wait, signal))
-        return step._outcome(known, wait, signal, delay, type)
+        delay = None if timeout is None else to_timedelta(timeout, name="timeout")
+        return drive(self._step._wait_for(signal, delay, type), self._step._store.run_sync)
 
     def sleep(self, duration: Duration) -> None:
         """`Step.sleep`: the step is suspended, and its thread ends."""
-        step = self._step
-        wait, known, delay = step._wait("sleep:timer", duration)
-        if known is None:
-            known = step._store.run_sync(resolve_wait(step.claim, step.run_id, *wait, None))
-        step._outcome(known, wait, None, delay, Any)
+        drive(self._step._wait_for(None, to_timedelta(duration, name="duration"), Any), self._step._store.run_sync)
 
     def map(self, function: Callable[..., Any], items: Iterable[object]) -> list[Any]:
         """`Step.map`: the step is suspended, and its thread ends."""
@@ -314,10 +316,11 @@ class SyncStep(SyncContext):
 
 
 def _read(text: str | None, function: Callable[..., Any]) -> Any:
-    return _checked(text, hints_of(function).get("return", Any), getattr(function, "__name__", "the function"))
+    name = getattr(function, "__name__", "the function")
+    return _checked(text, hints_of(function).get("return", Any), f"the stored result of {name}")
 
 
-def _checked(text: str | None, annotation: Any, what: str) -> Any:
+def _checked(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:
     """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
     value = None if text is None else payload.decode(text)
     if annotation is Any or annotation is NoneType:
@@ -325,4 +328,4 @@ def _checked(text: str | None, annotation: Any, what: str) -> Any:
     try:
         return validator_of(annotation).validate_python(value)
     except ValueError as error:
-        raise misfit(error, f"the stored result of {what} must be {inspect.formatannotation(annotation)}") from error
+        raise misfit(error, f"{what} must be {inspect.formatannotation(annotation)}{remedy}") from error

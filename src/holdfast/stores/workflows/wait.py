@@ -6,8 +6,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.delivery import Claim
+from holdfast.core.errors import NotFound
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Operation, Query, Steps, columns, operation
+from holdfast.stores.workflows.run import lock_run
 
 _SUSPENDED = ("run_id", "step", "occurrence", "delivery_id", "fence", "seen", "signal", "delay", "stored")
 
@@ -63,6 +65,12 @@ def resolve_wait(claim: Claim, run_id: UUID, wait: str, occurrence: int, signal:
 
 
 @operation(single=True)
+def reopen_wait(claim: Claim, run_id: UUID, wait: str, occurrence: int) -> Steps[bool]:
+    """Opens a wait again whose signal does not fit, so that a retry waits for the next one; False if the claim was lost."""
+    return bool((yield Query("reopen_wait", _owned(claim, run_id, wait, occurrence))))
+
+
+@operation(single=True)
 def memo(claim: Claim, run_id: UUID, name: str, occurrence: int, result: str) -> Steps[bool]:
     """Remembers a value of a step while its claim is held; False if the claim was lost or the value exists."""
     return bool((yield Query("memo", {**_owned(claim, run_id, name, occurrence), "result": result})))
@@ -70,11 +78,13 @@ def memo(claim: Claim, run_id: UUID, name: str, occurrence: int, result: str) ->
 
 @operation
 def send_signal(id: UUID, run_id: UUID, name: str, payload: str) -> Steps[bool]:
-    """Stores a signal once and wakes the step that waits for it; False if the run is not active.
+    """Stores a signal once and wakes the step that waits for it; False if the run has ended, `NotFound` without a run.
 
     Two statements: the first locks the run, so that the second sees each wait that was stored before.
     """
     if not (yield Query("raise_signals", {"run_id": run_id})):
+        if (yield from lock_run(run_id)) is None:
+            raise NotFound("run", run_id)
         return False
     yield Query("store_signal", {"id": id, "run_id": run_id, "signal": name, "payload": payload})
     return True

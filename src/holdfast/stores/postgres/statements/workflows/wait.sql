@@ -55,6 +55,15 @@ o as (
 select exists (select 1 from own), coalesce(o.outcome, w.outcome), coalesce(o.result, w.result)::text
 from (select 1) one left join o on true left join w on true
 
+-- name: reopen_wait
+-- Forgets the outcome of a wait, while the claim of its step is held: a signal that does not fit must not answer a retry.
+with own as materialized (
+  select d.id from {hf}delivery d
+  where d.id = :delivery_id::uuid and d.fence = :fence::bigint and d.locked_by = :worker::text for share)
+update {hf}workflow_step t set outcome = null, result = null, done_at = null
+from own where t.run_id = :run_id::uuid and t.name = :step::text and t.occurrence = :occurrence::integer
+returning 1
+
 -- name: memo
 -- Remembers a value of a step, once, while its claim is held: a stale owner must not write.
 with own as materialized (

@@ -51,6 +51,13 @@ select exists (
 from (select 1) one
 left join {hf}workflow_step t on t.run_id = :run_id and t.name = :step and t.occurrence = :occurrence
 
+-- name: reopen_wait
+-- Forgets the outcome of a wait, while the claim of its step is held: a signal that does not fit must not answer a retry.
+update {hf}workflow_step set outcome = null, result = null, done_at = null
+where run_id = :run_id and name = :step and occurrence = :occurrence and exists (
+  select 1 from {hf}delivery d where d.id = :delivery_id and d.fence = :fence and d.locked_by = :worker)
+returning 1
+
 -- name: memo
 -- Remembers a value of a step, once, while its claim is held: a stale owner must not write.
 insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, fence, result, done_at)
