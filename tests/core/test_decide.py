@@ -27,7 +27,7 @@ from holdfast.core.delivery import Delivery, Status
 from holdfast.core.errors import Cancel, CircuitOpen, Outage, RetryAfter, TerminalError
 from holdfast.core.errors import Snooze as SnoozeSignal
 from holdfast.core.failures.classify import Rules
-from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, report
+from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, MESSAGE_LIMIT, report
 from holdfast.core.failures.verdict import Verdict, VerdictKind
 from holdfast.core.outcome import (
     Cancelled,
@@ -325,3 +325,17 @@ def test_the_clock_for_a_retry_after_date_is_passed_on() -> None:
 )
 def test_only_what_went_wrong_has_an_error(outcome: Outcome, error) -> None:
     assert error_of(outcome) == error
+
+
+def test_a_reason_of_any_length_is_redacted_within_bounds() -> None:
+    """A worker would not renew a lease while it looks for secrets in 50 MB."""
+    seen: list[int] = []
+
+    def hide(text: str) -> str:
+        seen.append(len(text))
+        return text
+
+    cancelled = outcome_of(Cancel("x" * 1_000_000), hide=hide)
+    assert isinstance(cancelled, Cancelled)
+    assert max(seen) < 60_000
+    assert len(cancelled.reason) <= MESSAGE_LIMIT

@@ -9,8 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from holdfast.core.errors import Cancel, ConfigurationError, Snooze
 from holdfast.core.failures.classify import Rules, Verdict, classify
-from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, report
-from holdfast.core.redaction.redact import redacted
+from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, bounded_text, report
 from holdfast.core.text import safe_str
 
 
@@ -83,7 +82,7 @@ def outcome_of(
     if isinstance(exc, Snooze):
         return Snoozed(exc.delay)
     if isinstance(exc, Cancel):
-        return Cancelled(redacted(safe_str(exc.reason), hide))
+        return Cancelled(bounded_text(safe_str(exc.reason), hide))
     # The verdict first: a `classify` that raises adds a note that belongs in the trace.
     try:
         verdict = classify(exc, *rules, now=now)

@@ -70,9 +70,13 @@ def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> Erro
 
 
 def _said(exc: BaseException, hide: Callable[[str], str] | None) -> str:
-    said = safe_str(exc) if hide is None else _without_input(exc) or safe_str(exc)
+    return bounded_text(safe_str(exc) if hide is None else _without_input(exc) or safe_str(exc), hide)
+
+
+def bounded_text(text: str, hide: Callable[[str], str] | None) -> str:
+    """Return `text` without secrets, printable, within `MESSAGE_LIMIT`; the time it takes is bounded too."""
     # Redact before cutting: a partial secret would not be found.
-    return sanitise(printable(redacted(sanitise(said, _LOOKED_AT), hide)), MESSAGE_LIMIT)
+    return sanitise(printable(redacted(sanitise(text, _LOOKED_AT), hide)), MESSAGE_LIMIT)
 
 
 def _without_input(exc: BaseException) -> str | None:
