@@ -215,7 +215,7 @@ async def test_the_awaiting_side_does_the_same(shared: Shared) -> None:
 
 
 def test_a_failure_that_leaves_it_open_is_raised_as_that(shared: Shared) -> None:
-    breaker = shared.breaker(threshold=2, cooldown=0.05)
+    breaker = shared.breaker(threshold=2, cooldown=0.25)
     with pytest.raises(ConnectionError), breaker.sync.guard():
         raise ConnectionError("first")
     under_way = breaker.sync.admit()
@@ -224,7 +224,7 @@ def test_a_failure_that_leaves_it_open_is_raised_as_that(shared: Shared) -> None
             raise ConnectionError(word)
         assert str(raised.value.__cause__) == word
         assert breaker.sync.settle(under_way, Result.FAILED) is not None  # it met a dependency known to be down
-        time.sleep(0.06)
+        time.sleep(0.26)
     with pytest.raises(TerminalError), breaker.sync.guard():
         raise TerminalError("an answer")
 
