@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, InvalidName, Router, Step, Workflow
+from holdfast import ConfigurationError, Holdfast, InvalidName, Limit, Router, Step, Workflow
 from holdfast.core.workflows.graph import Exhausted, Graph, Node
 
 
@@ -156,6 +156,11 @@ def _context_without_annotation(made: Workflow) -> None:
     def c(ctx, n: int) -> None: ...
 
 
+def _limit_by_a_result(made: Workflow) -> None:
+    @made.step(after="a", limit=Limit(2, by="a"))
+    def c(a: str, n: int) -> None: ...
+
+
 REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_unknown, "after 'aa', which is not declared above it; did you mean a?"),
     (_foreign, "after 'other', which is not a step of this workflow; decorate it with @flow.step first"),
@@ -179,6 +184,7 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_class, "decorate a function"),
     (_undo, "undo= of step c of workflow flow is 3; decorate a function"),
     (_context_without_annotation, "step c: ctx has no annotation, so it would be a value of the call; write ctx: Step"),
+    (_limit_by_a_result, "flow/c: by 'a' is no field of the payload; It has n"),
     (_undo_of_a_later_result, "takes the result of step b, which is not done before it"),
 ]
 

@@ -1,11 +1,24 @@
 """Runs of declared workflows, from start to end, on each database."""
 
 import asyncio
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Cancel, Holdfast, KeyConflict, RetryPolicy, Router, Step, TerminalError, WorkflowFailed
+from holdfast import (
+    Cancel,
+    Holdfast,
+    KeyConflict,
+    Limit,
+    Rate,
+    RetryPolicy,
+    Router,
+    Step,
+    TerminalError,
+    WorkflowFailed,
+)
 from holdfast.core.delivery import Status
 from holdfast.stores.admin.actions import replay
 from holdfast.stores.workflows.run import RunStatus
@@ -313,3 +326,36 @@ async def test_a_step_whose_code_is_terminal_uses_no_more_attempts(hf: Holdfast)
     await drain(hf)
     assert await run.status() is RunStatus.FAILED
     assert (await all_of(hf, "flow/bad"))[0].attempts == 1
+
+
+async def test_steps_have_limits_and_rates_over_all_workers_also_by_a_value_of_the_start(hf: Holdfast) -> None:
+    flow = hf.workflow("flow")
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    async def busy(what: str) -> None:
+        running[what] += 1
+        most[what] = max(most[what], running[what])
+        await asyncio.sleep(0.01)
+        running[what] -= 1
+
+    @flow.step(limit=Limit(3))
+    async def charge(tenant: str) -> None:
+        await busy("charge")
+
+    @flow.step(after=charge, limit=Limit(1, by="tenant"))
+    async def ship(tenant: str) -> None:
+        await busy(tenant)
+
+    @flow.step(after=ship, rate=Rate("12/30s"))
+    async def notify() -> None:
+        running["notified"] += 1
+
+    for tenant in ["acme", "globex"] * 6:
+        await flow.start(tenant)
+    await drain(hf)
+    assert most == {"charge": 3, "acme": 1, "globex": 1}
+    assert running["notified"] == 12
+    await flow.start("acme")
+    await drain(hf, idle_limit=timedelta(0))
+    assert running["notified"] == 12

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 from uuid import UUID
 
+from holdfast.app.flow_options import check_key_field
 from holdfast.app.handler_options import HandlerOptions, check_flag, refuse_option
 from holdfast.app.workflow_run import WorkflowRun
 from holdfast.core.duration import Duration, to_timedelta
@@ -32,7 +33,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAIN = "main"
 _UNCHANGED = object()
 _STEP_OPTIONS = frozenset(
-    {"queue", "priority", "retry", "timeout", "dead_on", "retry_on", "block_on", "park_on", "classify"}
+    {"queue", "priority", "retry", "timeout", "dead_on", "retry_on", "block_on", "park_on", "classify", "limit", "rate"}
 )
 
 
@@ -243,7 +244,9 @@ class Workflow:
 
     def _declare(self, function: Callable[..., Any], spec: StepSpec, options: HandlerOptions) -> None:
         named: HandlerOptions = {**options, "name": step_consumer(self.name, spec.name)}
-        self._router._add_step(replace(self._router._handler(function, Kind.STEP, named), step=spec))
+        handler = self._router._handler(function, Kind.STEP, named)
+        check_key_field(handler.name, handler.flow, self.declaration.parameters.names)
+        self._router._add_step(replace(handler, step=spec))
 
 
 class FunctionWorkflow(Workflow, Generic[P, R]):
