@@ -77,3 +77,24 @@ async def test_a_publisher_with_an_outdated_list_learns_a_new_rule(store: Store)
     await put(store, message(payload={"tenant": "a"}), fanout=fanout)
     # The second was written before its publisher knew; a worker adopts it.
     assert await keys(store) == [(None, False), (None, False), ("a", True)]
+
+
+async def test_one_call_with_keys_keeps_its_order(store: Store) -> None:
+    await register_flow(store, "mail", ORDERED, "order.placed")
+    await put(store, message(key="b", payload={"tenant": "a", "n": 0}))
+    first = [
+        message(key="z", payload={"tenant": "a", "n": 1}),
+        message(key="b", payload={"tenant": "a", "n": 0}),
+        message(key="a", payload={"tenant": "a", "n": 2}),
+        message(payload={"tenant": "a", "n": 3}),
+        message(key="m", payload={"tenant": "b", "n": 4}),
+    ]
+    await put(store, *first)
+    await put(store, message(payload={"tenant": "a", "n": 5}))
+    number = "m.payload ->> 'n'"
+    rows = sql(
+        store,
+        f"select {number} from {{hf}}delivery d join {{hf}}message m on m.id = d.message_id "
+        "where d.consumer = 'mail' order by d.flow_seq",
+    )
+    assert [int(str(row[0])) for row in rows] == [0, 1, 2, 3, 4, 5]

@@ -120,6 +120,8 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
         stored[message.id] = yield from _publish_unique(message)
     if keys is not None and (unadopted := _late_keys(messages, stored, keys)):
         yield adopt(unadopted)
+        if any(key.ordered for key in unadopted) and (places := _places(messages, stored, keys)):
+            yield Query("place_deliveries", batches={"deliveries": columns(("delivery_id", "place"), places)})
     yield from _reconcile_fanout([m for m in messages if stored[m.id].created], subscriptions, newest, fanout)
     return [stored[m.id] for m in messages]
 
@@ -218,6 +220,13 @@ def _late_keys(messages: Sequence[NewMessage], stored: Mapping[UUID, Published],
     """The keys of messages with a key or a unique key: their deliveries are written without one."""
     late = [m for m in messages if (m.key is not None or _unique(m)) and stored[m.id].created]
     return [key for m in late for key in keys.of(m)]
+
+
+def _places(messages: Sequence[NewMessage], stored: Mapping[UUID, Published], keys: FlowKeys) -> list[tuple[UUID, int]]:
+    """The new deliveries with an order, each with the index of its message; empty for one message."""
+    created = [m for m in messages if stored[m.id].created]
+    places = [(key.delivery_id, place) for place, m in enumerate(created) for key in keys.of(m) if key.ordered]
+    return places if places and places[-1][1] > places[0][1] else []
 
 
 def addressed_batches(messages: Sequence[NewMessage]) -> dict[str, Columns]:

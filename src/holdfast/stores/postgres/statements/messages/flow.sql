@@ -29,3 +29,20 @@ cross join {hf}message m
 where d.id = any (array[a.id]) and d.status = 'pending'
   and (d.flow_key is null or (d.flow_seq is null) = a.ordered) and m.id = d.message_id
 returning d.id
+
+-- name: place_deliveries
+-- Gives the new deliveries of one publish the positions of its messages in the order of the call: messages with an
+-- idempotency key are inserted in the order of their keys.
+with given as materialized (
+  select d.id, p.place, m.position
+  from unnest(:delivery_id::uuid[], :place::bigint[]) p (id, place)
+  join {hf}delivery d on d.id = p.id
+  join {hf}message m on m.id = d.message_id),
+placed as (
+  select g.id, g.place, dense_rank() over (order by g.place) as number from given g),
+positions as (
+  select p.position, row_number() over (order by p.position) as number from (select distinct g.position from given g) p)
+update {hf}delivery d
+set flow_seq = p.position
+from placed g join positions p on p.number = g.number
+where d.id = g.id and d.flow_seq is not null and d.flow_seq <> p.position

@@ -21,3 +21,21 @@ set flow_key = :flow_key,
 where id = :delivery_id and status = 'pending'
   and (flow_key is null or (flow_seq is null) = :ordered)
 returning id
+
+-- name: place_deliveries
+-- Gives the new deliveries of one publish the positions of its messages in the order of the call: messages with an
+-- idempotency key are inserted in the order of their keys.
+-- all: deliveries
+with given as materialized (
+  select d.id, p.value ->> 1 as place, m.position
+  from json_each(:rows) p
+  join {hf}delivery d on d.id = p.value ->> 0
+  join {hf}message m on m.id = d.message_id),
+placed as (
+  select g.id, g.place, dense_rank() over (order by g.place) as number from given g),
+positions as (
+  select p.position, row_number() over (order by p.position) as number from (select distinct g.position from given g) p)
+update {hf}delivery
+set flow_seq = g.position
+from (select placed.id, p.position from placed join positions p on p.number = placed.number) g
+where {hf}delivery.id = g.id and flow_seq is not null
