@@ -79,32 +79,38 @@ class FlowAdoption:
 
     async def adopt(self, lane: Lane) -> bool:
         """Adopts the oldest deliveries of a lane; False if none was found or this worker cannot find the key."""
-        found = await self._adopt(lane, None)
-        return bool(found)
+        after = None
+        while True:
+            found, after = await self._adopt(lane, after)
+            if found or after is None:
+                return found
 
     async def _continue(self, lane: Lane, sweep: _Sweep) -> None:
         started = time.monotonic()
-        found = await self._adopt(lane, sweep.after)
+        _, sweep.after = await self._adopt(lane, sweep.after)
         ended = time.monotonic()
         sweep.cost += ended - started
-        if len(found) == _BATCH:
-            sweep.after, sweep.due = (found[-1].run_at, found[-1].id), None
+        if sweep.after is not None:
+            sweep.due = None
         else:
-            sweep.due, sweep.after, sweep.cost = ended + max(_SWEEP_EVERY, _COST_FACTOR * sweep.cost), None, 0.0
+            sweep.due, sweep.cost = ended + max(_SWEEP_EVERY, _COST_FACTOR * sweep.cost), 0.0
 
-    async def _adopt(self, lane: Lane, after: tuple[datetime, UUID] | None) -> list[Unkeyed]:
+    async def _adopt(
+        self, lane: Lane, after: tuple[datetime, UUID] | None
+    ) -> tuple[bool, tuple[datetime, UUID] | None]:
+        """Adopts a page; returns whether it had deliveries without a key, and where the next one begins."""
         settings = _keyed(lane)
         rule = None if settings is None else _rule(settings, self._handlers.get(lane.consumer))
         if settings is None or rule is None:
-            return []
+            return False, None
         ordered = settings.is_sequenced
-        found = await self._store.run(
+        page = await self._store.run(
             unkeyed_deliveries(lane, _BATCH, ordered=ordered, after=after, suspects=self._suspects)
         )
-        if found:
-            keys = [DeliveryKey(one.id, _key(lane.consumer, rule, one), ordered) for one in found]
+        if page.found:
+            keys = [DeliveryKey(one.id, _key(lane.consumer, rule, one), ordered) for one in page.found]
             await self._store.run(adopt_deliveries(keys))
-        return found
+        return bool(page.found), page.after
 
 
 def _keyed(lane: Lane) -> FlowSettings | None:

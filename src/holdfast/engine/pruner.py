@@ -7,6 +7,7 @@ from holdfast._log import get_logger
 from holdfast.stores.admin.alert import forget_alert_groups
 from holdfast.stores.admin.plan import forget_plan
 from holdfast.stores.deliveries.dedupe import forget_seen
+from holdfast.stores.deliveries.flow import forget_old_starts
 from holdfast.stores.deliveries.worker import forget_workers
 from holdfast.stores.integrations.idempotency import forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, ceiling, fill_failed_types, prune_deliveries
@@ -47,6 +48,7 @@ class Pruner:
             pass
         await self._store.run(forget_workers(_FORGET_AFTER))
         await self._store.run(forget_seen())
+        await self._store.run(forget_old_starts())
         await self._store.run(forget_alert_groups(_FORGET_AFTER))
         while (await self._store.run(forget_requests()))[1]:
             pass

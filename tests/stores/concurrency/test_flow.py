@@ -11,11 +11,14 @@ import holdfast.stores.connections.connection as connections
 from holdfast import Limit, Rate
 from holdfast.stores.connections.connection import Psycopg, run_on
 from holdfast.stores.connections.locked_call import locked_scripts
+from holdfast.stores.deliveries.claim import Lane, LaneFlow, claim_trial
 from holdfast.stores.deliveries.flow import Floors, FlowScan, claim_flow
+from holdfast.stores.deliveries.trial import flow_trial
 from holdfast.stores.dialect import LockedCall
+from holdfast.stores.operation import Operation, Query, Steps
 from holdfast.stores.postgres.store import PostgresStore
 from tests.stores.flow_cases import declare, lane_of, numbers, send, settings, take
-from tests.support.builders import LEASE, until_one_waits
+from tests.support.builders import LEASE, sql, until_one_waits
 
 
 def unlocked(text: str, call: LockedCall, prepared: set[str] | None) -> Iterator[str]:
@@ -87,3 +90,26 @@ async def test_behind_a_pooler_the_claim_is_one_message_too(postgres_store: Post
         assert numbers(got.claims) == [0, 1, 2, 3]
         assert pooled.execute("select count(*) from pg_locks where locktype = 'advisory'").fetchone() == (0,)
     assert (await take(store)).claims == []
+
+
+async def test_a_trial_of_two_queues_does_not_deadlock_with_a_claim_of_one(postgres_store: PostgresStore) -> None:
+    store, flow = postgres_store, settings(limit=Limit(5))
+    own, queue = settings(limit=Limit(1, by="k")), LaneFlow(flow, flow)
+    await declare(store, own)
+    sql(store, "update {hf}consumer set blocked_until = now()")
+    lanes = [Lane(name, "mail", 0, 1, flow=queue) for name in ("q1", "q2")]
+    with psycopg.connect(store.conninfo, autocommit=True) as claim:
+        claim.execute("begin")
+        lock = Query("lock_flow", locks=("flow queue q2",))
+        run_on(Operation(lambda: locked(lock)), store.dialect, Psycopg(claim))
+        trial = claim_trial(lanes, "w1", LEASE, LEASE, flow=flow_trial("w1", LEASE))
+        running = asyncio.create_task(store.run(trial))
+        await asyncio.to_thread(until_one_waits, store)
+        claim.execute("set lock_timeout = '500 ms'")
+        run_on(Operation(lambda: locked(lock._replace(locks=("flow consumer mail",)))), store.dialect, Psycopg(claim))
+        claim.execute("commit")
+        assert await asyncio.wait_for(running, 10) == []
+
+
+def locked(query: Query) -> Steps[None]:
+    yield query

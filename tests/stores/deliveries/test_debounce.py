@@ -255,7 +255,7 @@ async def test_deliveries_without_a_key_are_reported_and_not_claimed(store: Stor
     await declare(store, QUIET)
     await put(store, job("mail", {"k": "a", "n": 1}))
     assert (await take(store)).unkeyed == 1
-    assert len(await store.run(unkeyed_deliveries(await lane_of(store), 10, ordered=True))) == 1
+    assert len((await store.run(unkeyed_deliveries(await lane_of(store), 10, ordered=True))).found) == 1
 
 
 async def test_nothing_runs_before_every_due_delivery_has_its_key(store: Store) -> None:
@@ -265,7 +265,7 @@ async def test_nothing_runs_before_every_due_delivery_has_its_key(store: Store) 
     pass_time(store, 6)
     assert (await take(store)).claims == []
     lane = await lane_of(store)
-    (old,) = await store.run(unkeyed_deliveries(lane, 10, ordered=True))
+    (old,) = (await store.run(unkeyed_deliveries(lane, 10, ordered=True))).found
     await store.run(adopt_deliveries([DeliveryKey(old.id, "a", ordered=True)]))
     assert numbers(await settled(store)) == [0, 1]
     assert len(await superseded(store)) == 1

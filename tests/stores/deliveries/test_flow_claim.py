@@ -7,7 +7,13 @@ import pytest
 from holdfast import Limit, Queue, Rate
 from holdfast.core.change import Postpone, Retry
 from holdfast.stores.deliveries.claim import lanes, rescue
-from holdfast.stores.deliveries.flow import adopt_deliveries, due_lanes, flow_floors, unkeyed_deliveries
+from holdfast.stores.deliveries.flow import (
+    adopt_deliveries,
+    due_lanes,
+    flow_floors,
+    forget_old_starts,
+    unkeyed_deliveries,
+)
 from holdfast.stores.messages.flow import DeliveryKey
 from holdfast.stores.messages.registry import register
 from holdfast.stores.protocol import Store
@@ -236,7 +242,7 @@ async def test_an_order_waits_until_every_delivery_has_its_place(store: Store) -
     got = await take(store)
     assert (got.claims, got.unkeyed) == ([], 1)
     lane = await lane_of(store)
-    (unkeyed,) = await store.run(unkeyed_deliveries(lane, 10, ordered=True))
+    (unkeyed,) = (await store.run(unkeyed_deliveries(lane, 10, ordered=True))).found
     assert await store.run(adopt_deliveries([DeliveryKey(unkeyed.id, "a", True)])) == 1
     assert await store.run(adopt_deliveries([DeliveryKey(unkeyed.id, "x", True)])) == 0
     got = await take(store)
@@ -271,3 +277,34 @@ async def test_the_lanes_with_a_due_delivery_are_found_together(store: Store) ->
     due = [(lane.consumer, lane.priority) for lane in await store.run(due_lanes(known))]
     assert sorted(due) == [("due", 1), ("full", 1), ("later", 3), ("unkeyed", 1)]
     assert [lane.consumer for lane in await store.run(due_lanes(known, suspects=True))] == ["suspect"]
+
+
+async def test_a_lane_is_searched_for_deliveries_without_a_key_page_by_page(store: Store) -> None:
+    flow = settings(order_by="k")
+    await declare(store, flow)
+    for keyed in (True, True, True, False, True, False, True):
+        await send(store, flow if keyed else None, "a")
+    lane, after, pages = await lane_of(store), None, []
+    for _ in range(10):
+        found, after = await store.run(unkeyed_deliveries(lane, 1, ordered=True, after=after, scanned=3))
+        pages.append(len(found))
+        if after is None:
+            break
+    assert pages == [0, 1, 1, 0]
+
+
+async def test_buckets_of_consumers_without_a_rate_are_removed(store: Store) -> None:
+    await declare(store, settings(rate=Rate("1/2d")), name="mail")
+    await declare(store, None, name="gone")
+    for name, days in (("gone", 3), ("gone", 5), ("mail", 3), ("mail", 5)):
+        if "postgres" in store.dialect.name:
+            at = f"now() - interval '{days} days'"
+        else:
+            at = f"(strftime('%s') - {days * 86_400}) * 1000"
+        sql(store, f"insert into {{hf}}flow_start values ('{name}', '', {at}, 1)")
+    await store.run(forget_old_starts())
+    left = sql(store, "select consumer from {hf}flow_start order by consumer")
+    assert [row[0] for row in left] == ["gone", "mail"]
+    await declare(store, None, name="mail")
+    await store.run(forget_old_starts())
+    assert sql(store, "select consumer from {hf}flow_start") == []

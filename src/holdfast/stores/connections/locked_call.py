@@ -24,6 +24,11 @@ def locked_scripts(text: str, call: LockedCall, prepared: set[str] | None) -> It
         yield lock + _NUMBERED.sub(lambda match: call.arguments[int(match[1]) - 1], text)
         return
     if call.name not in prepared:
-        yield f"prepare {call.name} ({', '.join(call.types)}) as {text}"
+        yield f"prepare {call.name}{_list(call.types)} as {text}"
         prepared.add(call.name)
-    yield f"{lock}execute {call.name}({', '.join(call.arguments)})"
+    yield f"{lock}execute {call.name}{_list(call.arguments)}"
+
+
+def _list(values: tuple[str, ...]) -> str:
+    """In parentheses, which PostgreSQL refuses around an empty list."""
+    return f"({', '.join(values)})" if values else ""

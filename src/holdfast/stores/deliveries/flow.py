@@ -67,6 +67,13 @@ class Unkeyed(NamedTuple):
     headers: str
 
 
+class UnkeyedPage(NamedTuple):
+    """Deliveries without a key, and where to continue; None at the end of the lane."""
+
+    found: list[Unkeyed]
+    after: tuple[datetime, UUID] | None
+
+
 @operation(single=True, hot=True)
 def claim_flow(
     lane: Lane, worker: str, lease: timedelta, scan: FlowScan, floors: Floors, *, suspects: bool = False
@@ -163,11 +170,12 @@ def unkeyed_deliveries(
     *,
     ordered: bool,
     after: tuple[datetime, UUID] | None = None,
+    scanned: int = 4000,
     suspects: bool = False,
-) -> Steps[list[Unkeyed]]:
+) -> Steps[UnkeyedPage]:
     """Pending deliveries of the lane whose key is missing, or whose place in the order does not fit their consumer.
 
-    They are sorted by `run_at` and id; `after` continues behind the last one of an earlier call.
+    They are sorted by `run_at` and id. One call reads at most `scanned` deliveries of the lane; `after` continues.
     """
     after_at, after_id = (lane.floor_at, lane.floor_id) if after is None else after
     values = {
@@ -178,12 +186,19 @@ def unkeyed_deliveries(
         "ordered": ordered,
         "after_at": after_at,
         "after_id": after_id,
+        "scanned": scanned,
     }
     rows = yield Query("flow_unkeyed", values, slots=_suspicion(suspects), limit=limit)
-    return [
+    found = [
         Unkeyed(as_uuid(id), aware_time(run_at), str(type), str(payload), str(headers))
         for id, run_at, type, payload, headers in rows
+        if type is not None
     ]
+    found.sort(key=lambda one: (one.run_at, one.id.int))
+    if len(found) >= limit:
+        return UnkeyedPage(found, (found[-1].run_at, found[-1].id))
+    last = next(((aware_time(row[1]), as_uuid(row[0])) for row in rows if row[2] is None), None)
+    return UnkeyedPage(found, last)
 
 
 @operation
@@ -197,6 +212,12 @@ def adopt_deliveries(keys: Sequence[DeliveryKey]) -> Steps[int]:
 def forget_starts(consumer: str, older_than: timedelta) -> Steps[None]:
     """Removes the buckets of a rate that no window contains."""
     yield Query("forget_starts", {"consumer": consumer, "older_than": older_than})
+
+
+@operation
+def forget_old_starts() -> Steps[None]:
+    """Removes buckets that no rate needs; `forget_starts` does not reach those of a consumer that is gone or idle."""
+    yield Query("forget_old_starts")
 
 
 @lru_cache(maxsize=512)

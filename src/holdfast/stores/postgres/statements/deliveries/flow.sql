@@ -260,15 +260,34 @@ from {hf}flow_ticket q
 
 -- name: flow_unkeyed
 -- Pending deliveries of a lane that have no key yet, no place in the order, or one that is no longer used, with their
--- messages.
-select d.id, d.run_at, m.type, m.payload::text, m.headers::text
-from {hf}delivery d
-cross join lateral (select m.* from {hf}message m where m.id = d.message_id offset 0) m
-where d.status = 'pending' and d.queue = :queue::text and d.consumer = :consumer::text
-  and d.generation = :generation::bigint and d.priority = :priority::smallint and {suspicion}
-  and (d.run_at, d.id) > (:after_at::timestamptz, :after_id::uuid)
-  and (d.flow_key is null or (d.flow_seq is null) = :ordered::boolean)
-order by d.run_at, d.id limit {limit}
+-- messages. It reads at most :scanned rows of the lane; if there may be more, the last row has no message: it is the last
+-- one that was read.
+with s as materialized (
+  select d.id, d.run_at, d.message_id, d.flow_key is null or (d.flow_seq is null) = :ordered::boolean as unkeyed
+  from {hf}delivery d
+  where d.status = 'pending' and d.queue = :queue::text and d.consumer = :consumer::text
+    and d.generation = :generation::bigint and d.priority = :priority::smallint and {suspicion}
+    and (d.run_at, d.id) > (:after_at::timestamptz, :after_id::uuid)
+  order by d.run_at, d.id limit :scanned::bigint),
+u as (select s.id, s.run_at, s.message_id from s where s.unkeyed order by s.run_at, s.id limit {limit})
+select u.id, u.run_at, m.type, m.payload::text, m.headers::text
+from u cross join lateral (select m.* from {hf}message m where m.id = u.message_id offset 0) m
+union all
+select l.id, l.run_at, null, null, null
+from (select s.id, s.run_at from s order by s.run_at desc, s.id desc limit 1) l
+where (select count(*) from s) >= :scanned::bigint
+
+-- name: forget_old_starts
+-- Removes buckets that no rate needs, also those of consumers and queues that are gone or have no rate any more.
+delete from {hf}flow_start s
+where s.bucket < now() - greatest(interval '1 day', 2 * interval '1 s' * (
+  select max(greatest((f.flow::jsonb -> 'rate' ->> 1)::double precision,
+                      (f.flow_override::jsonb -> 'rate' ->> 1)::double precision))
+  from (select c.flow, c.flow_override from {hf}consumer c union all select q.flow, q.flow_override from {hf}queue q) f))
+
+-- name: lock_flow
+-- Returns after its locks are taken.
+select 1
 
 -- name: forget_starts
 -- Removes the buckets of a rate that are older than its window.

@@ -229,13 +229,33 @@ select 0, 0
 
 -- name: flow_unkeyed
 -- Pending deliveries of a lane that have no key yet, no place in the order, or one that is no longer used, with their
--- messages.
-select d.id, d.run_at, m.type, m.payload, m.headers
-from {hf}delivery d join {hf}message m on m.id = d.message_id
-where d.status = 'pending' and d.queue = :queue and d.consumer = :consumer
-  and d.generation = :generation and d.priority = :priority and {suspicion}
-  and (d.run_at, d.id) > (:after_at, :after_id) and (d.flow_key is null or (d.flow_seq is null) = :ordered)
-order by d.run_at, d.id limit :limit
+-- messages. It reads at most :scanned rows of the lane; if there may be more, the last row has no message: it is the last
+-- one that was read.
+with s as materialized (
+  select d.id, d.run_at, d.message_id, d.flow_key is null or (d.flow_seq is null) = :ordered as unkeyed
+  from {hf}delivery d
+  where d.status = 'pending' and d.queue = :queue and d.consumer = :consumer
+    and d.generation = :generation and d.priority = :priority and {suspicion}
+    and (d.run_at, d.id) > (:after_at, :after_id)
+  order by d.run_at, d.id limit :scanned),
+u as (select s.id, s.run_at, s.message_id from s where s.unkeyed order by s.run_at, s.id limit :limit)
+select u.id, u.run_at, m.type, m.payload, m.headers from u join {hf}message m on m.id = u.message_id
+union all
+select l.id, l.run_at, null, null, null
+from (select s.id, s.run_at from s order by s.run_at desc, s.id desc limit 1) l
+where (select count(*) from s) >= :scanned
+
+-- name: forget_old_starts
+-- Removes buckets that no rate needs, also those of consumers and queues that are gone or have no rate any more.
+delete from {hf}flow_start
+where bucket < {now} - max(86400000, coalesce((
+  select max(2000 * max(coalesce(json_extract(f.flow, '$.rate[1]'), 0),
+                        coalesce(json_extract(f.flow_override, '$.rate[1]'), 0)))
+  from (select flow, flow_override from {hf}consumer union all select flow, flow_override from {hf}queue) f), 0))
+
+-- name: lock_flow
+-- Returns after its locks are taken; SQLite has one writer and needs none.
+select 1
 
 -- name: forget_starts
 -- Removes the buckets of a rate that are older than its window.
