@@ -1,0 +1,114 @@
+"""The reference pages and the guides name every command, option, setting, metric and API path, and no other."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast import Holdfast, WorkerOptions
+from holdfast.app.handler_options import HandlerOptions
+from holdfast.interfaces.api import commands as api_commands
+from holdfast.interfaces.api import plans, queries
+from tests.observe.test_dashboards import exported
+from tests.support.command_reference import commands
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+INTERNAL = {"HOLDFAST_DEMO", "HOLDFAST_PARENT", "HOLDFAST_ENGINE_FAMILY"}
+"""Variables that Holdfast sets for its child processes."""
+_COMMAND = re.compile(r"(?:^|[`$ ])holdfast ([a-z][a-z-]*(?: [a-z][a-z-]*)?)((?: [^`\n|#]*)?)", re.MULTILINE)
+
+COMMANDS = {path.removeprefix("holdfast").strip(): command for path, command in commands()}
+
+
+def names(command: click.Command) -> set[str]:
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("-")} | {
+        "--help"
+    }
+
+
+def section(page: str, heading: str) -> str:
+    _, _, rest = (DOCS / page).read_text(encoding="utf-8").partition(f"\n## {heading}")
+    return rest.partition("\n## ")[0]
+
+
+def listed(text: str) -> set[str]:
+    """The names in the first column of a table."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def used_commands(text: str) -> Iterator[tuple[str, set[str]]]:
+    """The commands in a text, each with the options after it."""
+    for words, rest in _COMMAND.findall(text):
+        parts = words.split()
+        name = next((" ".join(parts[:n]) for n in (2, 1) if " ".join(parts[:n]) in COMMANDS), "")
+        if parts[0] in COMMANDS:
+            yield name, set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
+
+
+def test_the_reference_lists_exactly_the_commands_and_their_options() -> None:
+    page = (DOCS / "reference" / "command-line.md").read_text(encoding="utf-8")
+    parts = {part.partition("\n")[0]: part for part in re.split(r"\n##+ holdfast ", page)[1:]}
+    found = {" ".join(re.findall(r"(?:^|(?<= ))[a-z][a-z-]*", title)): text for title, text in parts.items()}
+    assert sorted(found) == sorted(filter(None, COMMANDS)), "run `python -m tests.support.command_reference`"
+    shared = set(re.findall(r"`[^`]*?(--[a-z-]+)", page.partition("\n## holdfast ")[0]))
+    for name, text in found.items():
+        shown = [one for one in COMMANDS[name].params if isinstance(one, click.Option) and not one.hidden]
+        expected = {one.opts[0]: (one.help or "").partition("  [")[0].replace("|", ", ") for one in shown}
+        missing = [option for option, help in expected.items() if option not in shared and help not in text]
+        assert missing == [], f"{name}: run `python -m tests.support.command_reference`"
+        rows = set(re.findall(r"^\| `(?:-[a-z], )?(--[a-z-]+)", text, re.MULTILINE))
+        assert rows == expected.keys() - shared, f"{name}: run `python -m tests.support.command_reference`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_in_the_pages_exist_with_their_options(page: Path) -> None:
+    for name, options in used_commands(page.read_text(encoding="utf-8")):
+        assert name, f"a command in {page.name} does not exist"
+        assert options <= names(COMMANDS[name]), f"holdfast {name}"
+
+
+def test_a_wrong_option_in_a_page_is_found() -> None:
+    ((name, options),) = used_commands("run `holdfast deliveries list --state discarded`")
+    assert (name, options - names(COMMANDS[name])) == ("deliveries list", {"--state"})
+
+
+def test_settings_are_listed() -> None:
+    app = inspect.signature(Holdfast).parameters.keys()
+    tables: Mapping[str, set[str]] = {
+        "App: ": set(app),
+        "Worker: ": {field.name for field in fields(WorkerOptions)},
+        "Handlers": set(HandlerOptions.__annotations__),
+    }
+    assert {heading: listed(section("reference/settings.md", heading)) for heading in tables} == tables
+
+
+def test_environment_variables_are_listed() -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    read = set(re.findall(r"HOLDFAST_[A-Z_]*[A-Z]", source)) - INTERNAL
+    assert listed(section("reference/settings.md", "Environment variables")) == read
+
+
+def test_metrics_are_listed() -> None:
+    shown = {name.partition("{")[0] for name in listed(section("how-to/observe.md", "Metrics"))}
+    assert shown == {family.name for family in exported()}
+
+
+def test_api_paths_are_listed() -> None:
+    endpoints = [*queries.ENDPOINTS, *api_commands.ENDPOINTS, *plans.ENDPOINTS]
+    shown = {_path(path) for path in listed(section("how-to/http-api.md", "Queries"))}
+    assert shown == {_path(one.path) for one in endpoints if one.method == "GET"}
+    lines = [line for line in section("how-to/http-api.md", "Actions").splitlines() if "/…`" in line]
+    rows = [re.findall(r"`([^`]+)`", line) for line in lines]
+    actions = {_path(prefix.replace("…", verb)) for prefix, *verbs in rows for verb in verbs}
+    assert actions == {path for one in endpoints if one.method == "POST" and "/" in (path := _path(one.path))}
+
+
+def _path(path: str) -> str:
+    return re.sub(r"\{\w+\}", "{…}", path.partition("?")[0]).strip("/")
