@@ -1,2 +1,2 @@
 -- Failed deliveries of an error type in the order of ids; only a failure writes it.
-create index delivery_error on {hf}delivery (error_type, id) where status = 'failed';
+create index if not exists delivery_error on {hf}delivery (error_type, id) where status = 'failed';
