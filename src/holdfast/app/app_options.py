@@ -34,8 +34,8 @@ def check_app_options(
         raise ConfigurationError(f"alerts is {alerts!r}; give a list of functions that take one DeadLetterAlert")
     if dedupe is not None and not (hasattr(dedupe, "seen") and hasattr(dedupe, "record")):
         raise ConfigurationError(
-            f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler how "
-            "long: @hf.consumer(..., dedupe='5m')"
+            f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler a "
+            "duration: @hf.consumer(..., dedupe='5m')"
         )
 
 

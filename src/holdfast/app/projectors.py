@@ -55,7 +55,10 @@ class Projectors:
             raise NotFound("projector", name, f"this app has {', '.join(sorted(known)) or 'none'}")
         if known[name].reset is None:
             raise Refused(
-                "rebuild", f"projector {name}", "declared without reset=", "give @hf.projector(reset=…), and swap="
+                "rebuild",
+                f"projector {name}",
+                "declared without reset=",
+                "add reset= to @hf.projector, and swap= to keep the live result readable",
             )
         return known[name]
 

@@ -17,10 +17,10 @@ _TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_:/-]*(?:\.[A-Za-z0-9_:/-]+)*")
 
 _WITH_DOTS = frozenset({"source", "worker", "circuit", "resource", "endpoint", "tenant", "schedule", "memo", "signal"})
 
-_PLAIN_WORDS = "1 to 100 of A-Z a-z 0-9 _ : / - (no dot), starting with a letter, digit or underscore"
-_DOTTED_WORDS = "1 to 100 of A-Z a-z 0-9 _ . : / -, starting with a letter, digit or underscore"
+_PLAIN_WORDS = "1 to 100 characters of A-Z a-z 0-9 _ : / - (no dot), starting with a letter, digit or underscore"
+_DOTTED_WORDS = "1 to 100 characters of A-Z a-z 0-9 _ . : / -, starting with a letter, digit or underscore"
 _SCHEMA_WORDS = "1 to 63 of a-z 0-9 _, starting with a letter or underscore"
-_TYPE_WORDS = "1 to 100 of A-Z a-z 0-9 _ : / -, in parts joined by single dots, such as order.placed"
+_TYPE_WORDS = "1 to 100 characters of A-Z a-z 0-9 _ : / -, in parts joined by single dots, such as order.placed"
 
 
 def check_name(kind: str, value: str) -> str:

@@ -196,7 +196,7 @@ class ClaimScheduler:
         return more
 
     def _order(self, now: float) -> list[Lane]:
-        """By priority, lanes of one priority in turn; every eighth time the lowest priority first."""
+        """Lanes sorted by priority; those of one priority take turns. Every eighth time the lowest priority comes first."""
         self._round += 1
         if not self._lanes:
             return []

@@ -96,7 +96,7 @@ class FlowScheduler:
             self._states = {lane[:4]: self._states[lane[:4]] for lane in lanes if lane[:4] in self._states}
 
     def order(self) -> list[Lane]:
-        """The lanes for the next claims: by priority, lanes of one priority in turn."""
+        """The lanes for the next claims, sorted by priority; those of one priority take turns."""
         self._round += 1
         if not self.lanes:
             return []

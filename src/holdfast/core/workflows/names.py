@@ -69,7 +69,10 @@ def check_workflow_name(value: str) -> str:
     check_name("workflow", value)
     if "/" in value or len(value) > MAX_NAME // 2:
         raise InvalidName(
-            "workflow", value, "it has a slash" if "/" in value else "it is too long", "1 to 50 of A-Z a-z 0-9 _ : -"
+            "workflow",
+            value,
+            "it has a slash" if "/" in value else "it is too long",
+            "1 to 50 characters of A-Z a-z 0-9 _ : -",
         )
     return value
 

@@ -48,7 +48,7 @@ class BatchScheduler:
         self._round += 1
 
     def ready(self, is_held_back: Callable[[str], bool]) -> list[Lane]:
-        """The lanes to claim from, by priority, lanes of one priority in turn."""
+        """The lanes to claim from, sorted by priority; those of one priority take turns."""
         found = [lane for lane in self._ready.values() if not is_held_back(lane.consumer)]
         start = self._round % len(found) if found else 0
         return sorted(found[start:] + found[:start], key=lambda lane: lane.priority)

@@ -140,7 +140,7 @@ def keys(
 ) -> TaskSteps[KeyPage]:
     """A page of the keys of a consumer with flow control, each with what waits, runs and holds it up.
 
-    The cost does not depend on the number of keys. With some states a page may be short without being the last. A consumer
+    The cost does not depend on the number of keys. If only some states are listed, a page may be short without being the last. A consumer
     with flow control and no key has the one key ''.
     """
     stored, settings = yield from consumer_with_flow(consumer)
