@@ -8,9 +8,17 @@ from uuid import uuid4
 import pytest
 
 from holdfast import ConfigurationError, Holdfast, KeyConflict, NotFound, Refused, RetryPolicy, Step, TerminalError
+from holdfast.interfaces.console.workflow_graph import run_graph
 from holdfast.interfaces.presentation.filters import run_filter
 from holdfast.interfaces.presentation.views import dumps
-from holdfast.interfaces.presentation.workflows import next_commands, step_note, timeline
+from holdfast.interfaces.presentation.workflows import (
+    item_notes,
+    next_commands,
+    shown_steps,
+    step_label,
+    step_note,
+    timeline,
+)
 from holdfast.ops.queries.workflows import WorkflowRunDetail
 from holdfast.stores.workflows.run_page import RunFilter
 from holdfast.stores.workflows.stalled_run import stalled_runs
@@ -97,6 +105,17 @@ async def test_a_run_is_shown_with_its_steps_notes_and_next_commands(hf: Holdfas
         {"sku": "lamp"},
         {"slot": "A1"},
     )
+
+
+async def test_a_result_that_does_not_come_names_the_blocked_step_and_the_next_command(hf: Holdfast) -> None:
+    run = await order(hf).start("lamp")
+    with pytest.raises(
+        TimeoutError, match=f"is running after 0; see its steps with `holdfast workflows show {run.id}`"
+    ):
+        await run.result(timeout=0)
+    await drain(hf)
+    with pytest.raises(TimeoutError, match=f"is blocked at step charge; .* `holdfast workflows retry {run.id}`"):
+        await run.result(timeout=0)
 
 
 async def test_a_run_goes_from_blocked_to_done_by_commands_that_are_stored_first(hf: Holdfast) -> None:
@@ -213,6 +232,44 @@ async def test_a_run_that_is_compensated_is_blocked_only_by_its_undo_steps(hf: H
     await drain(hf)
     detail = await hf.ops.workflow_run(run.id)
     assert (detail.listed.state, states(detail)["hotel:undo"]) == ("failed", "done")
+
+
+async def test_the_items_of_a_map_are_counted_and_few_of_them_are_shown(hf: Holdfast) -> None:
+    flow = hf.workflow("pictures")
+
+    @flow.step(mapped=True, queue="items", exhausted="block", retry=RetryPolicy.none())
+    async def resize(number: int) -> int:
+        if number in (7, 1099):
+            raise TerminalError("not a picture")
+        return number
+
+    @flow.step
+    async def upload(ctx: Step) -> int:
+        return len(await ctx.map(resize, range(1100)))
+
+    @flow.step(after=upload)
+    async def publish() -> None: ...
+
+    run = await flow.start()
+    await drain(hf, queues={"default": 10})
+    detail = await hf.ops.workflow_run(run.id)
+    assert item_notes(detail) == ["resize of upload: 1,100 queued"]
+    assert {step.name: step.state.value for step in detail.steps if step.item_of is None} == {
+        "upload": "waiting",
+        "publish": "idle",
+    }
+    await drain(hf, concurrency=100)
+    detail = await hf.ops.workflow_run(run.id)
+    assert (detail.listed.state, item_notes(detail)) == ("blocked", ["resize of upload: 2 blocked, 1,098 done"])
+    shown = [step_label(step) for step in shown_steps(detail)]
+    assert {"resize #7 of upload", "resize #1099 of upload", "resize #0 of upload"} <= set(shown)
+    assert len(shown) == 22
+    assert json.loads(dumps(detail))["items"][0]["states"] == {"blocked": 2, "done": 1098}
+    graph = run_graph(detail)
+    assert graph is not None
+    assert [(step.word, step.note) for step in graph.steps if step.name == "resize"] == [
+        ("blocked", "1,098 of 1,100 items do…")
+    ]
 
 
 async def test_a_retry_that_a_worker_would_refuse_is_not_stored(hf: Holdfast) -> None:

@@ -56,6 +56,25 @@ async def test_the_doctor_names_versions_that_no_worker_knows(hf: Holdfast, make
     assert "compatible_with= of version 2" in found[0].remedy
 
 
+async def test_the_doctor_names_a_version_that_no_worker_knows_after_a_signal(hf: Holdfast, make_app: MakeApp) -> None:
+    run = await order(hf).start("lamp")
+    await drain(hf)
+    newer = make_app()
+    flow = newer.workflow("order", version=2)
+
+    @flow.step
+    async def approve(sku: str) -> None: ...
+
+    async with working(newer):
+        await run.signal("approved")
+
+        async def failing() -> list[Finding]:
+            return [one for one in await findings(newer) if one.level is Level.FAIL]
+
+        found = await eventually(failing)
+    assert ["no live worker knows version 1" in one.message for one in found] == [True]
+
+
 async def test_metrics_count_active_runs_and_blocked_steps(hf: Holdfast) -> None:
     await order(hf).start("lamp")
     await drain(hf)

@@ -12,10 +12,12 @@ from holdfast.core.errors import WorkflowFailed
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
 from holdfast.core.workflows.names import COMMANDS
+from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.commands import CANCEL, RETRY, SIGNAL, TRIGGER
 from holdfast.engine.workflows.fan_out import result_of
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
+from holdfast.stores.workflows.query import RunDetail, workflow_run
 from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
 
 _SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.5
@@ -52,7 +54,10 @@ class WorkflowRun:
         return await self._send(self._trigger(step, key), conn, "run.trigger")
 
     async def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
-        """Cancels the run and its child runs: steps that wait are discarded, steps in flight cannot settle any more."""
+        """Cancels the run and its child runs: steps that wait are discarded, steps in flight cannot settle any more.
+
+        Undo steps do not run.
+        """
         return await self._send(self._cancel(reason, key), conn, "run.cancel")
 
     async def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
@@ -70,7 +75,8 @@ class WorkflowRun:
     async def result(self, *, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109
         """Waits until the run is done and returns the result of its last step, or of each by name if it has several.
 
-        Raises `WorkflowFailed` if it failed or was cancelled, and `TimeoutError` if it is still active after `timeout`.
+        Raises `WorkflowFailed` if it failed or was cancelled, and `TimeoutError` if it is still active after `timeout`; the error
+        names a blocked step.
         """
         store = self._runtime().store
 
@@ -88,7 +94,7 @@ class WorkflowRun:
                 break
             left = pause if ends is None else ends - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"run {self.id} of workflow {outcome.name} is {outcome.status} after {timeout}")
+                raise TimeoutError(_unfinished((yield workflow_run(self.id)), timeout))
             yield PollDelay(min(pause, left))
             pause = min(pause * 1.5, _LONGEST_POLL)
         if outcome.status is not RunStatus.DONE:
@@ -118,6 +124,16 @@ class WorkflowRun:
 
     async def _send(self, message: NewMessage, conn: Any, call: str) -> Published:
         return (await self._runtime().publish([message], conn, call))[0]
+
+
+def _unfinished(found: RunDetail, timeout: Duration | None) -> str:
+    """Why a run has no result yet, and the next command."""
+    what = f"run {found.run.id} of workflow {found.run.workflow}"
+    blocked = dict.fromkeys(step.name for step in found.steps if step.state is StepState.BLOCKED)
+    if blocked:
+        steps = f"step{'s' * (len(blocked) > 1)} {', '.join(blocked)}"
+        return f"{what} is blocked at {steps}; fix the cause, then run `holdfast workflows retry {found.run.id}`"
+    return f"{what} is {found.run.status} after {timeout}; see its steps with `holdfast workflows show {found.run.id}`"
 
 
 class SyncWorkflowRun:

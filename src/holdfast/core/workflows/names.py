@@ -44,6 +44,13 @@ def item_name(step: str, parent: str, call: int) -> str:
     return f"{step}@{parent}#{call}"
 
 
+def item_parts(name: str) -> tuple[str, str, int]:
+    """The mapped step, the step that called it, and the number of the call, of a name of `item_name`."""
+    step, _, rest = name.partition("@")
+    parent, _, call = rest.rpartition("#")
+    return step, parent, int(call)
+
+
 def step_of(consumer: str) -> str:
     """The step of a consumer of a workflow."""
     return consumer.rpartition("/")[2]

@@ -20,7 +20,9 @@ from holdfast.interfaces.presentation.filters import run_filter
 from holdfast.interfaces.presentation.formatting import moment, one_line, printable
 from holdfast.interfaces.presentation.workflows import (
     duration,
+    item_notes,
     next_commands,
+    shown_steps,
     step_label,
     step_note,
     timeline,
@@ -139,8 +141,13 @@ def _print_run(detail: WorkflowRunDetail) -> None:
         if value:
             out.print(f"  {name:<11}{printable(str(value))}", soft_wrap=True)
     _heading("Steps")
-    print_table(detail.steps, _step_columns(detail))
-    for title, lines in (("Results", _results(detail)), ("Signals", _signals(detail)), ("Children", _children(detail))):
+    print_table(shown_steps(detail), _step_columns(detail))
+    for title, lines in (
+        ("Items", item_notes(detail)),
+        ("Results", _results(detail)),
+        ("Signals", _signals(detail)),
+        ("Children", _children(detail)),
+    ):
         if shown := list(lines):
             _heading(title)
             for line in shown:
@@ -169,7 +176,7 @@ def _error(step: StepRecord) -> str:
 
 
 def _results(detail: WorkflowRunDetail) -> Iterator[str]:
-    for step in detail.steps:
+    for step in shown_steps(detail):
         if step.result is not None and step.result != "null":
             yield f"{step_label(step)}: {_value(step.result)}"
     for one in detail.remembered:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.workflows.graph import Node
 from holdfast.core.workflows.names import is_undo
 from holdfast.core.workflows.state import StepState
@@ -124,18 +125,22 @@ def _path(begin: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _step(detail: WorkflowRunDetail, node: Node, place: tuple[int, int], own: Sequence[StepRecord]) -> GraphStep:
-    state = next((state for state in _WORST if any(one.state is state for one in own)), StepState.IDLE)
-    if len(own) > 1 or node.mapped:
-        finished = sum(one.state is StepState.DONE for one in own)
-        note = f"{finished:,} of {len(own):,} items done" if own else "no items yet"
+    states = {one.state for one in own}
+    if node.mapped:
+        counts = [one for one in detail.items if one.step == node.name]
+        states = {StepState(state) for one in counts for state in one.states}
+        finished = sum(one.states.get(StepState.DONE.value, 0) for one in counts)
+        every = BoundedCount(sum(sum(one.states.values()) for one in counts), any(one.or_more for one in counts))
+        note = f"{finished:,} of {every:,} items done" if counts else "no items yet"
         delivery = None
     else:
-        step = own[0] if own else StepRecord(name=node.name, state=state)
+        step = own[0] if own else StepRecord(name=node.name, state=StepState.IDLE)
         took = duration(step.started_at, step.ended_at)
         note = step_note(detail, step) or took
         if step.attempts > 1:
             note = f"{note}, " * bool(note) + f"{step.attempts} attempts"
         delivery = None if step.delivery_id is None else str(step.delivery_id)
+    state = next((state for state in _WORST if state in states), StepState.IDLE)
     title = f"{node.name}: {word(state.value)}" + (f", {note}" if note else "")
     label = _cut(node.name, _NAME)
     return GraphStep(*place, node.name, label, state.value, word(state.value), _cut(note, _NOTE), title, delivery)

@@ -8,7 +8,9 @@ from holdfast.interfaces.console.workflow_graph import run_graph
 from holdfast.interfaces.presentation.filters import RUN_FIELDS, parse_id, parse_time, run_filter
 from holdfast.interfaces.presentation.workflows import (
     duration,
+    item_notes,
     next_commands,
+    shown_steps,
     step_label,
     step_note,
     timeline,
@@ -44,15 +46,18 @@ async def workflows(request: ConsoleRequest) -> HtmlPage:
 
 async def workflow_run(request: ConsoleRequest) -> HtmlPage:
     detail = await request.ops.workflow_run(parse_id(request.http.path_params["id"]))
+    steps = shown_steps(detail)
     waits = dict.fromkeys(str(one.signal) for one in detail.remembered if one.signal and one.done_at is None)
     return HtmlPage(
         "workflow_run.html",
         {
             "detail": detail,
             "run": detail.listed.run,
+            "steps": steps,
+            "items": item_notes(detail),
             "graph": run_graph(detail),
             "events": timeline(detail),
-            "values": [(step_label(step), step.result) for step in detail.steps if step.result not in (None, "null")],
+            "values": [(step_label(step), step.result) for step in steps if step.result not in (None, "null")],
             "memos": [one for one in detail.remembered if ":" not in one.name and one.result is not None],
             "waits": list(waits),
             "triggers": waiting_for_trigger(detail),

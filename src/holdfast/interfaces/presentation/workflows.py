@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.workflows.names import is_undo
 from holdfast.core.workflows.state import StepState
 from holdfast.interfaces.presentation.formatting import clock, many, rough
@@ -13,6 +14,7 @@ from holdfast.stores.workflows.query import RememberedRow, StepRecord
 from holdfast.stores.workflows.run import RunStatus
 
 _LONG = timedelta(days=3650)
+_ITEMS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,25 @@ class RunEvent:
 
 def step_label(step: StepRecord) -> str:
     """The name of a step, with the number of its item in a map."""
-    return f"{step.name} #{step.occurrence}" if step.occurrence else step.name
+    return step.name if step.item_of is None else f"{step.name} #{step.occurrence} of {step.item_of}"
+
+
+def shown_steps(detail: WorkflowRunDetail) -> list[StepRecord]:
+    """The steps of a run with at most 20 items of maps, those that failed or are not done first."""
+    items = [step for step in detail.steps if step.item_of is not None]
+    items.sort(key=lambda step: step.state is StepState.DONE)
+    kept = {step.delivery_id for step in items[:_ITEMS]}
+    return [step for step in detail.steps if step.item_of is None or step.delivery_id in kept]
+
+
+def item_notes(detail: WorkflowRunDetail) -> list[str]:
+    """The items of each map by state, for example `resize of upload: 1,498 done, 2 retry wait`."""
+    found = []
+    for one in detail.items:
+        calls = f", call {one.call + 1}" if one.call else ""
+        states = ", ".join(f"{BoundedCount(count, one.or_more):,} {word(state)}" for state, count in one.states.items())
+        found.append(f"{one.step} of {one.item_of}{calls}: {states}")
+    return found
 
 
 def duration(begin: datetime | None, end: datetime | None) -> str:
@@ -58,7 +78,7 @@ def timeline(detail: WorkflowRunDetail) -> list[RunEvent]:
     run = detail.listed.run
     key = f" with key {run.key}" if run.key else ""
     found = [RunEvent(run.started_at, "started", "Started", f"version {run.version}{key}")]
-    for step in detail.steps:
+    for step in shown_steps(detail):
         name = step_label(step)
         if step.started_at is not None and step.ended_at is None:
             found.append(RunEvent(step.started_at, step.state.value, f"{name}: last claimed", step_note(detail, step)))
@@ -89,7 +109,7 @@ def timeline(detail: WorkflowRunDetail) -> list[RunEvent]:
 def next_commands(detail: WorkflowRunDetail) -> Iterator[tuple[str, str]]:
     """The commands that apply to the state of a run, each with its label."""
     run = detail.listed.run
-    for step in detail.steps:
+    for step in shown_steps(detail):
         if step.state in (StepState.BLOCKED, StepState.DEAD, StepState.RETRY_WAIT):
             yield f"see the error of {step_label(step)}", f"holdfast deliveries show {step.delivery_id}"
     if not run.status.is_active:
@@ -117,8 +137,7 @@ def word(state: str) -> str:
 
 
 def _open_waits(detail: WorkflowRunDetail, step: StepRecord) -> list[RememberedRow]:
-    own = f"{step.name}/" if not step.occurrence else f"{step.name}#{step.occurrence}/"
-    return [one for one in detail.remembered if one.done_at is None and one.name.startswith(own)]
+    return [one for one in detail.remembered if one.done_at is None and one.name.startswith(f"{step.name}/")]
 
 
 def _wait(one: RememberedRow) -> str:
@@ -131,7 +150,7 @@ def _wait(one: RememberedRow) -> str:
             return f"sleeps{until}"
         case "map":
             left = "" if one.waiting is None else f" {one.waiting:,}"
-            return f"waits for{left} items of {name}"
+            return f"waits for{left} items of {name.partition('#')[0]}"
         case "child":
             return f"waits for child run of {name}"
         case _:
@@ -144,7 +163,7 @@ def _ended(one: RememberedRow) -> str:
     if not colon:
         return f"{step}: remembered {what}"
     how = {"signal": "got its signal", "timeout": "timed out"}.get(one.outcome or "", "ended")
-    return f"{step}: sleep ended" if kind == "sleep" else f"{step}: {kind} {name} {how}"
+    return f"{step}: sleep ended" if kind == "sleep" else f"{step}: {kind} {name.partition('#')[0]} {how}"
 
 
 def _idle(detail: WorkflowRunDetail, step: StepRecord) -> str:

@@ -20,7 +20,7 @@ from holdfast.stores.queries import query
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.workflows import query as runs
 from holdfast.stores.workflows import run_page
-from holdfast.stores.workflows.query import RememberedRow, RunDetail, RunRecord, SignalRecord, StepRecord
+from holdfast.stores.workflows.query import ItemCounts, RememberedRow, RunDetail, RunRecord, SignalRecord, StepRecord
 from holdfast.stores.workflows.run_page import ListedRun, RunFilter, WorkflowCounts
 
 AUDITED = "run"
@@ -34,7 +34,8 @@ _SCAN_SECONDS = 0.03
 class WorkflowRunDetail:
     """A run with its steps in the order of its graph, what they remember and wait for, its signals and its children.
 
-    `graph` has the steps of its version; it is empty if the definition is not stored. Results and payloads are JSON text
+    `steps` has a limited number of items of maps, those that failed or are not done first; `items` counts all. `graph` has the
+    steps of its version; it is empty if the definition is not stored. Results and payloads are JSON text
     without declared secrets.
     """
 
@@ -42,6 +43,7 @@ class WorkflowRunDetail:
     payload: str
     graph: tuple[Node, ...]
     steps: tuple[StepRecord, ...]
+    items: tuple[ItemCounts, ...]
     remembered: tuple[RememberedRow, ...]
     signals: tuple[SignalRecord, ...]
     children: tuple[RunRecord, ...]
@@ -89,6 +91,7 @@ def workflow_run(id: UUID) -> TaskSteps[WorkflowRunDetail]:
             replace(one, last_error=_text(one.last_error, hide), result=shown_value(known, type, one.result, hide))
             for one in found.steps
         ),
+        items=tuple(found.items),
         remembered=tuple(replace(one, result=shown_value(known, type, one.result, hide)) for one in found.remembered),
         signals=tuple(replace(one, payload=shown_value(known, type, one.payload, hide)) for one in found.signals),
         children=tuple(_shown_record(one, hide) for one in found.children),

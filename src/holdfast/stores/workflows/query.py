@@ -1,7 +1,8 @@
 """Queries about runs for operators."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
@@ -9,7 +10,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.core.identity import delivery_range
 from holdfast.core.workflows.graph import Graph
-from holdfast.core.workflows.names import COMMANDS, is_undo, step_of
+from holdfast.core.workflows.names import COMMANDS, is_undo, item_parts, step_consumer, step_of
 from holdfast.core.workflows.state import DeliveryFacts, StepState, step_state
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, operation
@@ -17,6 +18,7 @@ from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.run import RunStatus
 
 _ROWS = 1000
+_COUNTED_ITEMS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,26 @@ class StepRecord:
     state: StepState
     delivery_id: UUID | None = None
     occurrence: int = 0
+    item_of: str | None = None
+    """The step whose map it is an item of; `occurrence` is its number then."""
     attempts: int = 0
     due_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     last_error: str | None = None
     result: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCounts:
+    """The items of one `ctx.map` call by state: the mapped step, the step that called it, and the number of the call."""
+
+    step: str
+    item_of: str
+    call: int
+    states: Mapping[str, int]
+    or_more: bool
+    """Whether more items exist than were counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +94,16 @@ class SignalRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetail:
-    """A run with its steps in the order of its graph, what they remember, its signals and its children."""
+    """A run with its steps in the order of its graph, what they remember, its signals and its children.
+
+    `steps` has a limited number of items of maps, those that failed or are not done first; `items` counts all.
+    """
 
     run: RunRecord
     graph: Graph | None
     payload: str
     steps: Sequence[StepRecord]
+    items: Sequence[ItemCounts]
     remembered: Sequence[RememberedRow]
     signals: Sequence[SignalRecord]
     children: Sequence[RunRecord]
@@ -100,15 +120,24 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
     graph = yield from read_definition(run.workflow, run.version)
     stored = yield Query("workflow_run_steps", {"run_id": run_id}, limit=_ROWS)
     low, high = delivery_range(run_id)
-    found = {"run_id": run_id, "low": low, "high": high, "commands": COMMANDS}
-    deliveries = yield Query("workflow_run_deliveries", found, limit=_ROWS)
+    mapped = [] if graph is None else [node.name for node in graph.nodes.values() if node.mapped]
+    others = [COMMANDS, *(step_consumer(run.workflow, name) for name in mapped)]
+    deliveries = yield Query(
+        "workflow_run_deliveries", {"run_id": run_id, "low": low, "high": high, "others": others}, limit=_ROWS
+    )
+    listed: Sequence[Row] = []
+    counted: Sequence[Row] = []
+    if mapped:
+        listed = yield Query("workflow_run_items", {"run_id": run_id}, limit=_ROWS)
+        counted = yield Query("workflow_run_item_counts", {"run_id": run_id}, limit=_COUNTED_ITEMS)
     signals = yield Query("workflow_run_signals", {"run_id": run_id}, limit=_ROWS)
     children = yield Query("child_runs", {"run_id": run_id}, limit=_ROWS)
     return RunDetail(
         run=run,
         graph=graph,
         payload=str(payload),
-        steps=_steps(run, graph, stored, deliveries),
+        steps=_steps(run, graph, stored, deliveries, listed),
+        items=_item_counts(run.status, counted),
         remembered=[_remembered(row) for row in stored if "/" in str(row[0])],
         signals=[
             SignalRecord(id=as_uuid(id), name=str(name), payload=text, consumed_by=by, sent_at=aware_time(at))
@@ -118,35 +147,31 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
     )
 
 
-def _steps(run: RunRecord, graph: Graph | None, stored: Sequence[Row], deliveries: Sequence[Row]) -> list[StepRecord]:
+def _steps(
+    run: RunRecord, graph: Graph | None, stored: Sequence[Row], deliveries: Sequence[Row], items: Sequence[Row]
+) -> list[StepRecord]:
     results = {(str(row[0]), row[1]): row for row in stored}
-    items = {as_uuid(row[2]): (str(row[0]), row[1]) for row in stored if row[4] is not None}
-    waits = {as_uuid(row[2]) for row in stored if "/" in str(row[0]) and row[9] is None}
+    waits = {as_uuid(row[2]) for row in stored if "/" in str(row[0]) and row[8] is None}
     # A step that ran again after a retry has several deliveries; the last one counts.
-    newest = {items.get(as_uuid(row[0]), step_of(str(row[1]))): row for row in deliveries}
-    shown = [_step(run, row, results, items, waits) for row in newest.values()]
+    newest = {step_of(str(row[1])): row for row in deliveries}
+    shown = [_step(run, row, results, waits) for row in newest.values()]
+    shown += [_item(run, row) for row in items]
     known = {step.name for step in shown}
     order = {name: n for n, name in enumerate(() if graph is None else graph.order)}
     for name in order:
         if name not in known:
             row = results.get((name, 0))
-            is_done = row is not None and row[9] is not None
+            is_done = row is not None and row[8] is not None
             state = step_state(None, is_done=is_done, waits=False, can_block=False)
-            shown.append(StepRecord(name=name, state=state, result=row[8] if row is not None and is_done else None))
-    return sorted(shown, key=lambda step: (order.get(step.name, len(order)), step.name, step.occurrence))
+            shown.append(StepRecord(name=name, state=state, result=row[7] if row is not None and is_done else None))
+    # The sort is stable: items stay in the order of the query.
+    return sorted(shown, key=lambda step: (order.get(step.name, len(order)), step.name))
 
 
-def _step(
-    run: RunRecord,
-    row: Row,
-    results: dict[tuple[str, int], Row],
-    items: dict[UUID, tuple[str, int]],
-    waits: set[UUID],
-) -> StepRecord:
+def _step(run: RunRecord, row: Row, results: Mapping[tuple[str, int], Row], waits: Collection[UUID] = ()) -> StepRecord:
     id, consumer, status, is_due, run_at, attempts, claimed, completed, discarded, error, replayed = row
     delivery, name = as_uuid(id), step_of(str(consumer))
-    stored = results.get(items.get(delivery, (name, 0)))
-    _, occurrence = items.get(delivery, ("", 0))
+    stored = results.get((name, 0))
     facts = DeliveryFacts(
         status=Status(status),
         is_due=bool(is_due),
@@ -158,14 +183,39 @@ def _step(
         name=name,
         state=step_state(facts, is_done=False, waits=delivery in waits, can_block=_can_block(run.status, name)),
         delivery_id=delivery,
-        occurrence=occurrence,
         attempts=attempts,
         due_at=aware_time(run_at),
         started_at=optional_time(claimed),
         ended_at=optional_time(completed),
         last_error=error,
-        result=None if stored is None or stored[9] is None else stored[8],
+        result=None if stored is None or stored[8] is None else stored[7],
     )
+
+
+def _item(run: RunRecord, row: Row) -> StepRecord:
+    name, occurrence, result, *delivery = row
+    _, parent, _ = item_parts(str(name))
+    return replace(_step(run, delivery, {}), occurrence=occurrence, item_of=parent, result=result)
+
+
+def _item_counts(run: RunStatus, rows: Sequence[Row]) -> list[ItemCounts]:
+    counts: dict[str, Counter[str]] = {}
+    for name, status, is_due, attempts, is_discarded, was_replayed, count in rows:
+        facts = DeliveryFacts(
+            status=Status(status),
+            is_due=bool(is_due),
+            attempts=attempts,
+            is_discarded=bool(is_discarded),
+            was_replayed=bool(was_replayed),
+        )
+        state = step_state(facts, is_done=False, waits=False, can_block=run is RunStatus.RUNNING)
+        counts.setdefault(str(name), Counter())[state.value] += count
+    or_more = sum(states.total() for states in counts.values()) >= _COUNTED_ITEMS
+    return [
+        ItemCounts(step=step, item_of=parent, call=call, states=dict(sorted(states.items())), or_more=or_more)
+        for name, states in sorted(counts.items())
+        for step, parent, call in [item_parts(name)]
+    ]
 
 
 def _can_block(status: RunStatus, step: str) -> bool:
@@ -174,7 +224,7 @@ def _can_block(status: RunStatus, step: str) -> bool:
 
 
 def _remembered(row: Row) -> RememberedRow:
-    name, occurrence, _, waiting, _, signal, wake_at, outcome, result, done_at = row
+    name, occurrence, _, waiting, signal, wake_at, outcome, result, done_at = row
     return RememberedRow(
         name=str(name),
         occurrence=occurrence,

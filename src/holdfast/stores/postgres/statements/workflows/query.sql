@@ -12,19 +12,38 @@ select {run_record} from {hf}workflow_run r join {hf}message m on m.id = r.id
 where r.parent_run = :run_id::uuid order by r.id desc limit {limit}
 
 -- name: workflow_run_steps
--- The rows of a run: results, joins, items, memos and waits.
-select t.name, t.occurrence, t.delivery_id, t.waiting, t.item::text, t.signal, t.wake_at, t.outcome, t.result::text,
+-- The rows of a run without the items of its maps: results, joins, memos and waits.
+select t.name, t.occurrence, t.delivery_id, t.waiting, t.signal, t.wake_at, t.outcome, t.result::text,
        t.done_at
-from {hf}workflow_step t where t.run_id = :run_id::uuid
+from {hf}workflow_step t where t.run_id = :run_id::uuid and t.item is null
 order by t.name, t.occurrence limit {limit}
 
 -- name: workflow_run_deliveries
--- The deliveries of a run's steps.
-select d.id, d.consumer, d.status, d.run_at <= now(), d.run_at, d.attempts, d.claimed_at, d.completed_at, d.discarded_at,
-       d.last_error, coalesce(d.failure_history, '[]'::jsonb) <> '[]'::jsonb
+-- The deliveries of a run's steps without those of `others`, the command consumer and the mapped steps.
+select {step_delivery}
 from {hf}delivery d
-where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid and d.consumer <> :commands::text
+where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid and d.consumer <> all (:others::text[])
 order by d.created_at, d.id limit {limit}
+
+-- name: workflow_run_items
+-- Items of a run's maps with their deliveries, those that failed or are not done first.
+select t.name, t.occurrence, t.result::text, {step_delivery}
+from {hf}workflow_step t join {hf}delivery d on d.id = t.delivery_id
+where t.run_id = :run_id::uuid and t.item is not null
+order by t.done_at is not null, d.status <> 'failed', t.name, t.occurrence limit {limit}
+
+-- name: workflow_run_item_counts
+-- The number of items of each map by the facts that their state depends on, of a limited number of items.
+select t.name, d.status, d.run_at <= now(), least(d.attempts, 2), d.discarded_at is not null,
+       coalesce(d.failure_history, '[]'::jsonb) <> '[]'::jsonb, count(*)
+from (select t.name, t.delivery_id from {hf}workflow_step t
+      where t.run_id = :run_id::uuid and t.item is not null order by t.name, t.occurrence limit {limit}) t
+join {hf}delivery d on d.id = t.delivery_id
+group by 1, 2, 3, 4, 5, 6
+
+-- fragment: step_delivery
+d.id, d.consumer, d.status, d.run_at <= now(), d.run_at, d.attempts, d.claimed_at, d.completed_at, d.discarded_at,
+d.last_error, coalesce(d.failure_history, '[]'::jsonb) <> '[]'::jsonb
 
 -- name: workflow_run_signals
 -- The signals that were sent to a run.

@@ -37,7 +37,10 @@ where r.status in ('running', 'compensating') and r.version <> :version
     select 1 {run_deliveries_of} and d.status = 'pending' and d.attempts = 0 and d.claimed_at is not null
       and not exists (
         select 1 from {hf}workflow_step w
-        where w.run_id = r.id and w.delivery_id = d.id and w.done_at is null)
+        where w.run_id = r.id and w.delivery_id = d.id and w.done_at is null
+          and not exists (
+            select 1 from {hf}workflow_signal g
+            where g.run_id = w.run_id and g.name = w.signal and g.consumed_by is null))
   )
 order by r.id
 
