@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from holdfast import Holdfast
 from holdfast.interfaces.server.standalone import serve_in_thread
 from holdfast.ops.service import Operations, SyncOperations
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.console.shop import BROKEN, furnish
+from tests.support.worker import drain
+from tests.workflows.test_operating import order
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -215,6 +219,52 @@ def test_the_keyboard_goes_everywhere(browser: Browser, shop: Shop) -> None:
         page.keyboard.type("req-unknown")
         page.keyboard.press("Enter")
         expect(page.locator("main")).to_contain_text("No results")
+
+
+def _start_order(path: Path) -> str:
+    """A run with a blocked step, a step that waits for a signal, and a step that waits for its trigger."""
+    found: list[str] = []
+
+    async def run() -> None:
+        hf = Holdfast(f"sqlite:///{path}")
+        started = await order(hf).using(key="order:7").start("lamp")
+        await drain(hf)
+        found.append(str(started.id))
+        await hf.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_an_operator_reads_a_run_and_sends_it_commands(
+    browser: Browser, shop: Shop, tmp_path: Path, scripts: bool
+) -> None:
+    run = _start_order(tmp_path / "shop.db")
+    with _page(browser, shop, java_script_enabled=scripts, viewport={"width": 360, "height": 740}) as page:
+        page.goto("/workflows?state=blocked")
+        page.locator("tbody tr", has_text="order:7").get_by_role("link").first.click()
+        expect(page.locator("h1 .status")).to_have_text("blocked")
+        expect(page.locator(".run-graph .word")).to_have_text(["done", "blocked", "waiting", "idle", "idle"])
+        expect(page.locator(".broke")).to_contain_text("Step charge is blocked")
+        expect(page.locator(".timeline")).to_contain_text("charge: blocked")
+        page.locator("summary", has_text="Send signal").click()
+        page.get_by_label("Value, as JSON").fill('{"by": "ada"}')
+        page.get_by_role("button", name="Send signal").click()
+        expect(page.locator(".flash")).to_be_visible()
+        page.goto(f"/workflows/{run}")
+        page.locator("summary", has_text="Retry").click()
+        page.get_by_label("Reason").locator("visible=true").first.fill("new card")
+        page.get_by_role("button", name="Retry").click()
+        expect(page.locator("h1 .status")).to_have_text("running")
+        expect(page.locator(".run-graph .word")).to_have_text(["done", "replaying", "waiting", "idle", "idle"])
+        if scripts:
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+            assert page.evaluate("window.violations") == []
+    entries = shop.ops.workflow_run(UUID(run)).audit
+    assert [(one.action, one.actor) for one in entries] == [("retry", "ada"), ("signal", "ada")]
 
 
 def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> None:

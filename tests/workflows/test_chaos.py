@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.stores.workflows.run import RunStatus
+from tests.servers.postgres import PostgresServer
 from tests.support.worker import query
 from tests.workflows import chaos_worker
 
@@ -30,13 +31,33 @@ def start_worker(dsn: str) -> subprocess.Popen[bytes]:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("count", "seconds"),
-    [
-        pytest.param(6, 1.5, id="short"),
-        pytest.param(60, 6.0, id="long", marks=pytest.mark.long),
-        pytest.param(2000, 200.0, id="soak", marks=pytest.mark.soak),
-    ],
+    [pytest.param(6, 1.5, id="short"), pytest.param(60, 6.0, id="long", marks=pytest.mark.long)],
 )
 async def test_every_run_ends_and_each_effect_happens_once(dsn: str, count: int, seconds: float) -> None:
+    await survive(dsn, count, seconds)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(560)
+@pytest.mark.parametrize("piece", range(4))
+async def test_500_runs_end_although_workers_are_killed(dsn: str, piece: int) -> None:
+    await survive(dsn, 500, 60)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(560)
+@pytest.mark.parametrize("piece", range(4))
+async def test_500_runs_end_although_workers_and_the_server_are_killed(piece: int) -> None:
+    with PostgresServer(18, durable=True) as server:
+        dsn = server.create_database("chaos")
+        app = Holdfast(dsn)
+        app.store.migrate()
+        await app.close()
+        await survive(dsn, 500, 60, server)
+
+
+async def survive(dsn: str, count: int, seconds: float, server: PostgresServer | None = None) -> None:
+    """Kills workers, and the server if one is given, while runs are under way, and checks how each run ended."""
     workers = 1 if dsn.startswith("sqlite") else 2
     with closing(chaos_worker.connect(dsn)) as conn:
         conn.execute("create table effect (run text, step text)")
@@ -52,6 +73,12 @@ async def test_every_run_ends_and_each_effect_happens_once(dsn: str, count: int,
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             await asyncio.sleep(random.uniform(0.7, 2.0))
+            if server is not None and random.random() < 0.3:
+                await asyncio.to_thread(server.kill)
+                await asyncio.sleep(random.uniform(0, 0.5))
+                await asyncio.to_thread(server.start)
+                kills += 1
+                continue
             n = random.randrange(workers)
             running[n].kill()
             running[n].wait()

@@ -3,40 +3,74 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "workflows.md").read_text()
+import pytest
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
+PAGE = (HOW_TO / "workflows.md").read_text()
+TUTORIAL = (HOW_TO / "workflows-tutorial.md").read_text()
+
+
+def run(folder: Path, *words: str) -> str:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_programs(page: str, folder: Path) -> None:
+    for name, program in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.DOTALL):
+        (folder / name).write_text(program)
 
 
 def test_the_program_and_its_commands_run_as_printed(tmp_path: Path) -> None:
-    ((name, program),) = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / name).write_text(program)
-
-    def run(*words: str) -> str:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-        done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    id = run(name).strip()
+    write_programs(PAGE, tmp_path)
+    id = run(tmp_path, "orders.py").strip()
     for words in ("worker --app orders:hf --until-idle", "workflows list --dsn sqlite:///orders.db"):
         assert f"$ holdfast {words}" in PAGE
-        run("-m", "holdfast", *words.split())
+        run(tmp_path, "-m", "holdfast", *words.split())
     shown = json.loads(
-        run("-m", "holdfast", "workflows", "show", id, "--dsn", "sqlite:///orders.db", "--format", "json")
+        run(tmp_path, "-m", "holdfast", "workflows", "show", id, "--dsn", "sqlite:///orders.db", "--format", "json")
     )
     assert shown["state"] == "done"
     results = {step["name"]: step["result"] for step in shown["steps"]}
     assert results["ship"] == f"shipped: paid in session-{len(id) + len(':charge')}, approved by ada"
 
 
+@pytest.mark.long
+def test_the_commands_of_the_tutorial_do_what_it_says(tmp_path: Path) -> None:
+    write_programs(TUTORIAL, tmp_path)
+    commands = [line.removeprefix("$ ") for line in re.findall(r"^\$ .*", TUTORIAL, re.MULTILINE)]
+    printed: list[str] = []
+    id = ""
+    for command in commands:
+        program, *words = shlex.split(command.replace("RUN", id))
+        printed.append(run(tmp_path, *(["-m", "holdfast"] if program == "holdfast" else []), *words).strip())
+        if program == "python":
+            id = printed[-1]
+    first, again, _, shown, *_ = printed
+    assert first == again
+    assert "waits for signal approved" in shown
+    assert printed[-1].endswith("cancelled seat 12A to Atlantis")
+    states = [
+        json.loads(run(tmp_path, *f"-m holdfast workflows show {one} --dsn sqlite:///trips.db --format json".split()))[
+            "state"
+        ]
+        for one in (first, id)
+    ]
+    assert states == ["done", "failed"]
+    run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "test_trips.py")
+
+
 def test_every_command_of_the_guide_exists() -> None:
     known = subprocess.run(
         [sys.executable, "-m", "holdfast", "workflows", "--help"], capture_output=True, text=True, timeout=60
     ).stdout
-    for verb in set(re.findall(r"\$ holdfast workflows (\w+)", PAGE)):
+    for verb in set(re.findall(r"\$ holdfast workflows (\w+)", PAGE + TUTORIAL)):
         assert f"\n  {verb} " in known, verb
