@@ -234,18 +234,19 @@ async def test_a_run_that_is_compensated_is_blocked_only_by_its_undo_steps(hf: H
     assert (detail.listed.state, states(detail)["hotel:undo"]) == ("failed", "done")
 
 
-async def test_the_items_of_a_map_are_counted_and_few_of_them_are_shown(hf: Holdfast) -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(1100, marks=pytest.mark.long)])
+async def test_the_items_of_a_map_are_counted_and_few_of_them_are_shown(hf: Holdfast, count: int) -> None:
     flow = hf.workflow("pictures")
 
     @flow.step(mapped=True, queue="items", exhausted="block", retry=RetryPolicy.none())
     async def resize(number: int) -> int:
-        if number in (7, 1099):
+        if number in (7, count - 1):
             raise TerminalError("not a picture")
         return number
 
     @flow.step
     async def upload(ctx: Step) -> int:
-        return len(await ctx.map(resize, range(1100)))
+        return len(await ctx.map(resize, range(count)))
 
     @flow.step(after=upload)
     async def publish() -> None: ...
@@ -253,23 +254,25 @@ async def test_the_items_of_a_map_are_counted_and_few_of_them_are_shown(hf: Hold
     run = await flow.start()
     await drain(hf, queues={"default": 10})
     detail = await hf.ops.workflow_run(run.id)
-    assert item_notes(detail) == ["resize of upload: 1,100 queued"]
+    assert item_notes(detail) == [f"resize of upload: {count:,} queued"]
     assert {step.name: step.state.value for step in detail.steps if step.item_of is None} == {
         "upload": "waiting",
         "publish": "idle",
     }
     await drain(hf, concurrency=100)
     detail = await hf.ops.workflow_run(run.id)
-    assert (detail.listed.state, item_notes(detail)) == ("blocked", ["resize of upload: 2 blocked, 1,098 done"])
+    assert (detail.listed.state, item_notes(detail)) == (
+        "blocked",
+        [f"resize of upload: 2 blocked, {count - 2:,} done"],
+    )
     shown = [step_label(step) for step in shown_steps(detail)]
-    assert {"resize #7 of upload", "resize #1099 of upload", "resize #0 of upload"} <= set(shown)
+    assert {"resize #7 of upload", f"resize #{count - 1} of upload", "resize #0 of upload"} <= set(shown)
     assert len(shown) == 22
-    assert json.loads(dumps(detail))["items"][0]["states"] == {"blocked": 2, "done": 1098}
+    assert json.loads(dumps(detail))["items"][0]["states"] == {"blocked": 2, "done": count - 2}
     graph = run_graph(detail)
     assert graph is not None
-    assert [(step.word, step.note) for step in graph.steps if step.name == "resize"] == [
-        ("blocked", "1,098 of 1,100 items do…")
-    ]
+    (drawn,) = [step for step in graph.steps if step.name == "resize"]
+    assert drawn.title == f"resize: blocked, {count - 2:,} of {count:,} items done"
 
 
 async def test_a_retry_that_a_worker_would_refuse_is_not_stored(hf: Holdfast) -> None:

@@ -204,7 +204,7 @@ class DeliveryExecutor:
             claimed = loaded._replace(payload="")
             state = "gone" if run is None else str(run.status)
             log.info("step skipped", **self._settlements.log_fields(claimed) | {"run_status": state})
-            self.settle(claimed, Cancelled(f"the run is {state}"))
+            self.settle(claimed, Cancelled(f"its run is {state}; see `holdfast workflows show {loaded.message_id}`"))
             return None
         graph = await self._steps.graph(spec, run.version)
         if graph is None:
