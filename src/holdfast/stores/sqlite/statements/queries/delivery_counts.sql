@@ -134,11 +134,11 @@ select 1 from {hf}delivery d where d.status = 'failed' order by d.id limit 1 off
 -- The number of dead letters of each group in each time range, and the first failure.
 -- each: kinds
 with found as materialized (
-  select l.value as low, (
+  select e.low, (
     select count(*) || ',' || coalesce(min(d.first_failed_at), '') from {hf}delivery d
     where d.status = 'failed' and d.discarded_at is null and d.fingerprint is :fingerprint and d.consumer = :consumer
-      and d.completed_at >= l.value and d.completed_at < h.value) as figures
-  from json_each(:lows) l join json_each(:highs) h on h.key = l.key)
+      and d.completed_at >= e.low and d.completed_at < e.high) as figures
+  from ({slots}) e)
 select :n, f.low, cast(f.figures as integer), cast(nullif(substr(f.figures, instr(f.figures, ',') + 1), '') as integer)
 from found f where f.figures <> '0,'
 

@@ -1,10 +1,15 @@
+-- fragment: slots
+-- The time slots in order: each ends where the next begins. A join of both lists would parse one for each slot.
+select l.key as n, l.value as low, lead(l.value, 1, json_extract(:highs, '$[#-1]')) over (order by l.key) as high
+from json_each(:lows) l
+
 -- name: accepted_samples
 -- For each time slot: the position of its first message, the number of deliveries of its first messages, the number of
 -- those that are not done, and whether the slot has no more messages. Ids are ordered by time, so a slot is a range.
 with slot as (
-  select l.key as n, l.value as low, h.value as high,
-    (select m.id from {hf}message m where m.id >= l.value and m.id < h.value order by m.id limit 1 offset :limit) as cut
-  from json_each(:lows) l join json_each(:highs) h on h.key = l.key)
+  select e.n, e.low, e.high,
+    (select m.id from {hf}message m where m.id >= e.low and m.id < e.high order by m.id limit 1 offset :limit) as cut
+  from ({slots}) e)
 select s.n,
   (select m.position from {hf}message m where m.id >= s.low order by m.id limit 1),
   (select count(*) || ',' || coalesce(sum(d.status in ('pending', 'in_flight')), 0) from {hf}delivery d
@@ -15,19 +20,19 @@ from slot s order by s.n
 -- name: position_gaps
 -- The span of positions of the first messages of each slot; no row for a slot with fewer messages.
 with slot as (
-  select l.key as n, l.value as low,
-    (select m.id from {hf}message m where m.id >= l.value and m.id < h.value order by m.id limit 1 offset :limit) as cut
-  from json_each(:lows) l join json_each(:highs) h on h.key = l.key)
+  select e.n, e.low,
+    (select m.id from {hf}message m where m.id >= e.low and m.id < e.high order by m.id limit 1 offset :limit) as cut
+  from ({slots}) e)
 select s.n, c.position - (select m.position from {hf}message m where m.id >= s.low order by m.id limit 1)
 from slot s join {hf}message c on c.id = s.cut order by s.n
 
 -- name: accepted_counts
 -- The deliveries created in each time slot (counted only on request) and how many failed, from indexes only.
-select l.key as n,
-  case when :exact then (select count(*) from {hf}delivery d where d.id >= l.value and d.id < h.value) end,
-  (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.value and d.id < h.value)
-from json_each(:lows) l join json_each(:highs) h on h.key = l.key
-order by l.key
+select e.n,
+  case when :exact then (select count(*) from {hf}delivery d where d.id >= e.low and d.id < e.high) end,
+  (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= e.low and d.id < e.high)
+from ({slots}) e
+order by e.n
 
 -- name: died
 -- The number of dead letters per minute, from an index only: one range for each consumer, queue and minute.
