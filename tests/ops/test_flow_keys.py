@@ -7,6 +7,7 @@ import pytest
 from holdfast.core.change import DeadLetter, Retry
 from holdfast.core.errors import ConfigurationError, NotFound, Refused
 from holdfast.core.flow import FlowSettings, effective_flow
+from holdfast.core.redaction.redact import Redaction
 from holdfast.interfaces.presentation.views import view
 from holdfast.ops.queries.flow_keys import Hold, KeyFilter, KeyPage, KeyState
 from holdfast.ops.service import Operations
@@ -266,3 +267,28 @@ async def test_counts_are_lower_bounds_above_a_thousand(
     shown = view(found)
     assert isinstance(shown, dict)
     assert shown["at_least"] == ["waiting", "due"]
+
+
+@pytest.mark.parametrize("path", ["tenant", "*", "**.tenant", "tenant.name"])
+async def test_keys_that_another_app_redacts_are_not_shown(store: Store, ops: Operations, path: str) -> None:
+    await mail(store, ORDERED, "a@b.test", "a@b.test")
+    (head,) = await claim_next(store, "mail")
+    await finish(store, head, DeadLetter(), error=failure())
+    await ops.pause_key("mail", "a@b.test", actor="ada")
+    await store.run(register([], [], 0, [Redaction("mail.*", path)]))
+    with pytest.raises(Refused, match="redacted"):
+        await ops.keys("mail")
+    for one in (await ops.delivery_page()).items:
+        detail = await ops.delivery(one.delivery.id)
+        assert detail.flow_key == "[redacted]"
+        assert "a@b.test" not in str(detail.obstacles)
+    assert "a@b.test" not in str(await ops.doctor())
+
+
+@pytest.mark.parametrize("declared", [("other.*", "tenant"), ("*", "email"), ("*", "**.password"), ("*", "tenants")])
+async def test_keys_are_shown_if_another_field_or_type_is_redacted(
+    store: Store, ops: Operations, declared: tuple[str, str]
+) -> None:
+    await mail(store, LIMITED, "a")
+    await store.run(register([], [], 0, [Redaction(*declared)]))
+    assert names(await ops.keys("mail")) == ["a"]

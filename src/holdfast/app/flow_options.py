@@ -7,6 +7,9 @@ from typing import Any
 
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.flow import ALL, FlowSettings, KeyRule, check_limit, check_rate, key_rule, positive
+from holdfast.core.redaction.mask import secret_name
+from holdfast.core.redaction.redact import Redaction, find_redaction
+from holdfast.engine.handler import Handler
 
 ON_DEAD = ("block", "skip")
 FLOW_OPTIONS = (
@@ -56,6 +59,26 @@ def check_key_field(name: str, flow: FlowSettings | None, known: Collection[str]
         hint = f"did you mean {near[0]!r}? " if near else ""
         has = ", ".join(sorted(known)) or "none"
         raise ConfigurationError(f"{name}: by {rule.name!r} is no field of the payload; {hint}It has {has}")
+
+
+def check_key_is_public(handler: Handler, declared: frozenset[Redaction]) -> None:
+    """Rejects a key that is a secret: keys are stored as text, and operators see them."""
+    rule = None if handler.flow is None else handler.flow.key
+    if rule is None:
+        return
+    types = handler.patterns or (f"job.{handler.name}",)
+    if handler.event is not None:
+        types, declared = (*types, handler.event.name), declared.union(handler.event.redact)
+    if rule.kind == "header" and secret_name(rule.name):
+        reason = "a secret header"
+    elif rule.kind == "path" and (found := find_redaction(declared, rule.name, types)) is not None:
+        reason = f"redacted by {found.path!r}"
+    else:
+        return
+    raise ConfigurationError(
+        f"{handler.kind} {handler.name}: by {rule.by!r} is {reason}, but operators see keys; use a field that is no secret, "
+        "or a function that returns a hash of it"
+    )
 
 
 def event_fields(cls: type | None) -> Collection[str] | None:

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from holdfast.app.app_options import check_app_options, check_instance, declared_queues
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
+from holdfast.app.flow_options import check_key_is_public
 from holdfast.app.handler_options import check_flag
 from holdfast.app.projectors import Projectors
 from holdfast.app.router import Router
@@ -28,6 +29,7 @@ from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.deps import Probe
+from holdfast.engine.handler import Handler
 from holdfast.engine.meter import Meter
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent_watchdog import parent_pid, watch_parent
@@ -170,6 +172,10 @@ class Holdfast(Router):
                 retention=self._keep,
             )
         return self._bound
+
+    def _add(self, handler: Handler) -> None:
+        check_key_is_public(handler, self._redactions.own)
+        super()._add(handler)
 
     def rebind(self, dsn: str | None, schema: str = "holdfast") -> None:
         """Moves the app to another store, for tests. The caller closes the old one."""

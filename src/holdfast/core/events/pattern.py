@@ -33,6 +33,19 @@ def matches(pattern: str, type: str) -> bool:
     return pattern in (type, ANY)
 
 
+def overlap(first: str, second: str) -> bool:
+    """Say whether a type exists that both patterns match.
+
+    >>> overlap("order.*", "order.line.*"), overlap("order.*", "order")
+    (True, False)
+    """
+    if ANY in (first, second):
+        return True
+    if first.endswith(".*") and second.endswith(".*"):
+        return first[:-1].startswith(second[:-1]) or second[:-1].startswith(first[:-1])
+    return matches(first, second) or matches(second, first)
+
+
 def candidates(type: str) -> tuple[str, ...]:
     """Return every pattern that matches `type`, from the exact one to ``*``, each once.
 

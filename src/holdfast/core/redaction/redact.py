@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.events.pattern import candidates, check_pattern
+from holdfast.core.events.pattern import candidates, check_pattern, overlap
 from holdfast.core.redaction.mask import REDACTED, mask, secret_name
 from holdfast.core.redaction.secrets import Secrets
 
@@ -45,6 +45,19 @@ def check_redaction(pattern: str, path: str) -> Redaction:
             f"redact {path!r}: use field names joined by dots, such as card.number, *.email or **.password"
         )
     return Redaction(pattern, path)
+
+
+def find_redaction(declared: Iterable[Redaction], field: str, patterns: Iterable[str]) -> Redaction | None:
+    """Return a declaration that makes the payload field `field`, or a part of it, secret in messages of these patterns.
+
+    >>> find_redaction([Redaction("*", "**.email")], "user.email", ["user.created"]).path
+    '**.email'
+    """
+    names, patterns = tuple(field.split(".")), tuple(patterns)
+    for one in sorted(declared):
+        if _covers(tuple(one.path.split(".")), names) and any(overlap(one.pattern, pattern) for pattern in patterns):
+            return one
+    return None
 
 
 def redact_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -161,6 +174,16 @@ class Redactor:
         if not given:
             return None
         return Secrets(lambda: (secret for payload, paths in given for secret in _all_at(payload, paths)))
+
+
+def _covers(path: tuple[str, ...], field: tuple[str, ...]) -> bool:
+    """Whether a secret at `path` is the value of `field`, contains it, or is part of it."""
+    if not path or not field:
+        # What `**` finds below the field is unknown.
+        return not path or _DEEP not in path
+    if path[0] == _DEEP:
+        return _covers(path[1:], field) or (len(field) > 1 and _covers(path, field[1:]))
+    return path[0] in (field[0], _ANY) and _covers(path[1:], field[1:])
 
 
 def _all_at(payload: str, paths: Iterable[tuple[str, ...]]) -> Iterator[object]:

@@ -1,15 +1,19 @@
 """Keys of consumers with flow control: what waits, runs and is held up under each, and why."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
 from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.errors import NotFound, Refused
+from holdfast.core.events.pattern import ANY
 from holdfast.core.flow import ALL, FlowSettings, effective_flow, format_rate, rate_span, stored_flow
+from holdfast.core.redaction.mask import REDACTED, secret_name
+from holdfast.core.redaction.redact import find_redaction
 from holdfast.ops.steps import TaskSteps, transact
+from holdfast.stores.admin.redaction import redactions
 from holdfast.stores.messages.registry import Consumer, consumers, find_consumer
 from holdfast.stores.queries.flow_keys import (
     FlowTotals,
@@ -22,7 +26,7 @@ from holdfast.stores.queries.flow_keys import (
     key_counts,
     queue_flows,
 )
-from holdfast.stores.queries.query import clock, page_size, paused_queues
+from holdfast.stores.queries.query import clock, page_size, paused_queues, subscriptions
 
 
 class Hold(StrEnum):
@@ -144,6 +148,13 @@ def keys(
     with flow control and no key has the one key ''.
     """
     stored, settings = yield from consumer_with_flow(consumer)
+    if (yield from has_secret_key(consumer, settings)):
+        raise Refused(
+            "list the keys of",
+            f"consumer {consumer}",
+            f"the key {'' if settings.key is None else settings.key.by} is redacted",
+            "declare a function that returns a hash of it as the key",
+        )
     limit = page_size(limit)
     queue = (yield from transact(queue_flows())).get(stored.queue)
     totals = yield from transact(flow_totals(consumer, stored.queue, settings, queue))
@@ -187,6 +198,8 @@ def held_keys(consumer: Consumer, settings: FlowSettings, limit: int) -> TaskSte
         counted = yield from transact(key_counts(consumer.name, settings, names))
         now = yield from transact(clock())
         found = [key_state(settings, name, row, now) for name, row in zip(names, counted, strict=True)]
+        if names and (yield from has_secret_key(consumer.name, settings)):
+            found = [replace(one, key=REDACTED) for one in found]
     return [one for one in found if one.hold is not None]
 
 
@@ -203,12 +216,29 @@ def delivery_flow(id: UUID, consumer: str) -> TaskSteps[DeliveryFlow | None]:
     if settings.key is None or key is None:
         return DeliveryFlow("", _whole(settings, totals), tuple(obstacles))
     (row,) = yield from transact(key_counts(consumer, settings, [key]))
+    if (yield from has_secret_key(consumer, settings)):
+        key = REDACTED
     state = key_state(settings, key, row, totals.now)
     if state.why is not None:
         obstacles.append(f"key {key or repr(key)}: {state.why}")
     if place is not None and row.head_seq is not None and place > row.head_seq and state.hold in (None, Hold.RETRY):
         obstacles.append(f"earlier deliveries of key {key or repr(key)} come first")
     return DeliveryFlow(key, state, tuple(obstacles))
+
+
+def has_secret_key(consumer: str, settings: FlowSettings) -> TaskSteps[bool]:
+    """Whether an app declares the field of the key secret. An app refuses such a key, but may not know the redactions of
+    event classes that only another one uses."""
+    rule = settings.key
+    if rule is None or rule.kind not in ("path", "header"):
+        return False
+    if rule.kind == "header":
+        return secret_name(rule.name)
+    declared = yield from transact(redactions())
+    if find_redaction(declared, rule.name, [ANY]) is None:
+        return False
+    patterns = [one.pattern for one in (yield from transact(subscriptions())) if one.consumer == consumer]
+    return find_redaction(declared, rule.name, patterns or [f"job.{consumer}"]) is not None
 
 
 def flow_state(flow: str, override: str | None) -> FlowState:
