@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,7 @@ def table() -> list[tuple[str, Entry, str, str]]:
     return found
 
 
+@cache
 def logged_events() -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for path in SOURCE.rglob("*.py"):
