@@ -3,6 +3,7 @@
 While a driver publishes at least five thousand messages, workers die at random moments and at every named point between
 two durable steps, one is stopped for longer than its lease, publishers die around their commits, PostgreSQL's sessions are
 cut and its server is killed and started again. Then the faults end, those that lived through them drain what is left, and the oracle is asked.
+`make test` has a short run on SQLite with fewer messages and four points, and kills workers on PostgreSQL in the tests of workflows.
 """
 
 import random
@@ -14,14 +15,14 @@ import pytest
 
 from tests.engine.oracle import Oracle
 from tests.engine.programs import crash, shop
-from tests.engine.programs.chaos import RARE, Chaos, Points
+from tests.engine.programs.chaos import Chaos, Points
 from tests.engine.programs.place import Place, Process, postgres_place, sqlite_place, until
 from tests.servers.postgres import PostgresServer
 
-FEW = 1_000
+FEW = 500
 MESSAGES = 5_000
 MANY = 100_000
-COMMON = [point for point in crash.WORKER_POINTS if point not in RARE]
+SOME = ("claim.committed", "effect.uncommitted", "effect.committed", "settle.uncommitted")
 
 
 @pytest.fixture
@@ -40,15 +41,9 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.mark.timeout(240)
-def test_a_short_run_on_postgres_loses_and_doubles_nothing(server: PostgresServer, tmp_path: Path, seed: int) -> None:
-    with postgres_place(server, tmp_path) as place:
-        _crash_postgres(place, server, seed, FEW, restarts=1, wanted=COMMON)
-
-
-@pytest.mark.timeout(240)
 def test_a_short_run_on_sqlite_loses_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
     with sqlite_place(tmp_path) as place:
-        _crash_sqlite(place, seed, FEW, wanted=COMMON)
+        _crash_sqlite(place, seed, FEW, wanted=SOME)
 
 
 @pytest.mark.long
@@ -88,12 +83,11 @@ def _crash_postgres(
     messages: int,
     *,
     restarts: int,
-    wanted: Sequence[str] = crash.WORKER_POINTS,
 ) -> None:
     def start(point: str) -> Process:
         return place.worker("shop", lease=2, crash=point)
 
-    points = Points(place, seed, wanted)
+    points = Points(place, seed)
     survivor, sleeper = start(""), start("")
     with Chaos(place, seed) as chaos:
         for _ in range(2):
