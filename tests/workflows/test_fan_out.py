@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, RetryPolicy, Step, WorkflowFailed
+from holdfast import ConfigurationError, Holdfast, NotFound, RetryPolicy, Step, TerminalError, WorkflowFailed
 from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.workflows.query import workflow_run
 from holdfast.stores.workflows.retry import retry_run
@@ -186,3 +186,38 @@ async def test_a_child_that_is_cancelled_fails_its_parent(hf: Holdfast) -> None:
     await drain(hf, idle_limit=NOW)
     with pytest.raises(WorkflowFailed, match="wrong address"):
         await run.result()
+
+
+async def test_a_child_that_is_retried_wakes_its_parent_when_it_ends_again(hf: Holdfast) -> None:
+    broken = [True]
+    invoice, order = hf.workflow("invoice"), hf.workflow("order")
+
+    @invoice.step
+    async def send(ctx: Step) -> str:
+        if broken[0]:
+            raise TerminalError("no address")
+        await ctx.wait("printed")
+        return "sent"
+
+    @order.step
+    async def ship(ctx: Step) -> str:
+        return f"invoice {await ctx.child(invoice)}"
+
+    run = await order.start()
+    await drain(hf, idle_limit=NOW)
+    (listed,) = (await hf.store.run(workflow_run(run.id))).children
+    child = invoice.run(listed.id)
+    broken[0] = False
+    await child.retry()
+    await drain(hf, idle_limit=NOW)
+    await run.retry()
+    await drain(hf, idle_limit=NOW)
+    assert await run.status() is RunStatus.RUNNING
+    await child.signal("printed")
+    await drain(hf, idle_limit=NOW)
+    assert await run.result(timeout=0) == "invoice sent"
+
+
+def test_a_text_that_is_not_the_id_of_a_run_is_not_found(hf: Holdfast) -> None:
+    with pytest.raises(NotFound, match="an id is a UUID"):
+        hf.workflow("order").run("order:7")

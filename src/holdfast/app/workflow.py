@@ -11,7 +11,7 @@ from holdfast.app.flow_options import check_key_field
 from holdfast.app.handler_options import HandlerOptions, check_flag, refuse_option
 from holdfast.app.workflow_run import WorkflowRun
 from holdfast.core.duration import Duration, to_timedelta
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.workflows.graph import Exhausted
@@ -164,8 +164,12 @@ class Workflow:
         return run._replace(parent=parent)
 
     def run(self, id: UUID | str) -> WorkflowRun:
-        """The handle of an existing run."""
-        return WorkflowRun(lambda: self._router._runtime, self.name, UUID(str(id)))
+        """The handle of an existing run; `NotFound` for a text that is not an id."""
+        try:
+            known = UUID(str(id))
+        except ValueError:
+            raise NotFound("run", id, "an id is a UUID; `holdfast workflows list` shows the ids") from None
+        return WorkflowRun(lambda: self._router._runtime, self.name, known)
 
     def _start_sync(self, *args: Any, **kwargs: Any) -> WorkflowRun:
         runtime, run = self._new_run(args, kwargs)

@@ -53,21 +53,30 @@ def announce(ended: Sequence[EndedRun], events: WorkflowEvents) -> Steps[None]:
     """
     if not ended:
         return
-    yield from events.publish(
-        [
-            events.message(
-                f"workflow.{run.status}",
-                run.source,
-                run.generation,
-                run=str(run.run_id),
-                workflow=run.name,
-                reason=run.reason,
-            )
-            for run in ended
-        ]
-    )
-    if children := [run for run in ended if run.parent_run is not None]:
-        yield insert_absent(
-            (delivery_id(run.run_id, COMMANDS), run.run_id, COMMANDS, DEFAULT_QUEUE, DEFAULT_PRIORITY, run.generation)
-            for run in children
+    published = [
+        events.message(
+            f"workflow.{run.status}",
+            run.source,
+            run.generation,
+            run=str(run.run_id),
+            workflow=run.name,
+            reason=run.reason,
         )
+        for run in ended
+    ]
+    yield from events.publish(published)
+    # A run that is retried ends again, and each end needs its own delivery.
+    children = [
+        (
+            delivery_id(run.run_id, f"{COMMANDS}:{event.id}"),
+            run.run_id,
+            COMMANDS,
+            DEFAULT_QUEUE,
+            DEFAULT_PRIORITY,
+            run.generation,
+        )
+        for run, event in zip(ended, published, strict=True)
+        if run.parent_run is not None
+    ]
+    if children:
+        yield insert_absent(children)

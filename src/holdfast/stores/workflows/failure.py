@@ -119,7 +119,8 @@ def trigger_step(run_id: UUID, step: str, events: WorkflowEvents) -> Steps[bool]
     node = None if graph is None else graph.nodes.get(step)
     if node is None:
         known = () if graph is None else [n.name for n in graph.nodes.values() if n.manual]
-        raise Refused("trigger", f"step {step} of run {run_id}", "unknown", nearest_step(step, known))
+        remedy = nearest_step(step, known) if known else "no step of this workflow has a trigger"
+        raise Refused("trigger", f"step {step} of run {run_id}", "unknown", remedy)
     if not node.manual:
         raise Refused("trigger", f"step {step} of run {run_id}", "not manual", "it starts after the steps before it")
     if run.status is not RunStatus.RUNNING:
