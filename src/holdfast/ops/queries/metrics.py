@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
 
 from holdfast.core.circuit import CircuitState
 from holdfast.core.telemetry.metric import Family, MetricKind, Sample
@@ -14,10 +13,9 @@ from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.integrations.breaker import breakers
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.workflows.run_page import WorkflowCounts, workflow_counts
-from holdfast.stores.workflows.stalled_run import BlockedStep, stalled_runs
+from holdfast.stores.workflows.stalled_run import BlockedStep, blocked_steps
 
 _MAX_LOADS = 500
-_LONG = timedelta(days=1)
 _STATES: dict[str, Callable[[Load], int]] = {
     "pending": lambda load: load.pending,
     "suspect": lambda load: load.suspects,
@@ -45,7 +43,7 @@ def metrics() -> TaskSteps[list[Family]]:
     for load in now.loads:
         waiting[load.consumer] += int(load.pending)
     runs = yield from transact(workflow_counts())
-    blocked = (yield from transact(stalled_runs(_LONG))).blocked if runs else ()
+    blocked = (yield from transact(blocked_steps())) if runs else ()
     return [*families(now, circuits, (yield from held(known, waiting))), *workflow_families(runs, blocked)]
 
 

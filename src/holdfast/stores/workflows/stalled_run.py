@@ -68,6 +68,18 @@ class StalledRuns:
 
 
 @operation(reads=True)
+def blocked_steps() -> Steps[list[BlockedStep]]:
+    """The blocked steps of all workflows, at most 200 of each."""
+    found: list[BlockedStep] = []
+    versions: dict[str, list[int]] = {}
+    for name, version in (yield Query("declared_workflows", limit=_SHOWN)):
+        versions.setdefault(str(name), []).append(version)
+    for workflow, known in versions.items():
+        found += yield from _blocked(workflow, known)
+    return found
+
+
+@operation(reads=True)
 def stalled_runs(long: timedelta) -> Steps[StalledRuns]:
     """The runs that do not continue on their own. A wait counts after `long`; the oldest runs of each workflow are read."""
     blocked: list[BlockedStep] = []
