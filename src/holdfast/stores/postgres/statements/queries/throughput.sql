@@ -1,8 +1,11 @@
+-- fragment: slots
+unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
+
 -- name: accepted_samples
 -- For each time slot: the position of its first message, the number of deliveries of its first messages, the number of
 -- those that are not done, and whether the slot has no more messages. Ids are ordered by time, so a slot is a range.
 select l.n, f.position, s.figures, c.id is null, (select m.position from {hf}message m order by m.id desc limit 1)
-from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
+from {slots}
 left join lateral (
   select m.position from {hf}message m where m.id >= l.low order by m.id limit 1) f on true
 left join lateral (
@@ -15,7 +18,7 @@ order by l.n
 -- name: position_gaps
 -- The span of positions of the first messages of each slot; no row for a slot with fewer messages.
 select l.n, p.position - f.position
-from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
+from {slots}
 cross join lateral (
   select m.position from {hf}message m where m.id >= l.low order by m.id limit 1) f
 cross join lateral (
@@ -28,7 +31,7 @@ order by l.n
 select l.n,
   case when :exact::boolean then (select count(*) from {hf}delivery d where d.id >= l.low and d.id < l.high) end,
   (select count(*) from {hf}delivery d where d.status = 'failed' and d.id >= l.low and d.id < l.high)
-from unnest(:lows::uuid[], :highs::uuid[]) with ordinality l (low, high, n)
+from {slots}
 order by l.n
 
 -- name: died
