@@ -168,7 +168,7 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_after_twice, "names a step twice in after=; name it once"),
     (_not_before, "takes the result of step b, which is not done before it; add b to after="),
     (_wrong_type, r"takes a: dict\[str, int\], but step a returns str; give both the same type"),
-    (_input_of_another_type, "takes n: str, but step a takes n: int; a value of the start has one type"),
+    (_input_of_another_type, "takes n: str, but step a takes n: int; give both the same type"),
     (_input_with_another_default, "different defaults in steps a and c"),
     (_named_like_an_input, "has the name of a parameter of step a"),
     (

@@ -60,7 +60,7 @@ class Placement:
 
 
 class Job(Generic[P, R]):
-    """A function that can be enqueued with its own parameters, which type checkers check. A direct call only calls it.
+    """A function that can be enqueued with its own parameters, which type checkers check. A direct call stores nothing.
 
     A command is a job whose key is built from its arguments, so that the same command runs once.
     """

@@ -68,7 +68,7 @@ class FlowAdoption:
         return more
 
     def unordered(self, lanes: Iterable[Lane]) -> set[str]:
-        """Consumers with an order of which a lane is not swept: some of their deliveries may have no place in it."""
+        """Ordered consumers with a lane that is not swept: some of their deliveries may have no place in the order."""
         return {
             lane.consumer
             for lane in lanes

@@ -23,7 +23,7 @@ def required_key(
     if found is None:
         raise ConfigurationError(
             f"{request.method} {request.url.path} needs an IdempotencyKey, but no IdempotencyMiddleware serves it; "
-            "add_middleware(IdempotencyMiddleware, hf=hf, scope=...), and add the method to methods= if it is not "
+            "call add_middleware(IdempotencyMiddleware, hf=hf, scope=...), and add the method to methods= if it is not "
             "POST or PATCH"
         )
     if found.key is None:

@@ -40,7 +40,7 @@ def stream(
 
     `url` is `redis://…`; the default is `HOLDFAST_REDIS`. After `ack_timeout`, another consumer claims a record that is
     not acknowledged. A new group starts at the first record, or with `start="now"` at the end. `maxlen` trims the
-    stream to about this length when sending: a record that a slow group has not read by then is lost to it.
+    stream to about this length when sending: a group that has not read a record by then loses it.
     """
     check_texts("redis.stream", name, group=group, url=url)
     if maxlen is not None and (isinstance(maxlen, bool) or not isinstance(maxlen, int) or maxlen < 1):

@@ -113,7 +113,7 @@ class EventTypes:
         if first.cls is not given.cls and first.origin != given.origin:
             raise ConfigurationError(
                 f"two classes are declared as event {given.name!r} version {given.version}: {first.origin} and {given.origin}; "
-                "use one of them everywhere, or give one another name, or a version= and an @upcast"
+                "use one of them everywhere, or give one of them another name, or another version= with an @upcast"
             )
 
     def include(self, other: EventTypes) -> None:

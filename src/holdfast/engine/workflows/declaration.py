@@ -194,7 +194,7 @@ class WorkflowDeclaration:
         if kind != annotation and Any not in (kind, annotation):
             raise ConfigurationError(
                 f"workflow {self.name}: step {step} takes {parameter.name}: {inspect.formatannotation(annotation)}, but "
-                f"step {first} takes {parameter.name}: {inspect.formatannotation(kind)}; a value of the start has one type"
+                f"step {first} takes {parameter.name}: {inspect.formatannotation(kind)}; give both the same type"
             )
         if other.default != parameter.default:
             raise ConfigurationError(

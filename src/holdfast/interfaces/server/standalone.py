@@ -43,7 +43,7 @@ def check_exposure(host: str, auth: Auth) -> None:
         raise Refused(
             "serve the console on",
             host,
-            "it is reachable from other machines without a login",
+            "reachable from other machines without a login",
             "add --auth token, or use 127.0.0.1",
         )
 

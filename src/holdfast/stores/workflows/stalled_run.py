@@ -59,7 +59,7 @@ class IdleRun:
 
 @dataclass(frozen=True, slots=True)
 class StalledRuns:
-    """What keeps runs from continuing, each list bounded."""
+    """The runs that do not continue on their own, by cause. Each list is bounded."""
 
     blocked: Sequence[BlockedStep]
     waits: Sequence[UnsentSignal]
