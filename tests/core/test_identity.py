@@ -2,13 +2,14 @@
 
 import copy
 import pickle
+from datetime import UTC, datetime, timedelta
 from uuid import RFC_4122, UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.identity import delivery_id, delivery_range, uuid7, uuid_of
+from holdfast.core.identity import delivery_id, delivery_range, first_id, uuid7, uuid_of
 
 milliseconds = st.integers(0, 2**48 - 1)
 bits = st.integers(0, 2**74 - 1)
@@ -39,6 +40,18 @@ def test_the_published_example_of_rfc_9562_comes_out() -> None:
 def test_numbers_that_do_not_fit_are_refused(ms: int, random_bits: int) -> None:
     with pytest.raises(ValueError, match="does not fit"):
         uuid7(ms, random_bits)
+
+
+@pytest.mark.parametrize("days", [-1, 0, 1])
+@pytest.mark.parametrize("at", [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=UTC)])
+def test_the_earliest_and_the_latest_time_have_a_first_id(at: datetime, days: int) -> None:
+    first = first_id(at, timedelta(days=days))
+    assert first == uuid7(first.int >> 80, 0)
+
+
+def test_the_first_id_of_a_time_begins_with_that_time() -> None:
+    at = datetime(2026, 11, 16, 8, 30, tzinfo=UTC)
+    assert first_id(at, timedelta(seconds=-2)) == uuid7(int(at.timestamp() * 1000) - 2000, 0)
 
 
 def test_a_delivery_id_never_changes_between_releases() -> None:

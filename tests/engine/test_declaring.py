@@ -171,7 +171,7 @@ def test_a_declaration_that_cannot_work_is_refused(
         ),
         ("the probe of mail is True", {"probes": {"mail": True}}),
         ("alerts is <built-in function print>; give a list", {"alerts": print}),
-        ("dedupe is True; .*each handler how long", {"dedupe": True}),
+        ("dedupe is True; .*each handler a duration", {"dedupe": True}),
         (r"webhooks is \{\}; give WebhookOptions\(...\)", {"webhooks": {}}),
         (r"tracing is True; give Tracing\(...\)", {"tracing": True}),
         ("keep 'for ever' cannot be read", {"keep": "for ever"}),

@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from holdfast import ConfigurationError, Holdfast, RetryPolicy, Step, WorkflowFailed
+from holdfast.core.identity import first_id
 from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.sweeper import RunSweeper
-from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prune_deliveries, prune_messages
+from holdfast.stores.messages.prune import FROM_THE_START, prune_deliveries, prune_messages
 from holdfast.stores.queries.query import clock
 from holdfast.stores.queries.time_travel import travel
 from holdfast.stores.workflows.query import workflow_run
@@ -351,7 +352,7 @@ async def test_pruning_keeps_everything_of_an_active_run_and_removes_an_ended_on
     await hf.store.run(travel(timedelta(hours=2)))
 
     async def prune() -> None:
-        top = ceiling(await hf.store.run(clock()) + timedelta(hours=1), NOW)
+        top = first_id(await hf.store.run(clock()) + timedelta(hours=1))
         hour = timedelta(hours=1)
         for remove in (prune_runs, prune_deliveries, prune_messages):
             await hf.store.run(remove(FROM_THE_START, top, hour))

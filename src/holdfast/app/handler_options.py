@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypedDict
 
 from holdfast.app.flow_options import flow_settings
-from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Classifier, Rules
-from holdfast.core.flow import By, Limit, Rate
+from holdfast.core.flow import By, Limit, Rate, positive
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
@@ -134,7 +134,7 @@ def make_handler(
                 classify=options.get("classify"),
                 owner=f"{kind} {name}",
             ),
-            timeout=_positive("timeout", options.get("timeout"), "leave it out for no limit"),
+            timeout=positive("timeout", options.get("timeout"), "leave it out for no limit"),
             keep_runs=check_flag("keep_runs", options.get("keep_runs", False)),
             dedupe=_window(options.get("dedupe", False)),
             takes_context=takes_context(function),
@@ -170,17 +170,8 @@ def _name(kind: Kind, function: Callable[..., Any], options: HandlerOptions) -> 
     return name
 
 
-def _positive(name: str, value: Duration | None, otherwise: str) -> timedelta | None:
-    if value is None:
-        return None
-    given = to_timedelta(value, name=name)
-    if not given:
-        raise ConfigurationError(f"{name} is {value!r}; give a duration above zero, or {otherwise}")
-    return given
-
-
 def _window(dedupe: Duration | bool) -> timedelta | None:
     """How long a key is remembered: not at all, five minutes, or as long as given."""
     if isinstance(dedupe, bool):
         return _DEDUPE if dedupe else None
-    return _positive("dedupe", dedupe, "False to remember nothing")
+    return positive("dedupe", dedupe, "False to remember nothing")

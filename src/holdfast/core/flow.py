@@ -328,11 +328,11 @@ def _duration(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def positive(option: str, value: Duration | None) -> timedelta | None:
+def positive(option: str, value: Duration | None, otherwise: str = "leave it out") -> timedelta | None:
     """A duration above zero, or None; raises `ConfigurationError` for zero."""
     if value is None:
         return None
     given = to_timedelta(value, name=option)
     if not given:
-        raise ConfigurationError(f"{option} is {value!r}; give a duration above zero, or leave it out")
+        raise ConfigurationError(f"{option} is {value!r}; give a duration above zero, or {otherwise}")
     return given

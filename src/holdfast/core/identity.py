@@ -7,6 +7,7 @@ deliveries of a message lie next to each other and in the order of publishing.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from uuid import UUID, SafeUUID
@@ -25,6 +26,11 @@ def uuid7(unix_ms: int, random_bits: int) -> UUID:
         raise ValueError("random_bits does not fit in 74 bits; pass getrandbits(74)")
     high = unix_ms << 16 | 0x7000 | random_bits >> 62
     return uuid_of(high << 64 | 0b10 << 62 | random_bits & _LOW_62)
+
+
+def first_id(at: datetime, skew: timedelta = timedelta(0)) -> UUID:
+    """Return the lowest id of messages and deliveries created `skew` after this time: ids begin with their time."""
+    return uuid7(max(0, int((at.timestamp() + skew.total_seconds()) * 1000)), 0)
 
 
 def uuid_of(number: int) -> UUID:

@@ -4,13 +4,14 @@ from datetime import timedelta
 from uuid import UUID
 
 from holdfast._log import get_logger
+from holdfast.core.identity import first_id
 from holdfast.stores.admin.alert import forget_alert_groups
 from holdfast.stores.admin.plan import forget_plan
 from holdfast.stores.deliveries.dedupe import forget_seen
 from holdfast.stores.deliveries.flow import forget_old_starts
 from holdfast.stores.deliveries.worker import forget_workers
 from holdfast.stores.integrations.idempotency import forget_requests
-from holdfast.stores.messages.prune import FROM_THE_START, ceiling, fill_failed_types, prune_deliveries
+from holdfast.stores.messages.prune import FROM_THE_START, fill_failed_types, prune_deliveries
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
 from holdfast.stores.workflows.run import prune_runs
@@ -32,7 +33,7 @@ class Pruner:
         self._store, self._keep = store, keep
 
     async def perform(self, worker: str) -> None:
-        top = ceiling(await self._store.run(clock()), self._keep)
+        top = first_id(await self._store.run(clock()), -self._keep)
         # Runs first: the deliveries and the message of a run stay while it exists.
         first: UUID | None = FROM_THE_START
         while first is not None:

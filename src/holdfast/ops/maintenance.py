@@ -7,6 +7,7 @@ from importlib import import_module
 from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError
+from holdfast.core.identity import first_id
 from holdfast.ops.queries.redaction import shown_entry
 from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import AuditEntry, record
@@ -14,7 +15,7 @@ from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.deliveries import worker
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.integrations.idempotency import expired_requests, forget_requests
-from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
+from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
@@ -34,7 +35,7 @@ class Pruned:
 
 def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> TaskSteps[Pruned]:
     """Counts what `prune` would remove; changes nothing."""
-    top = ceiling((yield from transact(clock())), older_than)
+    top = first_id((yield from transact(clock())), -older_than)
     return Pruned(
         delivered=(yield from transact(prunable(top, older_than))),
         discarded=(yield from transact(prunable(top, older_than, discarded=True))) if discarded else 0,
@@ -56,7 +57,7 @@ def prune(
     `discarded` also removes discarded rows, `messages` also messages that no delivery and no subscription needs. Expired
     idempotency keys are removed. It can be stopped at any time and started again.
     """
-    top = ceiling((yield from transact(clock())), older_than)
+    top = first_id((yield from transact(clock())), -older_than)
     removed = Pruned()
     # Runs first: the deliveries and the message of a run stay while it exists.
     first: UUID | None = FROM_THE_START

@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.delivery import Status
 from holdfast.core.errors import RebuildLost, Refused
+from holdfast.core.identity import first_id
 from holdfast.stores.admin.actions import discard
 from holdfast.stores.connections.connection import Psycopg, Sqlite3, run_on
 from holdfast.stores.deliveries.claim import Lane, claim, discover_and_claim, lanes
@@ -33,7 +34,7 @@ from holdfast.stores.event_log.projection import (
     stop_rebuild,
     with_projectors,
 )
-from holdfast.stores.messages.backfill import FIRST, backfill, first_id
+from holdfast.stores.messages.backfill import FIRST, backfill
 from holdfast.stores.messages.registry import Declaration, EventSubscription, register
 from holdfast.stores.operation import Operation
 from holdfast.stores.postgres.store import PostgresStore

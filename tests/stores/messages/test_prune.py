@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 from holdfast.core.change import DeadLetter, Deliver
+from holdfast.core.identity import first_id
 from holdfast.stores.admin.actions import cancel, discard
 from holdfast.stores.deliveries.settle import settle
-from holdfast.stores.messages.prune import FROM_THE_START, ceiling, prunable, prune_deliveries, prune_messages
+from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages
 from holdfast.stores.messages.registry import retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, messages, runs
@@ -30,7 +31,7 @@ NOW = timedelta(0)
 
 async def prune(store: Store, older_than: timedelta = NOW, *, discarded: bool = False) -> int:
     """Prunes deliveries to the end; how many went. Ids carry the publisher's clock, so the ceiling lies ahead."""
-    top, cursor, removed = ceiling(await store.run(clock()) + HOUR, NOW), FROM_THE_START, 0
+    top, cursor, removed = first_id(await store.run(clock()) + HOUR), FROM_THE_START, 0
     while True:
         some, following = await store.run(prune_deliveries(cursor, top, older_than, discarded=discarded))
         removed += some
@@ -40,7 +41,7 @@ async def prune(store: Store, older_than: timedelta = NOW, *, discarded: bool = 
 
 
 async def prune_all_messages(store: Store, older_than: timedelta = NOW) -> int:
-    top, cursor, removed = ceiling(await store.run(clock()) + HOUR, NOW), FROM_THE_START, 0
+    top, cursor, removed = first_id(await store.run(clock()) + HOUR), FROM_THE_START, 0
     while True:
         some, following = await store.run(prune_messages(cursor, top, older_than))
         removed += some
@@ -91,7 +92,7 @@ async def test_what_is_not_old_enough_stays(store: Store) -> None:
 
 async def test_the_ceiling_leaves_younger_ids_alone(store: Store) -> None:
     await finished(store)
-    low = ceiling(await store.run(clock()), 24 * HOUR)
+    low = first_id(await store.run(clock()), -24 * HOUR)
     assert await store.run(prune_deliveries(FROM_THE_START, low, NOW)) == (0, None)
     assert await store.run(prunable(low, NOW)) == 0
 
@@ -101,7 +102,7 @@ async def test_thousands_go_in_batches(store: Store) -> None:
     while claims := await claim_all(store, consumers=["mail"]):
         await store.run(settle("w1", [outcome(c, Deliver()) for c in claims]))
     age(store, HOUR, "delivery")
-    top = ceiling(await store.run(clock()) + HOUR, NOW)
+    top = first_id(await store.run(clock()) + HOUR)
     assert await store.run(prunable(top, NOW)) == 2100
     first, cursor = await store.run(prune_deliveries(FROM_THE_START, top, NOW))
     assert first == 1000
@@ -120,7 +121,7 @@ async def test_rows_that_must_stay_do_not_stop_the_cursor(store: Store) -> None:
 
 async def test_prunable_counts_what_pruning_would_remove(store: Store) -> None:
     await finished(store)
-    top = ceiling(await store.run(clock()) + HOUR, NOW)
+    top = first_id(await store.run(clock()) + HOUR)
     assert await store.run(prunable(top, HOUR)) == 1
     assert await store.run(prunable(top, HOUR, discarded=True)) == 2
     assert await store.run(prunable(top, 3 * HOUR)) == 0

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from holdfast.core.bounded_count import BoundedCount
-from holdfast.core.workflows.names import is_undo
 from holdfast.core.workflows.state import StepState
 from holdfast.interfaces.presentation.formatting import clock, many, rough
 from holdfast.ops.queries.workflows import WorkflowRunDetail
@@ -179,8 +178,3 @@ def _idle(detail: WorkflowRunDetail, step: StepRecord) -> str:
 
 def _time(at: datetime, now: datetime) -> str:
     return f"in {rough(at - now)}" if now < at < now + _LONG else "now" if at <= now else "when something wakes it"
-
-
-def has_undo(detail: WorkflowRunDetail) -> bool:
-    """Whether an undo step of the run has started."""
-    return any(is_undo(step.name) for step in detail.steps)

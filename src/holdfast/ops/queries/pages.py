@@ -2,15 +2,19 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
 
 from holdfast.core.events.pattern import ANY, check_pattern
 from holdfast.core.message import Message
 from holdfast.ops.queries.redaction import shown_listed, shown_messages
 from holdfast.ops.steps import TaskSteps, transact
+from holdfast.stores.operation import Operation
 from holdfast.stores.queries import pagination
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import DeliverySummary, Filter
+
+T = TypeVar("T")
 
 _SCAN_SECONDS = 0.03
 """Seconds for which an empty page is scanned further."""
@@ -31,11 +35,19 @@ def delivery_page(
     wanted = wanted or Filter()
     if wanted.type is not None:
         check_pattern(wanted.type)
+    found = yield from first_match(lambda below: pagination.delivery_page(wanted, limit, below), before, timer)
+    return Slice([shown_listed(one) for one in found.items], found.next)
+
+
+def first_match(
+    page: Callable[[UUID | None], Operation[Slice[T]]], before: UUID | None, timer: Callable[[], float]
+) -> TaskSteps[Slice[T]]:
+    """The first page that is not empty, for a limited time."""
     until = timer() + _SCAN_SECONDS
-    items, next_id = yield from transact(pagination.delivery_page(wanted, limit, before))
-    while not items and next_id is not None and timer() < until:
-        items, next_id = yield from transact(pagination.delivery_page(wanted, limit, next_id))
-    return Slice([shown_listed(one) for one in items], next_id)
+    found = yield from transact(page(before))
+    while not found.items and found.next is not None and timer() < until:
+        found = yield from transact(page(found.next))
+    return found
 
 
 def message_page(

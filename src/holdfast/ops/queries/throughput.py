@@ -6,9 +6,8 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from math import sqrt
 from statistics import fmean
-from uuid import UUID
 
-from holdfast.core.identity import uuid7
+from holdfast.core.identity import first_id
 from holdfast.core.redaction.redact import redacted
 from holdfast.ops.queries.stats import Load, loads
 from holdfast.ops.steps import TaskSteps, transact
@@ -66,8 +65,8 @@ def trend(*, dead: DeadLetterCounts | None = None) -> TaskSteps[list[Minute]]:
     """
     starts = minutes_until((yield from transact(clock())) if dead is None else dead.now)
     first, end = starts[0], starts[-1] + timedelta(minutes=1)
-    edges = [_first_id(at) for at in (*starts, end)]
-    slots = [_first_id(first + n * timedelta(minutes=1) / _SLOTS) for n in range(len(starts) * _SLOTS + 1)]
+    edges = [first_id(at) for at in (*starts, end)]
+    slots = [first_id(first + n * timedelta(minutes=1) / _SLOTS) for n in range(len(starts) * _SLOTS + 1)]
     samples = yield from transact(stored.accepted_samples(slots, _MESSAGES))
     estimates = _estimates(samples, 1.0)
     exact = sum(one.made for one in estimates) <= EXACT
@@ -92,10 +91,6 @@ def trend(*, dead: DeadLetterCounts | None = None) -> TaskSteps[list[Minute]]:
             )
         )
     return found
-
-
-def _first_id(at: datetime) -> UUID:
-    return uuid7(int(at.timestamp() * 1000), 0)
 
 
 def _estimates(samples: Sequence[ThroughputSample], density: float) -> list[_Estimate]:

@@ -13,6 +13,7 @@ from holdfast.core.redaction.redact import Redactor, redacted, scrub
 from holdfast.core.workflows.graph import Node
 from holdfast.core.workflows.names import start_type
 from holdfast.core.workflows.state import StepState
+from holdfast.ops.queries.pages import first_match
 from holdfast.ops.queries.redaction import Hide, redactor, shown_entry
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
@@ -26,8 +27,6 @@ from holdfast.stores.workflows.run_page import ListedRun, RunFilter, WorkflowCou
 AUDITED = "run"
 """The kind of audit entries about a run."""
 _ENTRIES = 50
-_SCAN_SECONDS = 0.03
-"""Seconds for which an empty page is scanned further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +68,8 @@ def workflow_runs(
     last only if `next` is None.
     """
     wanted = wanted or RunFilter()
-    until = timer() + _SCAN_SECONDS
-    items, next_id = yield from transact(run_page.run_page(wanted, limit, before))
-    while not items and next_id is not None and timer() < until:
-        items, next_id = yield from transact(run_page.run_page(wanted, limit, next_id))
-    return Slice([replace(one, run=_shown_record(one.run, None)) for one in items], next_id)
+    found = yield from first_match(lambda below: run_page.run_page(wanted, limit, below), before, timer)
+    return Slice([replace(one, run=_shown_record(one.run, None)) for one in found.items], found.next)
 
 
 def workflow_run(id: UUID) -> TaskSteps[WorkflowRunDetail]:

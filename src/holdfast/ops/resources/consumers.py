@@ -7,6 +7,7 @@ from uuid import UUID
 
 from holdfast.core.bounded_count import BoundedCount, total
 from holdfast.core.errors import NotFound
+from holdfast.core.identity import first_id
 from holdfast.core.retry import RetryPolicy
 from holdfast.ops.queries.flow_keys import FlowState, flow_state
 from holdfast.ops.queries.stats import Load, loads
@@ -17,7 +18,7 @@ from holdfast.stores.admin.actions import audited, record
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.event_log.relay import retire_relay
 from holdfast.stores.messages import registry
-from holdfast.stores.messages.backfill import FIRST, backfill, first_id, pruned_to
+from holdfast.stores.messages.backfill import FIRST, backfill, pruned_to
 from holdfast.stores.messages.intake import forget_intake
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.queries.delivery_counts import counts

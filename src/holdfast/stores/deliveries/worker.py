@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import orjson
-
 from holdfast.core.errors import Refused
-from holdfast.stores.dialect import aware_time
-from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import row_reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +64,7 @@ def forget_workers(older_than: timedelta) -> Steps[None]:
 @operation(reads=True)
 def workers() -> Steps[list[WorkerRecord]]:
     """All workers, oldest first."""
-    return [_worker(row) for row in (yield Query("workers"))]
+    return [_read_worker(row) for row in (yield Query("workers"))]
 
 
-def _worker(row: Row) -> WorkerRecord:
-    id, generation, queues, consumers, started, alive_until, alive, in_flight = row
-    return WorkerRecord(
-        str(id),
-        generation,
-        _names(queues),
-        _names(consumers),
-        aware_time(started),
-        aware_time(alive_until),
-        bool(alive),
-        in_flight,
-    )
-
-
-def _names(value: str | list[str]) -> tuple[str, ...]:
-    return tuple(orjson.loads(value) if isinstance(value, str) else value)
+_read_worker = row_reader(WorkerRecord)

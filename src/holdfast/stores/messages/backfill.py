@@ -1,20 +1,14 @@
 """Backfill: creates a consumer's missing deliveries of earlier events, in batches by message id."""
 
-from datetime import datetime
 from uuid import UUID
 
-from holdfast.core.identity import delivery_id, uuid7
+from holdfast.core.identity import delivery_id
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.publish import insert_absent
 from holdfast.stores.operation import Query, Row, Steps, operation
 
 _BATCH = 1000
 FIRST = UUID(int=0)
-
-
-def first_id(at: datetime) -> UUID:
-    """The lowest id of a message created at this time: ids begin with their time."""
-    return uuid7(max(0, int(at.timestamp() * 1000)), 0)
 
 
 @operation(reads=True)

@@ -10,10 +10,11 @@ from holdfast.core.delivery import Claim
 from holdfast.core.identity import delivery_id
 from holdfast.core.message import NewMessage
 from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, complete, record_key, settlement_row
-from holdfast.stores.dialect import as_uuid, aware_time
+from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import Published, find_first, insert_absent, publish
 from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import row_reader
 
 _BATCH = 1000
 
@@ -140,18 +141,10 @@ def report_intake(
 @operation(reads=True)
 def intakes() -> Steps[list[IntakeReport]]:
     """The last reported state of each intake, by consumer."""
-    return [
-        IntakeReport(
-            consumer=str(consumer),
-            source=str(source),
-            direct=bool(direct),
-            waiting=waiting,
-            unacknowledged=unacknowledged,
-            problem=problem,
-            reported_at=aware_time(at),
-        )
-        for consumer, source, direct, waiting, unacknowledged, problem, at in (yield Query("intakes"))
-    ]
+    return [_read_report(row) for row in (yield Query("intakes"))]
+
+
+_read_report = row_reader(IntakeReport)
 
 
 @operation

@@ -4,20 +4,14 @@ A batch is bounded by the rows that it reads, not by the rows that it removes: a
 many small transactions, never a long one.
 """
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
-from holdfast.core.identity import uuid7
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, operation
 
 FROM_THE_START = UUID(int=0)
 _BATCH = 1000
-
-
-def ceiling(now: datetime, older_than: timedelta) -> UUID:
-    """The lowest id of a row created after `now - older_than`: ids begin with their time."""
-    return uuid7(max(0, int((now - older_than).timestamp() * 1000)), 0)
 
 
 @operation

@@ -16,9 +16,10 @@ from holdfast.core.names import check_name
 from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy, stored_policy
 from holdfast.stores.admin.redaction import declare
-from holdfast.stores.dialect import as_uuid, aware_time, optional_time
+from holdfast.stores.dialect import as_uuid
 from holdfast.stores.messages.publish import LOCK_REGISTRY, insert_absent
 from holdfast.stores.operation import Operation, Query, Row, Rows, Steps, columns, operation
+from holdfast.stores.row import row_reader
 
 _BATCH = 1000
 _DECLARED = ("name", "queue", "priority", "max_attempts", "retry", "flow")
@@ -242,17 +243,8 @@ def _row(declaration: Declaration) -> tuple[object, ...]:
 
 
 def _consumer(row: Row) -> Consumer:
-    name, queue, priority, _, retry, generation, registered, paused, blocked, resource, flow, override = row
-    return Consumer(
-        str(name),
-        str(queue),
-        priority,
-        stored_policy(str(retry)),
-        generation,
-        aware_time(registered),
-        optional_time(paused),
-        optional_time(blocked),
-        None if resource is None else str(resource),
-        flow,
-        override,
-    )
+    name, queue, priority, _max_attempts, *rest = row
+    return _read_consumer((name, queue, priority, *rest))
+
+
+_read_consumer = row_reader(Consumer, retry=stored_policy)

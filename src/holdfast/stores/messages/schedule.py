@@ -7,10 +7,10 @@ from datetime import datetime
 from holdfast.core.errors import NotFound
 from holdfast.core.message import NewMessage
 from holdfast.stores.admin.actions import audited
-from holdfast.stores.dialect import aware_time, optional_time
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.row import row_reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,10 @@ def save_schedules(declared: Sequence[tuple[str, str, str, str]]) -> Steps[None]
 @operation(reads=True)
 def schedules() -> Steps[list[StoredSchedule]]:
     """All schedules, by name."""
-    rows = yield Query("schedules")
-    return [
-        StoredSchedule(name, expression, tz, missed, aware_time(last), optional_time(paused), aware_time(now))
-        for name, expression, tz, missed, last, paused, now in rows
-    ]
+    return [_read_schedule(row) for row in (yield Query("schedules"))]
+
+
+_read_schedule = row_reader(StoredSchedule)
 
 
 @operation

@@ -8,12 +8,12 @@ failed deliveries is full or the last one: they are few compared with all delive
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from holdfast.core.delivery import Status
-from holdfast.core.identity import uuid7
+from holdfast.core.identity import first_id
 from holdfast.core.message import Message
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, operation
@@ -34,7 +34,7 @@ STRETCH = 5_000
 _STRETCHES = 2
 _UNFINISHED_READ = 20_000
 _UNFINISHED = {Status.PENDING, Status.IN_FLIGHT}
-_SKEW = timedelta(days=1)
+SKEW = timedelta(days=1)
 
 
 class Slice(NamedTuple, Generic[T]):
@@ -48,7 +48,7 @@ class Slice(NamedTuple, Generic[T]):
 def delivery_page(wanted: Filter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[DeliverySummary]]:
     """A page of deliveries, newest first; scans a bounded number of rows, unless the filter has only failed ones."""
     # One more than the page, so that it has a next page only if there is one.
-    found, following = yield from _delivery_page(wanted, page_size(limit) + 1, _begin(wanted, before))
+    found, following = yield from _delivery_page(wanted, page_size(limit) + 1, first_below(before, wanted.until))
     if len(found) > limit:
         return Slice(found[:limit], found[limit - 1].delivery.id)
     return Slice(found, following)
@@ -156,15 +156,12 @@ def _among(wanted: Filter, few: Slice[UUID], limit: int, before: UUID | None) ->
     return Slice(found, few.next)
 
 
-def _begin(wanted: Filter, before: UUID | None) -> UUID | None:
+def first_below(before: UUID | None, until: datetime | None) -> UUID | None:
     """The upper bound of a page: ids begin with their creation time, and a delivery that ended before `until` was
     created before it. A day of tolerance covers differences between clocks."""
-    if wanted.until is None:
+    if until is None:
         return before
-    try:
-        top = uuid7(max(0, int((wanted.until + _SKEW).timestamp() * 1000)), 0)
-    except (ValueError, OverflowError):
-        return before
+    top = first_id(until, SKEW)
     return top if before is None else min(top, before)
 
 

@@ -14,6 +14,7 @@ from holdfast.core.workflows.names import COMMANDS, is_undo, item_parts, step_co
 from holdfast.core.workflows.state import DeliveryFacts, StepState, step_state
 from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.operation import Query, Row, Steps, operation
+from holdfast.stores.row import row_reader
 from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.run import RunStatus
 
@@ -139,10 +140,7 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
         steps=_steps(run, graph, stored, deliveries, listed),
         items=_item_counts(run.status, counted),
         remembered=[_remembered(row) for row in stored if "/" in str(row[0])],
-        signals=[
-            SignalRecord(id=as_uuid(id), name=str(name), payload=text, consumed_by=by, sent_at=aware_time(at))
-            for id, name, text, by, at in signals
-        ],
+        signals=[_read_signal(row) for row in signals],
         children=[read_run_record(row) for row in children],
     )
 
@@ -224,30 +222,10 @@ def _can_block(status: RunStatus, step: str) -> bool:
 
 
 def _remembered(row: Row) -> RememberedRow:
-    name, occurrence, _, waiting, signal, wake_at, outcome, result, done_at = row
-    return RememberedRow(
-        name=str(name),
-        occurrence=occurrence,
-        waiting=waiting,
-        signal=signal,
-        wake_at=optional_time(wake_at),
-        outcome=outcome,
-        result=result,
-        done_at=optional_time(done_at),
-    )
+    name, occurrence, _delivery, *rest = row
+    return _read_remembered((name, occurrence, *rest))
 
 
-def read_run_record(row: Row) -> RunRecord:
-    id, name, version, status, key, reason, parent, deadline, started, ended = row
-    return RunRecord(
-        as_uuid(id),
-        str(name),
-        version,
-        RunStatus(status),
-        key,
-        reason,
-        None if parent is None else as_uuid(parent),
-        optional_time(deadline),
-        aware_time(started),
-        optional_time(ended),
-    )
+_read_remembered = row_reader(RememberedRow)
+_read_signal = row_reader(SignalRecord)
+read_run_record = row_reader(RunRecord)

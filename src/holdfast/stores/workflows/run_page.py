@@ -6,14 +6,14 @@ down every start and end of a run: a page then scans a bounded number of runs an
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from holdfast.core.bounded_count import NONE, BoundedCount
-from holdfast.core.identity import uuid7
-from holdfast.stores.dialect import as_uuid
+from holdfast.core.identity import first_id
 from holdfast.stores.operation import Query, Steps, operation
-from holdfast.stores.queries.pagination import Slice
+from holdfast.stores.queries.filter_index import far_id
+from holdfast.stores.queries.pagination import SKEW, Slice, first_below
 from holdfast.stores.queries.query import page_size
 from holdfast.stores.workflows.query import RunRecord, read_run_record
 from holdfast.stores.workflows.run import RunStatus
@@ -24,7 +24,6 @@ RUN_STATES = (*(status.value for status in RunStatus), BLOCKED)
 
 _STRETCH = 5_000
 _STRETCHES = 2
-_SKEW = timedelta(days=1)
 _COUNTED = 20_000
 _MAX_WORKFLOWS = 200
 _MAX_VERSIONS = 1_000
@@ -75,8 +74,8 @@ class WorkflowCounts:
 @operation(reads=True)
 def run_page(wanted: RunFilter, limit: int = 50, before: UUID | None = None) -> Steps[Slice[ListedRun]]:
     """A page of runs, newest first; scans a bounded number of runs, so it may be short without being the last."""
-    limit, before = page_size(limit), _earlier(before, wanted.until)
-    oldest = None if wanted.since is None else _first_id(wanted.since - _SKEW)
+    limit, before = page_size(limit), first_below(before, wanted.until)
+    oldest = None if wanted.since is None else first_id(wanted.since, -SKEW)
     if wanted.is_indexed:
         found = yield from _runs(wanted, limit, before, None)
         return Slice(found, found[-1].run.id if len(found) == limit else None)
@@ -139,21 +138,5 @@ def _values(chosen: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 def _end_of_range(workflow: str | None, before: UUID | None) -> Steps[UUID | None]:
-    """The last run of the range that begins below `before`; None if the range contains all remaining runs."""
-    chosen = {"run_name": workflow, "run_before": before}
-    where = [f"where_{name}" for name, value in chosen.items() if value is not None]
-    rows = yield Query("far_run", dict(_values(chosen)), slots=(("where", tuple(where)),), limit=_STRETCH - 1)
-    return as_uuid(rows[0][0]) if rows else None
-
-
-def _earlier(before: UUID | None, until: datetime | None) -> UUID | None:
-    """The upper bound of a page: ids begin with their creation time. A day of tolerance covers different clocks."""
-    top = None if until is None else _first_id(until + _SKEW)
-    return before if top is None else top if before is None else min(top, before)
-
-
-def _first_id(at: datetime) -> UUID | None:
-    try:
-        return uuid7(max(0, int(at.timestamp() * 1000)), 0)
-    except (ValueError, OverflowError):
-        return None
+    where, values = ((), {}) if workflow is None else (("where_run_name",), {"name": workflow})
+    return (yield from far_id("far_run", where, values, "where_run_before", before, _STRETCH))
