@@ -119,10 +119,10 @@ def _publish(place: Place, seed: int, messages: int, points: Points) -> None:
     for statement in shop.TABLES:
         place.sql(statement)
     driver = _publisher(place, 0, messages, seed)
+    patience = 90 + messages / 50
     for number, point in enumerate(crash.PUBLISHER_POINTS, start=1):
         killed = _publisher(place, number * 10**6, 250, seed + number, f"{point}@{random.Random(seed).randint(1, 4)}")
-        assert killed.ended() == -SIGKILL, killed.log
-    patience = 90 + messages / 50
+        assert killed.ended(patience) == -SIGKILL, killed.log
     until((place.markers / "published").exists, "the driver is not done", patience, place.logs)
     problem = "workers did not die at every point"
     until(lambda: not points.missing(), problem, 150, lambda: f"{points.missing()}\n{place.logs()}")
