@@ -100,23 +100,26 @@ select now()
 -- The time when the next delivery of these consumers and queues can be claimed or rescued, and the current time. Deliveries
 -- of a paused key, behind the first of an ordered key, or behind a dead letter that blocks it cannot be claimed.
 select min(o.at), now() from (
-  select greatest(d.run_at, c.blocked_until) as at from {hf}delivery d
+  select greatest(d.run_at, c.blocked_until) as at
+  from (
+    select d.consumer, d.queue, d.run_at, d.flow_key, d.flow_seq from {hf}delivery d
+    where d.status = 'pending' and d.flow_seq is null and d.consumer = any (:consumers::text[])
+    union all
+    (select distinct on (d.consumer, d.flow_key) d.consumer, d.queue, d.run_at, d.flow_key, d.flow_seq
+     from {hf}delivery d
+     where d.status = 'pending' and d.flow_seq is not null and d.consumer = any (:consumers::text[])
+     order by d.consumer, d.flow_key, d.flow_seq)) d
   left join {hf}queue q on q.name = d.queue
   left join {hf}consumer c on c.name = d.consumer
-  where d.status = 'pending' and d.consumer = any (:consumers::text[]) and q.paused_at is null and c.paused_at is null
+  where q.paused_at is null and c.paused_at is null
     and d.consumer <> all (array(select p.name from {hf}projector p where p.held_until > now()))
     and (:queues::text[] is null or d.queue = any (:queues::text[]))
     and (d.flow_key is null or not exists (
       select 1 from {hf}flow_pause p where p.consumer = d.consumer and p.flow_key = d.flow_key))
-    and (d.flow_seq is null or (
-      not exists (
-        select 1 from {hf}delivery h
-        where h.status = 'pending' and h.flow_seq is not null and h.consumer = d.consumer
-          and h.flow_key = d.flow_key and h.flow_seq < d.flow_seq)
-      and (coalesce(c.flow, '') not like '%"order":"block"%' or not exists (
-        select 1 from {hf}delivery x
-        where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = d.consumer
-          and x.flow_key = d.flow_key and x.flow_seq < d.flow_seq))))
+    and (d.flow_seq is null or coalesce(c.flow, '') not like '%"order":"block"%' or not exists (
+      select 1 from {hf}delivery x
+      where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = d.consumer
+        and x.flow_key = d.flow_key and x.flow_seq < d.flow_seq))
   union all
   select greatest(d.lease_until, w.alive_until) from {hf}delivery d
   left join {hf}worker w on w.id = d.locked_by
