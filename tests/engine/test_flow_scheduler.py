@@ -129,3 +129,18 @@ def test_after_an_expensive_check_the_next_ones_start_below_the_floors() -> None
     below, whole = scheduler.to_check(0.1)
     assert (below.floor_at < AT, whole) == (True, names[1])
     assert scheduler.to_check(0.7) == names
+
+
+def test_a_walk_that_finds_nothing_continues_until_it_has_come_round() -> None:
+    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
+    state = scheduler.state(one)
+    due = []
+    for before, after in (("k4", "k6"), ("k6", "k9"), ("k9", "k2"), ("k2", "k5"), ("k5", "k7")):
+        scan = FlowScan(10, before, visits=1000)
+        assert scheduler.claimed(one, scan, FlowClaim([], cursor=after, keys=1000), 0.0, 0.1) is None
+        due.append(state.walk_due)
+    assert [at is not None for at in due] == [True, True, True, False, True]
+    assert due[0] == pytest.approx(0.9)
+    # A claim, or a walk over fewer keys than it may visit, ends the pass.
+    scheduler.claimed(one, FlowScan(10, "k7", visits=1000), FlowClaim([], cursor="k8", keys=999), 0.0, 0.1)
+    assert (state.walk_due, state.pass_from) == (None, None)

@@ -135,6 +135,9 @@ class FlowClaimer:
             claims += len(walked.claims)
             wait = next_wait((wait, walked.wait))
             further = scheduler.claimed(lane, further, walked, started, time.monotonic())
+        if (due := scheduler.state(lane).walk_due) is not None:
+            # Without this, thousands of keys that are held up would be walked over in steps of one per poll.
+            wait = next_wait((wait, due - time.monotonic()))
         return claims > 0, wait
 
     async def _claim_debounced(self, pool: SlotPool, scheduler: FlowScheduler, lane: Lane, room: int) -> bool:

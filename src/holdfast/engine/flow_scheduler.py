@@ -71,6 +71,11 @@ class LaneState:
     shallow: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     depth: CostDelay = field(default_factory=CostDelay)
     long_walk: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
+    pass_from: str | None = None
+    """Where the walk began that has found nothing since."""
+    wrapped: bool = False
+    walk_due: float | None = None
+    """When to continue a walk that has not visited every key; None if it has."""
     idle: bool = True
     """The last claim found no candidate, so a check for due deliveries comes before the next one."""
 
@@ -173,13 +178,29 @@ class FlowScheduler:
     def _walked(
         self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
     ) -> FlowScan | None:
-        state.cursor, state.keys = found.cursor or "", found.keys
+        state.cursor, state.keys, state.walk_due = found.cursor or "", found.keys, None
         if scan.visits is not None:
             state.long_walk.took(started, ended)
         missing = scan.size - len(found.claims)
-        if missing <= 0 or found.keys < (scan.visits or scan.size) or ended < state.long_walk.at:
+        if found.claims or found.keys < (scan.visits or scan.size):
+            state.pass_from = None
+        elif _is_complete(state, scan.cursor or ""):
+            state.pass_from = None
+            return None
+        if missing <= 0 or found.keys < (scan.visits or scan.size):
+            return None
+        if ended < state.long_walk.at:
+            state.walk_due = state.long_walk.at
             return None
         return FlowScan(claim_size(missing), state.cursor, visits=_VISITS)
+
+
+def _is_complete(state: LaneState, before: str) -> bool:
+    """Whether a walk that found nothing has come round; `before` is where its last part began."""
+    if state.pass_from is None:
+        state.pass_from, state.wrapped = before, False
+    state.wrapped = state.wrapped or state.cursor <= before
+    return state.wrapped and state.cursor >= state.pass_from
 
 
 def _share(size: int, keys: int) -> int:
