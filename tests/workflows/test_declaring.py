@@ -35,7 +35,7 @@ def test_a_graph_follows_from_the_steps() -> None:
 
     graph = made.declaration.graph
     assert (graph.first, graph.last, graph.order) == (("a",), ("c",), ("a", "b", "c"))
-    assert graph.nodes["c"] == Node("c", ("a", "b"), manual=True, exhausted=Exhausted.BLOCK)
+    assert graph.nodes["c"] == Node("c", ("a", "b"), manual=True, exhausted=Exhausted.BLOCK, takes=("n",), needs=("n",))
     assert graph.nodes["c"].joins == 3
     assert graph.ancestors("c") == {"a", "b"}
     assert graph.descendants("a") == {"b", "c"}

@@ -7,7 +7,17 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, KeyConflict, NotFound, Refused, RetryPolicy, Step, TerminalError
+from holdfast import (
+    ConfigurationError,
+    Holdfast,
+    InvalidPayload,
+    KeyConflict,
+    NotFound,
+    Refused,
+    RetryPolicy,
+    Step,
+    TerminalError,
+)
 from holdfast.interfaces.console.workflow_graph import run_graph
 from holdfast.interfaces.presentation.filters import run_filter
 from holdfast.interfaces.presentation.views import dumps
@@ -312,6 +322,23 @@ async def test_an_operator_starts_a_run_once_per_key(hf: Holdfast) -> None:
     detail = await hf.ops.workflow_run(first.id)
     assert (detail.listed.state, detail.steps[0].result) == ("done", "7")
     assert [(one.action, one.reason) for one in detail.audit] == [("start", "by hand")]
+
+
+async def test_a_start_by_an_operator_is_refused_without_the_values_that_steps_need(hf: Holdfast) -> None:
+    flow = order(hf)
+
+    @flow.step(after="pack", undo=lambda note: None)
+    async def bill(customer: str = "ada") -> None: ...
+
+    await drain(hf)
+    with pytest.raises(
+        InvalidPayload, match=r"\$\.skuu: workflow order has no such parameter; it takes customer, note, sku"
+    ):
+        await hf.ops.start_run("order", {"skuu": "lamp"}, actor="ada")
+    with pytest.raises(InvalidPayload, match=r"\$\.note: workflow order needs this parameter"):
+        await hf.ops.start_run("order", {"sku": "lamp"}, actor="ada")
+    assert not await query(hf, "select id from {hf}workflow_run")
+    assert (await hf.ops.start_run("order", {"sku": "lamp", "note": ""}, actor="ada")).created
 
 
 async def test_lists_of_runs_are_filtered_and_paged(hf: Holdfast) -> None:

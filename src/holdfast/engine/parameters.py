@@ -34,7 +34,7 @@ class Parameters:
         self._job = job
         self._call = f"{kind}.using({{}}=...).{'enqueue' if kind == 'job' else 'start'}(...)"
         self._signature = inspect.Signature(parameters)
-        self._required = frozenset(p.name for p in parameters if p.default is p.empty)
+        self.required = frozenset(p.name for p in parameters if p.default is p.empty)
         self._types = {p.name: types.get(p.name, Any) for p in parameters}
         self._validators: dict[str, Callable[[object], object] | None] = {}
         self.names = frozenset(self._types)
@@ -61,12 +61,14 @@ class Parameters:
         if given.keys() != self.names:
             if unknown := given.keys() - self.names:
                 raise InvalidPayload(f"$.{min(unknown)}", f"{self._job} has no such parameter")
-            if missing := self._required - given.keys():
+            if missing := self.required - given.keys():
                 raise InvalidPayload(f"$.{min(missing)}", f"{self._job} needs this parameter")
         return {name: self._read(name, value) for name, value in given.items()}
 
     def take(self, given: Mapping[str, object]) -> dict[str, Any]:
-        """The arguments that the function takes out of `given`, validated; others are ignored."""
+        """The arguments that the function takes out of `given`, validated; others are ignored. `InvalidPayload` if one is missing."""
+        if missing := self.required - given.keys():
+            raise InvalidPayload(f"$.{min(missing)}", f"{self._job} needs this parameter")
         return {name: self._read(name, given[name]) for name in self._types if name in given}
 
     def _read(self, name: str, value: object) -> object:

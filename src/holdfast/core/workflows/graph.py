@@ -33,6 +33,10 @@ class Node:
     undo: bool = False
     mapped: bool = False
     """It runs only through `ctx.map`, once per item; it is not part of the order of steps."""
+    takes: tuple[str, ...] | None = None
+    """The values of the start that it and its undo function take; None if an older release stored it."""
+    needs: tuple[str, ...] = ()
+    """Those of them without a default."""
 
     @property
     def joins(self) -> int:
@@ -106,6 +110,7 @@ class Graph:
                 "exhausted": node.exhausted.value,
                 "undo": node.undo,
                 "mapped": node.mapped,
+                **({} if node.takes is None else {"takes": list(node.takes), "needs": list(node.needs)}),
             }
             for node in self.nodes.values()
         ]
@@ -124,6 +129,8 @@ class Graph:
                     Exhausted(str(one.get("exhausted", Exhausted.DEAD))),
                     bool(one.get("undo")),
                     bool(one.get("mapped")),
+                    tuple(str(name) for name in _list(one["takes"])) if "takes" in one else None,
+                    tuple(str(name) for name in _list(one.get("needs"))),
                 )
                 for one in stored
             ),

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -95,7 +95,8 @@ class WorkflowDeclaration:
             self.name, self.version, [*self._nodes.values(), Node(name, before, manual, exhausted, undo, mapped)]
         )
         spec = self._spec(function, name, graph.ancestors(name), mapped=mapped)
-        self._nodes[name], self.steps[name], self._functions[name] = graph.nodes[name], spec, function
+        node = _taking(graph.nodes[name], spec)
+        self._nodes[name], self.steps[name], self._functions[name] = node, spec, function
         self._graph = None
         return spec
 
@@ -104,6 +105,8 @@ class WorkflowDeclaration:
         graph = Graph(self.name, self.version, self._nodes.values())
         spec = self._spec(function, undo_of(step), {step, *graph.ancestors(step)})
         self.steps[spec.name] = spec
+        self._nodes[step] = _taking(self._nodes[step], spec)
+        self._graph = None
         return spec
 
     def _position(self, given: tuple[str, inspect.Parameter, Any]) -> tuple[bool, bool, bool]:
@@ -201,6 +204,12 @@ class WorkflowDeclaration:
                 f"workflow {self.name}: parameter {parameter.name} has different defaults in steps {first} and {step}; "
                 "give it the same default, or none"
             )
+
+
+def _taking(node: Node, spec: StepSpec) -> Node:
+    """A step that also takes the values of the start that a function takes."""
+    takes = {*(node.takes or ()), *spec.inputs.names}
+    return replace(node, takes=tuple(sorted(takes)), needs=tuple(sorted({*node.needs, *spec.inputs.required})))
 
 
 def _fits(returned: Any, taken: Any) -> bool:

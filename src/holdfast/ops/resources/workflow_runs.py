@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from holdfast.core.errors import NotFound, Refused
+from holdfast.core.errors import InvalidPayload, NotFound, Refused
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.names import check_name
 from holdfast.core.workflows.graph import Graph, nearest_step
@@ -36,12 +36,14 @@ def start_run(
 ) -> TaskSteps[Published]:
     """Starts a run of the newest declared version with the values that its steps take; audited.
 
-    A repeated key starts nothing and returns the first run. A worker checks the types of the values.
+    A repeated key starts nothing and returns the first run. `InvalidPayload` for an unknown or a missing value; a worker checks
+    the types.
     """
     graph = yield from transact(newest_definition(workflow))
     if graph is None:
         names = ", ".join(one.workflow for one in (yield from transact(workflow_counts()))[:20]) or "none yet"
         raise NotFound("workflow", workflow, f"known: {names}; a workflow is registered when an app with it starts")
+    _check_values(graph, arguments)
     known = {one.name: one for one in (yield from transact(consumers()))}
     addressed = []
     generation = 0
@@ -121,6 +123,19 @@ def retry_run(id: UUID | str, *, actor: str, reason: str | None = None, step: st
     if step is not None:
         _check_retried(found, step)
     return (yield from _store_command("retry", found.run.id, {"step": step}, {"step": step}, actor, reason, None))
+
+
+def _check_values(graph: Graph, arguments: Mapping[str, object]) -> None:
+    """Refuses values that no step takes, and a start without a value that a step needs."""
+    nodes = graph.nodes.values()
+    if any(node.takes is None for node in nodes):
+        return
+    takes = {name for node in nodes for name in node.takes or ()}
+    if unknown := sorted(arguments.keys() - takes):
+        hint = f"it takes {', '.join(sorted(takes)) or 'no values'}"
+        raise InvalidPayload(f"$.{unknown[0]}", f"workflow {graph.workflow} has no such parameter; {hint}")
+    if missing := sorted({name for node in nodes for name in node.needs} - arguments.keys()):
+        raise InvalidPayload(f"$.{missing[0]}", f"workflow {graph.workflow} needs this parameter")
 
 
 def _active(id: UUID | str, action: str) -> TaskSteps[RunDetail]:
