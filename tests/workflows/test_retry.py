@@ -1,5 +1,6 @@
 """Retry of a run from a step."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,10 +8,13 @@ import pytest
 from holdfast import Holdfast, Refused, RetryPolicy, Step
 from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.settler import new_events
+from holdfast.engine.workflows.sweeper import RunSweeper
+from holdfast.stores.queries.time_travel import travel
+from holdfast.stores.workflows.advance import advance_completed, next_steps
 from holdfast.stores.workflows.query import workflow_run
 from holdfast.stores.workflows.retry import retry_run
 from holdfast.stores.workflows.run import RunStatus
-from tests.support.worker import drain, query
+from tests.support.worker import all_of, drain, query
 
 ONCE = RetryPolicy.none()
 
@@ -152,3 +156,73 @@ async def test_a_retry_before_the_deadline_keeps_it(hf: Holdfast) -> None:
     await order.retry(run)
     ((deadline,),) = await query(hf, "select deadline from {hf}workflow_run")
     assert deadline is not None
+
+
+async def test_a_retry_counts_a_step_once_that_its_handler_completed_and_no_worker_advanced(hf: Holdfast) -> None:
+    order = Order(hf, broken="right")
+    run = await order.flow.start()
+    await drain(hf)
+    # As ctx.complete leaves `left`, before the worker advances the run.
+    await query(hf, "delete from {hf}workflow_step where name = 'join'")
+    await query(hf, "update {hf}workflow_step set unadvanced = true where name = 'left'")
+    order.broken = None
+    assert await hf.store.run(retry_run(run.id, None, new_events())) == ["right", "join", "last"]
+    await hf.store.run(travel(timedelta(minutes=1)))
+    await RunSweeper(hf.store).perform("w")
+    assert await all_of(hf, "flow/join") == []
+    await drain(hf)
+    assert await run.result() == "last"
+    assert len(await all_of(hf, "flow/join")) == 1
+
+
+async def test_a_retry_from_the_step_after_one_that_was_not_advanced_yet_runs_it_once(hf: Holdfast) -> None:
+    flow, ran = hf.workflow("flow"), list[str]()
+
+    @flow.step
+    async def first() -> None: ...
+
+    @flow.step(after=first)
+    async def second() -> None:
+        ran.append("second")
+
+    run = await flow.start()
+    await drain(hf)
+    await query(hf, "delete from {hf}delivery where consumer = 'flow/second'")
+    await query(hf, "delete from {hf}workflow_step where name = 'second'")
+    await query(hf, "update {hf}workflow_run set status = 'running', waiting = 1, ended_at = null")
+    await query(hf, "update {hf}workflow_step set unadvanced = true where name = 'first'")
+    ran.clear()
+    assert await hf.store.run(retry_run(run.id, "second", new_events())) == ["second"]
+    # The worker of `first` loaded the run before the retry.
+    next = next_steps(run.id, flow.declaration.graph, "first", 0)
+    await hf.store.run(advance_completed(run.id, "first", 0, next, "test", 0, new_events()))
+    await drain(hf)
+    assert ran == ["second"]
+    assert await run.status() == "done"
+
+
+async def test_the_items_of_a_step_that_was_done_run_again_and_no_others(hf: Holdfast) -> None:
+    flow, ran = hf.workflow("flow"), list[int]()
+
+    @flow.step(mapped=True)
+    async def item(n: int) -> int:
+        ran.append(n)
+        return n
+
+    @flow.step
+    async def aXb(ctx: Step) -> list[int]:  # noqa: N802
+        return await ctx.map(item, [1, 2])
+
+    @flow.step
+    async def a_b(ctx: Step) -> list[int]:
+        return await ctx.map(item, [10, 20])
+
+    run = await flow.start()
+    await drain(hf)
+    ran.clear()
+    await hf.store.run(retry_run(run.id, "a_b", new_events()))
+    await drain(hf)
+    assert sorted(ran) == [10, 20]
+    assert await run.result() == {"aXb": [1, 2], "a_b": [10, 20]}
+    counted = await query(hf, "select count(*) from {hf}workflow_step where name = 'item@aXb#0'")
+    assert [tuple(row) for row in counted] == [(2,)]

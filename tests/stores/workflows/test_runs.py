@@ -208,7 +208,7 @@ async def test_items_join_once_and_wake_their_step(store: Store) -> None:
     (run,) = await started(store)
     (claimed,) = await claim_steps(store)
     claim = Claim(claimed.id, "w1", claimed.fence)
-    await store.run(start_items(claim, run, "a/map:b#0", "b@a#0", "flow/b", ["1", "2", "3"]))
+    await store.run(start_items(claim, run, 0, "a/map:b#0", "b@a#0", "flow/b", ["1", "2", "3"]))
     parked = Suspension(run, "a/map:b#0", 0, claimed.id, claimed.fence, 0, None, None, False)
     await store.run(suspend("w1", [parked]))
     items = await claim_steps(store)

@@ -46,7 +46,7 @@ def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object
                 f"ctx.map({spec.name}) got {len(texts):,} items; give at most {MAX_ITEMS:,}, for example batches of them"
             )
         consumer = step_consumer(spec.workflow.name, spec.name)
-        yield start_items(step.claim, step.run_id, join, name, consumer, texts)
+        yield start_items(step.claim, step.run_id, step.epoch, join, name, consumer, texts)
     if known is None or not known.done:
         step.suspend((join, 0), None, None, stored=False)
     results: list[str | None] = yield item_results(step.run_id, name)

@@ -72,6 +72,11 @@ class Step(Context):
         return self._loaded.name
 
     @property
+    def epoch(self) -> int:
+        """The number of retries of the run from a step, before this step started."""
+        return self._loaded.epoch
+
+    @property
     def key(self) -> str:
         """An idempotency key for effects of this step: the same in every attempt, retry and replay."""
         item = "" if self._item is None else f":{self._item.name.partition('@')[2]}:{self._item.occurrence}"

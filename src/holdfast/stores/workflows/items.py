@@ -15,17 +15,21 @@ _CHUNK = 500
 
 
 @operation
-def start_items(claim: Claim, run_id: UUID, join: str, name: str, consumer: str, items: Sequence[str]) -> Steps[None]:
+def start_items(
+    claim: Claim, run_id: UUID, epoch: int, join: str, name: str, consumer: str, items: Sequence[str]
+) -> Steps[None]:
     """Stores a join and one delivery per item while the claim of the step is held; `LeaseLost` otherwise.
 
-    `items` are JSON texts. When all of them are done, the step that holds the claim is woken.
+    `items` are JSON texts. When all of them are done, the step that holds the claim is woken. Items of a step that runs
+    again after a retry have new deliveries.
     """
     owned = {"delivery_id": claim.delivery_id, "fence": claim.fence, "worker": claim.worker}
     values = {**owned, "run_id": run_id, "step": join, "waiting": len(items)}
     if not (yield Query("store_join", values)):
         raise LeaseLost(claim.delivery_id, claim.fence)
     next = orjson.dumps([{"name": join, "id": str(claim.delivery_id), "joins": len(items)}]).decode()
-    rows = [(run_id, name, n, delivery_id(run_id, f"{name}#{n}"), item, next) for n, item in enumerate(items)]
+    suffix = f"@{epoch}" if epoch else ""
+    rows = [(run_id, name, n, delivery_id(run_id, f"{name}#{n}{suffix}"), item, next) for n, item in enumerate(items)]
     for start in range(0, len(rows), _CHUNK):
         batch = {"items": columns(_ITEM, rows[start : start + _CHUNK])}
         yield Query("store_items", {"run": run_id, "consumer": consumer}, batch)

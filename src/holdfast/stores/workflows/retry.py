@@ -8,7 +8,7 @@ from holdfast.core.identity import delivery_range
 from holdfast.core.workflows.graph import Graph, nearest_step
 from holdfast.core.workflows.names import step_consumer, step_delivery_id, step_of, undo_of, undone_step
 from holdfast.stores.operation import Query, Steps, columns, operation
-from holdfast.stores.workflows.advance import advance_row, steps_json
+from holdfast.stores.workflows.advance import advance_row, next_steps, steps_json
 from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.event import WorkflowEvents
 from holdfast.stores.workflows.run import LockedRun, RunStatus, lock_run, step_marks
@@ -31,6 +31,9 @@ def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> St
         raise NotFound("run", run_id)
     if run.status is RunStatus.COMPENSATING:
         raise Refused("retry", f"run {run_id}", "being compensated", "wait until its undo steps are done")
+    if (yield from _advance_completed(run_id, run, graph, events)):
+        run = yield from lock_run(run_id)
+        assert run is not None
     marks = yield from step_marks(run_id)
     done = {name for name, is_done in marks.items() if is_done and name in graph.nodes}
     again = yield from _chosen(run_id, run, graph, from_step, done)
@@ -53,6 +56,21 @@ def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> St
     row = (run_id, f"retry:{epoch}", 0, steps_json(run_id, run.name, [(name, 1) for name in ready], epoch))
     yield from advance_row(row, run.source, run.generation, events)
     return order
+
+
+def _advance_completed(run_id: UUID, run: LockedRun, graph: Graph, events: WorkflowEvents) -> Steps[bool]:
+    """Advances steps that `ctx.complete` settled and no worker advanced yet; whether there were any.
+
+    Otherwise their advance would come after the retry, which counts them as done: once more, and for deliveries of the
+    last epoch. A run that has ended is not advanced, and the retry makes everything due that is not done.
+    """
+    rows = yield Query("unadvanced_of_run", {"run_id": run_id})
+    for step, occurrence, stored in rows:
+        next = stored or next_steps(run_id, graph, str(step), run.epoch)
+        yield from advance_row((run_id, str(step), occurrence, next), run.source, run.generation, events)
+    if rows:
+        yield Query("forget_unadvanced_of_run", {"run_id": run_id})
+    return bool(rows)
 
 
 def _chosen(

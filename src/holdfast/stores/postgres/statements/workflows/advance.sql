@@ -132,6 +132,14 @@ from {hf}workflow_step t join {hf}workflow_run r on r.id = t.run_id join {hf}mes
 where t.unadvanced and t.done_at < now() - :older_than::interval
 order by t.run_id limit {limit}
 
+-- name: unadvanced_of_run
+-- The steps of a run that were completed in a handler's transaction and not advanced since.
+select t.name, t.occurrence, t.next from {hf}workflow_step t where t.run_id = :run_id::uuid and t.unadvanced
+
+-- name: forget_unadvanced_of_run
+-- Clears the marks of a run whose progress is computed again from the steps that are done.
+update {hf}workflow_step set unadvanced = null where run_id = :run_id::uuid and unadvanced
+
 -- name: forget_unadvanced
 -- Clears the mark of completed steps whose run has ended.
 update {hf}workflow_step t set unadvanced = null

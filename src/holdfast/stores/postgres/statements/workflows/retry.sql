@@ -13,7 +13,7 @@ gone as (
   delete from {hf}workflow_step t using s
   where t.run_id = s.run_id
     and (t.name in (s.step, s.step || ':undo', 'compensation:undo')
-         or (s.was_done and ((t.name >= s.step || '/' and t.name < s.step || '0') or t.name like '%@' || s.step || '#%')))),
+         or (s.was_done and ((t.name >= s.step || '/' and t.name < s.step || '0') or strpos(t.name, '@' || s.step || '#') > 0)))),
 moved as (
   update {hf}workflow_step t set delivery_id = s.delivery_id from s
   where t.run_id = s.run_id and not s.was_done and t.name >= s.step || '/' and t.name < s.step || '0'),
@@ -22,7 +22,7 @@ items as (
   set status = 'pending', run_at = now(), attempts = 0, fence = d.fence + 1, completed_at = null, discarded_at = null
   from s join {hf}workflow_step t
     on t.run_id = s.run_id and not s.was_done and t.item is not null and t.done_at is null
-       and t.name like '%@' || s.step || '#%'
+       and strpos(t.name, '@' || s.step || '#') > 0
   where d.id = t.delivery_id and d.status = 'failed')
 update {hf}delivery d
 set status = 'failed', completed_at = coalesce(d.completed_at, now()), discarded_at = coalesce(d.discarded_at, now()),

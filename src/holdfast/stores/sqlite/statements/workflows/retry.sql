@@ -10,14 +10,14 @@ where d.message_id = :run_id and d.id between :low and :high and d.status = 'fai
 delete from {hf}workflow_step
 where run_id = :run_id
   and (name in (:step, :step || ':undo', 'compensation:undo')
-       or (:was_done and ((name >= :step || '/' and name < :step || '0') or name like '%@' || :step || '#%')));
+       or (:was_done and ((name >= :step || '/' and name < :step || '0') or instr(name, '@' || :step || '#') > 0)));
 update {hf}workflow_step set delivery_id = :delivery_id
 where run_id = :run_id and not :was_done and name >= :step || '/' and name < :step || '0';
 update {hf}delivery
 set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1, completed_at = null, discarded_at = null
 where status = 'failed' and not :was_done and id in (
   select t.delivery_id from {hf}workflow_step t
-  where t.run_id = :run_id and t.item is not null and t.done_at is null and t.name like '%@' || :step || '#%');
+  where t.run_id = :run_id and t.item is not null and t.done_at is null and instr(t.name, '@' || :step || '#') > 0);
 update {hf}delivery
 set status = 'failed', completed_at = coalesce(completed_at, {now}), discarded_at = coalesce(discarded_at, {now}),
     fence = fence + 1, lease_until = null, locked_by = null
