@@ -221,3 +221,71 @@ async def test_a_child_that_is_retried_wakes_its_parent_when_it_ends_again(hf: H
 def test_a_text_that_is_not_the_id_of_a_run_is_not_found(hf: Holdfast) -> None:
     with pytest.raises(NotFound, match="an id is a UUID"):
         hf.workflow("order").run("order:7")
+
+
+async def test_a_failed_parent_cancels_its_children(hf: Holdfast) -> None:
+    _, invoice = parent_and_child(hf, [])
+    flow = hf.workflow("flow")
+
+    @flow.step
+    async def bill(ctx: Step) -> None:
+        await ctx.child(invoice, "slow")
+
+    @flow.step(manual=True, retry=ONCE)
+    async def ship() -> None:
+        raise ValueError("no ship")
+
+    run = await flow.start()
+    await drain(hf, idle_limit=NOW)
+    await run.trigger("ship")
+    await drain(hf, idle_limit=NOW)
+    (child,) = (await hf.store.run(workflow_run(run.id))).children
+    assert (child.status, child.reason) == (RunStatus.CANCELLED, f"parent run {run.id} failed")
+
+
+class Mailing:
+    """A parent with one child run, which fails while it is `broken`, and waits for a signal while it is `slow`."""
+
+    def __init__(self, hf: Holdfast) -> None:
+        self.hf, self.broken, self.slow, self.sent = hf, True, False, 0
+        self.letter, self.parent = hf.workflow("letter"), hf.workflow("parent")
+
+        @self.letter.step(retry=ONCE)
+        async def send(ctx: Step) -> int:
+            if self.broken:
+                raise ValueError("no address")
+            if self.slow:
+                await ctx.wait("go")
+            self.sent += 1
+            return self.sent
+
+        @self.parent.step(retry=ONCE)
+        async def mail(ctx: Step) -> int:
+            return int(await ctx.child(self.letter))
+
+    async def failed(self) -> Any:
+        run = await self.parent.start()
+        await drain(self.hf, idle_limit=NOW)
+        assert await run.status() is RunStatus.FAILED
+        self.broken = False
+        return run
+
+
+async def test_a_retry_of_a_run_starts_a_failed_child_again_and_keeps_one_that_is_done(hf: Holdfast) -> None:
+    mailing = Mailing(hf)
+    run = await mailing.failed()
+    await run.retry()
+    await drain(hf, idle_limit=NOW)
+    assert await run.result() == 1
+    assert len((await hf.store.run(workflow_run(run.id))).children) == 2
+
+
+async def test_a_retry_from_a_step_that_was_done_starts_another_child(hf: Holdfast) -> None:
+    mailing = Mailing(hf)
+    mailing.broken = False
+    run = await mailing.parent.start()
+    await drain(hf, idle_limit=NOW)
+    assert await run.result() == 1
+    await run.retry(from_="mail")
+    await drain(hf, idle_limit=NOW)
+    assert await run.result() == 2

@@ -11,9 +11,9 @@ from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import WorkflowFailed
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
-from holdfast.core.workflows.names import COMMANDS
+from holdfast.core.workflows.names import CANCEL, COMMANDS
 from holdfast.core.workflows.state import StepState
-from holdfast.engine.workflows.commands import CANCEL, RETRY, SIGNAL, TRIGGER
+from holdfast.engine.workflows.commands import RETRY, SIGNAL, TRIGGER
 from holdfast.engine.workflows.fan_out import result_of
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published

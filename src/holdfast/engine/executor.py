@@ -214,7 +214,9 @@ class DeliveryExecutor:
                 "known_version": spec.workflow.version,
             }
             log.warning("workflow version unknown", **known)
-            self.settle(claimed, Snoozed(NEWER_VERSION_DELAY))
+            # Short at first: a worker that knows the version may run beside this one. Each claim raises the fence.
+            delay = timedelta(seconds=2 ** min(loaded.fence - 1, 5))
+            self.settle(claimed, Snoozed(min(delay, NEWER_VERSION_DELAY)))
             return None
         return Step(
             loaded,

@@ -13,6 +13,9 @@ from holdfast.core.names import MAX_NAME, check_name
 COMMANDS = "holdfast/workflows"
 """The consumer that applies signals, triggers, cancellations and the ends of child runs."""
 
+CANCEL = "workflow.cancel"
+"""The type of the command that cancels a run."""
+
 _START = "workflow.start."
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNDO = ":undo"

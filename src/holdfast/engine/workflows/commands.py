@@ -14,14 +14,13 @@ from holdfast.core.workflows.names import COMMANDS, is_start
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.workflows.settler import new_events
-from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.failure import cancel_run, trigger_step
 from holdfast.stores.workflows.retry import retry_run
 from holdfast.stores.workflows.wait import report_child, send_signal
 
 log = get_logger("holdfast.worker")
 
-SIGNAL, TRIGGER, CANCEL, RETRY = "workflow.signal", "workflow.trigger", "workflow.cancel", "workflow.retry"
+SIGNAL, TRIGGER, RETRY = "workflow.signal", "workflow.trigger", "workflow.retry"
 
 
 async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
@@ -41,7 +40,7 @@ async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
             case "workflow.trigger":
                 await store.run(trigger_step(run_id, str(command["step"]), new_events()))
             case "workflow.cancel":
-                await cancel_tree(store, run_id, command.get("reason"))
+                await store.run(cancel_run(run_id, command.get("reason"), new_events()))
             case "workflow.retry":
                 step = command.get("step")
                 await store.run(retry_run(run_id, None if step is None else str(step), new_events()))
@@ -49,14 +48,6 @@ async def apply_command(ctx: Context, command: dict[str, Any]) -> None:
                 raise TerminalError(f"{other} is not a command to a run; use a release of Holdfast that knows it")
     except (NotFound, Refused) as error:
         raise TerminalError(str(error)) from error
-
-
-async def cancel_tree(store: Store, run_id: UUID, reason: str | None) -> bool:
-    """Cancels a run and its children, each in its own transaction; False if the run has ended already."""
-    children = await store.run(cancel_run(run_id, reason, new_events()))
-    for child in children or ():
-        await cancel_tree(store, child, f"parent run {run_id} was cancelled")
-    return children is not None
 
 
 def command_handler() -> Handler:

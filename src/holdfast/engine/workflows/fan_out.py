@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
 
 from holdfast.core.errors import ConfigurationError, WorkflowFailed
 from holdfast.core.events import payload
@@ -9,7 +10,7 @@ from holdfast.core.workflows.names import item_name, memo_name, step_consumer
 from holdfast.stores.operation import Operation
 from holdfast.stores.workflows.definition import definition
 from holdfast.stores.workflows.items import item_results, start_items
-from holdfast.stores.workflows.run import NewRun, Parent, RunOutcome, RunStatus, run_outcome, start_runs
+from holdfast.stores.workflows.run import NewRun, Parent, RunOutcome, RunStatus, child_of, run_outcome, start_runs
 
 if TYPE_CHECKING:
     from holdfast.engine.workflows.step import Step
@@ -57,14 +58,20 @@ def run_child(step: "Step", workflow: ChildWorkflow, args: tuple[Any, ...], kwar
     """Starts a child run, the same one in every run of the step, and returns its result; suspends the step until then."""
     call = step.next_call(f"child:{workflow.name}")
     wait = memo_name(step.name, f"child:{workflow.name}")
-    run = workflow.new_child(Parent(step.run_id, wait, call), f"{step.run_id}/{wait}#{call}", args, kwargs)
-    (published,) = yield start_runs([run])
-    outcome: RunOutcome = yield run_outcome(published.id)
+    parent = Parent(step.run_id, wait, call)
+    # After a retry of this run, a child that is done or runs is kept, and one that failed is started again.
+    child: UUID | None = (yield child_of(parent)) if step.epoch else None
+    if child is None:
+        epoch = f"@{step.epoch}" if step.epoch else ""
+        run = workflow.new_child(parent, f"{step.run_id}/{wait}#{call}{epoch}", args, kwargs)
+        (published,) = yield start_runs([run])
+        child = published.id
+    outcome: RunOutcome = yield run_outcome(child)
     if outcome.status.is_active:
         # The end of the child raises the counter of this run, so that a child that ends before the suspension is noticed.
         step.suspend((wait, call), None, None)
     if outcome.status is not RunStatus.DONE:
-        raise WorkflowFailed(outcome.name, published.id, outcome.status.value, outcome.reason)
+        raise WorkflowFailed(outcome.name, child, outcome.status.value, outcome.reason)
     return (yield from result_of(outcome))
 
 

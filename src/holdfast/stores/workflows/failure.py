@@ -6,10 +6,10 @@ from uuid import UUID
 
 from holdfast.core.errors import NotFound, Refused
 from holdfast.core.identity import delivery_id, delivery_range
-from holdfast.core.message import NewMessage
+from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.text import sanitise
 from holdfast.core.workflows.graph import Exhausted, Graph, nearest_step
-from holdfast.core.workflows.names import COMMANDS, is_undo, step_delivery_id, step_of, undo_of, undone_step
+from holdfast.core.workflows.names import CANCEL, COMMANDS, is_undo, step_delivery_id, step_of, undo_of, undone_step
 from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, settlement_row
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, columns, operation
@@ -91,19 +91,19 @@ def compensating_runs() -> Steps[list[UUID]]:
 
 
 @operation
-def cancel_run(run_id: UUID, reason: str | None, events: WorkflowEvents) -> Steps[list[UUID] | None]:
-    """Ends a run and discards its deliveries with a new fence, without undo steps; returns its active children.
+def cancel_run(run_id: UUID, reason: str | None, events: WorkflowEvents) -> Steps[bool]:
+    """Ends a run and discards its deliveries with a new fence, without undo steps; its children are cancelled after it.
 
-    None if the run has ended already. Raises `NotFound` for an unknown run.
+    False if the run has ended already. Raises `NotFound` for an unknown run.
     """
     run = yield from lock_run(run_id)
     if run is None:
         raise NotFound("run", run_id)
     if not run.status.is_active:
-        return None
+        return False
     why = sanitise(reason or "cancelled", _REASON)
     yield from _end(run_id, run, RunStatus.CANCELLED, why, events)
-    return [as_uuid(row[0]) for row in (yield Query("active_children", {"run_id": run_id}))]
+    return True
 
 
 @operation
@@ -188,6 +188,7 @@ def _fail(run_id: UUID, run: LockedRun, graph: Graph | None, reason: str, events
     if graph is not None and any(node.undo for node in graph.nodes.values()):
         yield Query("end_run", {"run_id": run_id, "status": RunStatus.COMPENSATING.value, "reason": reason})
         yield discard_steps(run_id, reason, running=False)
+        yield from _cancel_children(run_id, run, "failed", events)
         return True
     yield from _end(run_id, run, RunStatus.FAILED, reason, events)
     return False
@@ -198,6 +199,27 @@ def _end(run_id: UUID, run: LockedRun, status: RunStatus, reason: str | None, ev
     yield discard_steps(run_id, why or str(status), running=True)
     parent_run = None if parent is None else as_uuid(parent)
     yield from announce([EndedRun(run_id, status, run.name, parent_run, why, run.source, run.generation)], events)
+    what = "was cancelled" if status is RunStatus.CANCELLED else "failed"
+    yield from _cancel_children(run_id, run, what, events)
+
+
+def _cancel_children(run_id: UUID, run: LockedRun, what: str, events: WorkflowEvents) -> Steps[None]:
+    """Stores a command that cancels each active child: nobody waits for its result. No other run is locked here."""
+    children = [str(as_uuid(row[0])) for row in (yield Query("active_children", {"run_id": run_id}))]
+    if children:
+        yield from events.publish(
+            [
+                new_message(
+                    id=events.new_id(),
+                    type=CANCEL,
+                    source=run.source,
+                    payload={"run": child, "reason": f"parent run {run_id} {what}"},
+                    generation=run.generation,
+                    addressed=[Address(consumer=COMMANDS)],
+                )
+                for child in children
+            ]
+        )
 
 
 def _step_event(

@@ -176,6 +176,13 @@ def run_outcome(run_id: UUID) -> Steps[RunOutcome]:
     return RunOutcome(str(name), version, RunStatus(status), reason, results)
 
 
+@operation(reads=True)
+def child_of(wait: Parent) -> Steps[UUID | None]:
+    """The newest child run of a wait that is active or done."""
+    rows = yield Query("child_of", wait._asdict())
+    return as_uuid(rows[0][0]) if rows else None
+
+
 def lock_run(run_id: UUID) -> Steps[LockedRun | None]:
     """Locks a run until the end of the transaction; None if it does not exist."""
     rows = yield Query("lock_run", {"run_id": run_id})

@@ -5,7 +5,8 @@ where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid a
 
 -- name: reset_steps
 -- Forgets the results of steps that run again, and what those remember that were done; discards their deliveries with a
--- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again.
+-- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again. Children of a step
+-- that was done no longer belong to its waits, so that it starts others.
 with s as materialized (
   select s.* from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :was_done::boolean[], :consumer::text[],
                          :undo_consumer::text[]) s (run_id, step, delivery_id, was_done, consumer, undo_consumer)),
@@ -17,6 +18,9 @@ gone as (
 moved as (
   update {hf}workflow_step t set delivery_id = s.delivery_id from s
   where t.run_id = s.run_id and not s.was_done and t.name >= s.step || '/' and t.name < s.step || '0'),
+children as (
+  update {hf}workflow_run r set parent_wait = '@' || r.parent_wait from s
+  where r.parent_run = s.run_id and s.was_done and strpos(r.parent_wait, s.step || '/') = 1),
 items as (
   update {hf}delivery d
   set status = 'pending', run_at = now(), attempts = 0, fence = d.fence + 1, completed_at = null, discarded_at = null

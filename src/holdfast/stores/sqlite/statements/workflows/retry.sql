@@ -5,7 +5,8 @@ where d.message_id = :run_id and d.id between :low and :high and d.status = 'fai
 
 -- name: reset_steps
 -- Forgets the results of steps that run again, and what those remember that were done; discards their deliveries with a
--- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again.
+-- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again. Children of a step
+-- that was done no longer belong to its waits, so that it starts others.
 -- each: steps
 delete from {hf}workflow_step
 where run_id = :run_id
@@ -13,6 +14,8 @@ where run_id = :run_id
        or (:was_done and ((name >= :step || '/' and name < :step || '0') or instr(name, '@' || :step || '#') > 0)));
 update {hf}workflow_step set delivery_id = :delivery_id
 where run_id = :run_id and not :was_done and name >= :step || '/' and name < :step || '0';
+update {hf}workflow_run set parent_wait = '@' || parent_wait
+where parent_run = :run_id and :was_done and instr(parent_wait, :step || '/') = 1;
 update {hf}delivery
 set status = 'pending', run_at = {now}, attempts = 0, fence = fence + 1, completed_at = null, discarded_at = null
 where status = 'failed' and not :was_done and id in (

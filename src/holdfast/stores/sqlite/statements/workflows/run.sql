@@ -112,6 +112,13 @@ where d.message_id = :run_id and d.id between :low and :high and d.consumer <> :
 -- The child runs of a run that have not ended.
 select r.id from {hf}workflow_run r where r.parent_run = :run_id and r.status in ('running', 'compensating')
 
+-- name: child_of
+-- The newest child run that a step waits for, unless it failed or was cancelled.
+select r.id from {hf}workflow_run r
+where r.parent_run = :run_id and r.parent_wait = :wait and r.parent_occurrence = :occurrence
+  and r.status in ('running', 'compensating', 'done')
+order by r.id desc limit 1
+
 -- name: expired_runs
 -- Active runs whose deadline has passed.
 select r.id from {hf}workflow_run r
