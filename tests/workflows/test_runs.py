@@ -359,3 +359,19 @@ async def test_steps_have_limits_and_rates_over_all_workers_also_by_a_value_of_t
     await flow.start("acme")
     await drain(hf, idle_limit=timedelta(0))
     assert running["notified"] == 12
+
+
+async def test_what_a_step_remembers_does_not_add_attempts(hf: Holdfast) -> None:
+    flow, ran = hf.workflow("flow"), list[str]()
+
+    @flow.step(retry=RetryPolicy.fixed(0, attempts=3))
+    async def charge(ctx: Step) -> None:
+        ran.append("charge")
+        for n in range(len(ran)):
+            await ctx.step(f"part{n}", str, n)
+        raise ValueError("broken")
+
+    run = await flow.start()
+    await drain(hf)
+    assert await run.status() is RunStatus.FAILED
+    assert len(ran) == 3

@@ -37,6 +37,12 @@ ROUNDS = 150
 HOUR = timedelta(hours=1)
 
 
+@pytest.fixture(autouse=True, params=[0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 8))])
+def repetition(request: pytest.FixtureRequest) -> int:
+    """Seven more times as soak: over 1,000 rounds of each race."""
+    return int(request.param)
+
+
 @pytest.fixture
 async def others(postgres_place: Callable[[], PostgresStore]) -> AsyncIterator[list[PostgresStore]]:
     """Three stores on one database, as three processes have them."""
