@@ -214,7 +214,7 @@ class DeliveryExecutor:
                 "known_version": spec.workflow.version,
             }
             log.warning("workflow version unknown", **known)
-            # Short at first: a worker that knows the version may run beside this one. Each claim raises the fence.
+            # Short at first: a worker that knows the version may run at the same time. Each claim raises the fence.
             delay = timedelta(seconds=2 ** min(loaded.fence - 1, 5))
             self.settle(claimed, Snoozed(min(delay, NEWER_VERSION_DELAY)))
             return None

@@ -204,7 +204,7 @@ def _end(run_id: UUID, run: LockedRun, status: RunStatus, reason: str | None, ev
 
 
 def _cancel_children(run_id: UUID, run: LockedRun, what: str, events: WorkflowEvents) -> Steps[None]:
-    """Stores a command that cancels each active child: nobody waits for its result. No other run is locked here."""
+    """Stores a command that cancels each active child: its result is not used. No other run is locked here."""
     children = [str(as_uuid(row[0])) for row in (yield Query("active_children", {"run_id": run_id}))]
     if children:
         yield from events.publish(
