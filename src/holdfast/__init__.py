@@ -11,6 +11,7 @@ from holdfast._version import __version__
 if TYPE_CHECKING:
     from holdfast.app.holdfast import Holdfast
     from holdfast.app.job import Job
+    from holdfast.app.job_handle import JobHandle
     from holdfast.app.router import Router
     from holdfast.app.workflow import Workflow
     from holdfast.app.workflow_run import WorkflowRun
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         InvalidName,
         InvalidPayload,
         InvalidSignature,
+        JobFailed,
         KeyConflict,
         KeyRequired,
         LeaseLost,
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Holdfast": "app.holdfast",
     "Job": "app.job",
+    "JobHandle": "app.job_handle",
     "Router": "app.router",
     "Workflow": "app.workflow",
     "WorkflowRun": "app.workflow_run",
@@ -166,6 +169,8 @@ __all__ = [
     "InvalidPayload",
     "InvalidSignature",
     "Job",
+    "JobFailed",
+    "JobHandle",
     "KeyConflict",
     "KeyRequired",
     "LeaseLost",

@@ -7,7 +7,15 @@ from functools import partial
 
 from tests.stores.admin import test_actions, test_psql, test_replay
 from tests.stores.concurrency import test_interleaved
-from tests.stores.deliveries import test_batch, test_claim, test_debounce, test_settle, test_stale_owner, test_worker
+from tests.stores.deliveries import (
+    test_batch,
+    test_claim,
+    test_debounce,
+    test_result,
+    test_settle,
+    test_stale_owner,
+    test_worker,
+)
 from tests.stores.event_log import test_projection
 from tests.stores.flow_mutants import FLOW
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
@@ -781,7 +789,50 @@ DEBOUNCE = [
     ),
 ]
 
+RESULTS = [
+    *kills(
+        test_result.test_only_a_settled_claim_gets_a_result,
+        postgres("keep_results", "d.fence = s.fence"),
+        postgres("keep_results", "d.status = 'delivered'"),
+        sqlite("keep_results", "d.fence = :fence"),
+        sqlite("keep_results", "d.status = 'delivered'"),
+    ),
+    *kills(
+        test_result.test_a_replay_hides_the_result_until_it_is_replaced,
+        postgres("outcomes", "r.fence = d.fence"),
+        postgres("result_of", "d.fence = r.fence"),
+        postgres("keep_results", "result = excluded.result", "result = result.result"),
+        postgres("keep_results", "expires_at = excluded.expires_at", "expires_at = result.expires_at"),
+        sqlite("outcomes", "r.fence = d.fence"),
+        sqlite("result_of", "d.fence = r.fence"),
+        sqlite("keep_results", "result = excluded.result", "result = result"),
+        sqlite("keep_results", "expires_at = excluded.expires_at", "expires_at = expires_at"),
+    ),
+    *kills(
+        test_result.test_an_expired_result_is_not_read_and_removed,
+        postgres("outcomes", "r.expires_at > now()\nwhere", "true\nwhere"),
+        postgres("result_of", "r.expires_at > now()"),
+        postgres("forget_results", "o.expires_at < now()"),
+        sqlite("outcomes", "r.expires_at > {now}\nwhere", "true\nwhere"),
+        sqlite("result_of", "r.expires_at > {now}"),
+        sqlite("forget_results", "expires_at < {now}"),
+    ),
+    *kills(
+        test_result.test_a_result_outlives_its_delivery_until_it_expires,
+        postgres("outcomes", "and r.expires_at > now()\n  and", "and"),
+        postgres("prune_deliveries", "o.fence <> d.fence"),
+        sqlite("outcomes", "and r.expires_at > {now}\n  and", "and"),
+        sqlite("prune_deliveries", "fence <> :fence"),
+    ),
+    *kills(
+        test_result.test_the_result_of_an_earlier_cycle_goes_with_its_delivery,
+        postgres("prune_deliveries", "o.fence <> d.fence", "false"),
+        sqlite("prune_deliveries", "fence <> :fence", "false"),
+    ),
+]
+
 MUTANTS = [
+    *RESULTS,
     *WORKFLOWS,
     *DEBOUNCE,
     *BATCHES,

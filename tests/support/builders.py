@@ -46,6 +46,7 @@ _TIMES = {
     "consumer": ["registered_at", "paused_at", "blocked_until", "blocked_at"],
     "alert": ["told_at"],
     "run": ["started_at", "completed_at"],
+    "result": ["stored_at", "expires_at"],
 }
 
 

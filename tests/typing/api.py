@@ -32,6 +32,7 @@ from holdfast import (
     IdempotencyKey,
     IdempotencyMiddleware,
     Job,
+    JobHandle,
     Outage,
     Published,
     RaisesEvents,
@@ -232,7 +233,7 @@ def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection)
     hf.publish(OrderPlaced(1, "a"), conn=conn)  # type: ignore[unused-coroutine]
     assert_type(hf.sync.publish(OrderPlaced(1, "a"), conn=conn).id, UUID)
 
-    assert_type(add.sync.enqueue(1, 2), Published)
+    assert_type(add.sync.enqueue(1, 2), JobHandle)
     assert_type(add(1, 2), int)
     add.sync.enqueue(1, "2")  # type: ignore[arg-type]
     add.sync.enqueue(1)  # type: ignore[call-arg]
@@ -255,7 +256,7 @@ async def awaiting(session: AsyncSession, pg: psycopg.AsyncConnection) -> None:
     await hf.publish(OrderPlaced(1, "a"))  # type: ignore[call-arg]
     await hf.sync.publish(OrderPlaced(1, "a"), conn=None)  # type: ignore[misc]
 
-    assert_type(await send_welcome.enqueue("u_1"), Published)
+    assert_type(await send_welcome.enqueue("u_1"), JobHandle)
     await send_welcome.using(conn=session, delay="5m").enqueue("u_1", template="first")
     await send_welcome.using(delay=timedelta(minutes=5), priority=0, unique="u_1").enqueue("u_1")
     await send_welcome.enqueue(1)  # type: ignore[arg-type]

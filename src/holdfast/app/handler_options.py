@@ -33,6 +33,9 @@ _ELSEWHERE = {
     "timezone": "give tz='Europe/Berlin'",
     "time_zone": "give tz='Europe/Berlin'",
     "delay": "say it for each call: job.using(delay='5m').enqueue(...)",
+    "result_ttl": "give result='1h', the time for which results are kept",
+    "store_results": "give result='1h', the time for which results are kept",
+    "ignore_result": "leave it out: results are stored only with result='1h'",
     "run_at": "say it for each call: job.using(run_at=...).enqueue(...)",
     "unique": "say it for each call: job.using(unique='...').enqueue(...)",
     "key": "say it for each call: job.using(key='...').enqueue(...), or make it a command: @hf.command(key='...')",
@@ -59,6 +62,7 @@ class HandlerOptions(TypedDict, total=False):
     park_on: Classes
     classify: Classifier
     keep_runs: bool
+    result: Duration
     dedupe: Duration | bool
     limit: Limit
     rate: Rate
@@ -137,6 +141,7 @@ def make_handler(
             timeout=positive("timeout", options.get("timeout"), "leave it out for no limit"),
             keep_runs=check_flag("keep_runs", options.get("keep_runs", False)),
             dedupe=_window(options.get("dedupe", False)),
+            result=_result(kind, options),
             takes_context=takes_context(function),
             flow=flow_settings(options),
             batch=_batch(kind, options),
@@ -152,6 +157,22 @@ def _batch(kind: Kind, options: HandlerOptions) -> BatchOptions | None:
             "batch= is for consumers, which take a list of events; publish an event and write @hf.consumer(Event, batch=100)"
         )
     return batch
+
+
+def _result(kind: Kind, options: HandlerOptions) -> timedelta | None:
+    keep = positive("result", options.get("result"), "leave it out to store no results")
+    if keep is None:
+        return None
+    if kind is Kind.PROJECTOR:
+        raise ConfigurationError("a rebuild runs a projector again without results; leave result= out")
+    if options.get("batch") is not None:
+        raise ConfigurationError("a batch handler returns one value for many events; leave result= or batch= out")
+    if options.get("dedupe", False):
+        raise ConfigurationError(
+            "a run that dedupe= skips has no result; leave dedupe= out, and give each call a key, which makes it run once: "
+            "job.using(key='...').enqueue(...)"
+        )
+    return keep
 
 
 def check_flag(name: str, value: bool) -> bool:

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
+from uuid import UUID
 
 from holdfast.app.app_options import check_app_options, check_instance, declared_queues
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.flow_options import check_key_is_public
 from holdfast.app.handler_options import check_flag
+from holdfast.app.job_handle import wait_for_result
 from holdfast.app.projectors import Projectors
 from holdfast.app.router import Router
 from holdfast.app.service_manager import ServiceManager
@@ -21,7 +23,7 @@ from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker_runner import run_worker
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.events.payload import MAX_BYTES
+from holdfast.core.events.payload import MAX_BYTES, decode
 from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.flow import Queue
 from holdfast.core.message import check_generation
@@ -41,6 +43,7 @@ from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
 from holdfast.runtime.commit_notifier import CommitNotifier
+from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.loop import call_when_set, log_if_failed, run_loop, running_loop, stopped_by_signals
 from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
@@ -138,7 +141,8 @@ class Holdfast(Router):
         if self._bound is None:
             store = open_store(self.dsn, self.schema)
             registration = Registration(store, self.handlers, self._redactions, self.generation, self._queues)
-            notifier = CommitNotifier(store)
+            completions = CompletionWatcher(store)
+            notifier = CommitNotifier(store, completions)
             producer = Producer(
                 store,
                 self.source,
@@ -156,6 +160,7 @@ class Holdfast(Router):
                 registration=registration,
                 reactions=Reactions(self.reactions, self, store, self._redactions),
                 notifier=notifier,
+                completions=completions,
                 dedupe=self._dedupe or StoreDedupe(store),
                 publisher=self,
                 handlers=self.handlers,
@@ -170,6 +175,7 @@ class Holdfast(Router):
                 generation=self.generation,
                 max_payload=self._max_payload,
                 retention=self._keep,
+                limited_queues={queue.name for queue in self._queues if queue.limit is not None},
             )
         return self._bound
 
@@ -224,6 +230,15 @@ class Holdfast(Router):
         runtime = self._runtime
         messages = runtime.build_many(events, conn, headers=headers, retry=retry, validate=validate)
         return await runtime.publish(messages, conn, "hf.publish_many")
+
+    async def result(self, id: UUID, *, consumer: str | None = None, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109
+        """Waits for a delivery of the message `id` to end and returns what its handler returned, as JSON values.
+
+        `id` is what `enqueue` or `publish` returned; the result of an event needs its `consumer`. The handler keeps its
+        results with `result=`. The errors are those of `JobHandle.result`.
+        """
+        runtime = self._runtime
+        return decode(await runtime.completions.run(wait_for_result(runtime, id, consumer, timeout)))
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""
@@ -299,6 +314,7 @@ class Holdfast(Router):
     async def close(self) -> None:
         """Closes the store's connections; they reopen at the next use."""
         await self._runtime.notifier.drain()
+        await asyncio.to_thread(self._runtime.completions.close)
         await self._runtime.reactions.finish()
         await self.store.close()
 

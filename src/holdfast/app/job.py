@@ -6,7 +6,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from uuid import UUID
 
+from holdfast.app.job_handle import JobHandle
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.key import check_key
@@ -83,6 +85,10 @@ class Job(Generic[P, R]):
     def name(self) -> str:
         return self.handler.name
 
+    @property
+    def _runtime(self) -> Runtime:
+        return self._router._runtime
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
@@ -125,22 +131,28 @@ class Job(Generic[P, R]):
             check_key(key)
         return Job(self._router, self.handler, self.function, self._key, placement)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """Stores the call; a worker runs it once it is committed.
 
         Without a connection it commits at once in a separate transaction, even if yours rolls back, like `publish` with
         `conn=None`. To make it part of your transaction, write `job.using(conn=session).enqueue(...)`. A repeated key stores
-        nothing and returns the first message.
+        nothing and returns the first message. With `result="1h"` on the job, `await handle.result()` waits for its result.
         """
         runtime, message = self._message(args, kwargs)
-        return (await runtime.publish([message], self._placement.conn, f"{self.name}.enqueue"))[0]
+        (published,) = await runtime.publish([message], self._placement.conn, f"{self.name}.enqueue")
+        return JobHandle.of(published, self)
 
-    def _enqueue_sync(self, *args: Any, **kwargs: Any) -> Published:
+    def _enqueue_sync(self, *args: Any, **kwargs: Any) -> JobHandle:
         runtime, message = self._message(args, kwargs)
-        return runtime.publish_sync([message], self._placement.conn, f"{self.name}.enqueue")[0]
+        (published,) = runtime.publish_sync([message], self._placement.conn, f"{self.name}.enqueue")
+        return JobHandle.of(published, self)
+
+    def handle(self, id: UUID) -> JobHandle:
+        """The handle of a job that was enqueued elsewhere; `id` is the id of its handle."""
+        return JobHandle.of(Published(id, False), self)
 
     def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runtime, NewMessage]:
-        runtime = self._router._runtime
+        runtime = self._runtime
         where, handler = self._placement, self.handler
         assert handler.parameters is not None
         arguments = handler.parameters.bind(args, kwargs)
@@ -179,7 +191,7 @@ class SyncJob(Generic[P, R]):
     def __init__(self, job: Job[P, R]) -> None:
         self._job = job
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Published:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """`Job.enqueue`, blocking: without a connection it commits in a separate transaction."""
         return self._job._enqueue_sync(*args, **kwargs)
 

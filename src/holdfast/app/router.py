@@ -134,7 +134,6 @@ class Router:
         With `batch=100, within="2s"` the function takes a list of up to 100 events: it runs when 100 are due, or when the
         oldest has been due for two seconds (default one second). Raise `BatchError` if some of them failed.
         """
-
         check_options(Router.consumer, options)
         if source is None and (
             direct or origin is not None or dead_letters is not None or trust_identity or concurrency != 10
@@ -143,8 +142,9 @@ class Router:
                 "@hf.consumer: direct=, concurrency=, origin=, dead_letters= and trust_identity= are options of a "
                 "broker source; give source= as well"
             )
-        if direct and options.get("batch") is not None:
-            raise ConfigurationError("@hf.consumer: direct=True runs each record alone; leave batch= or direct= out")
+        for option, why in (("batch", "runs each record alone"), ("result", "stores no successes")):
+            if direct and options.get(option) is not None:
+                raise ConfigurationError(f"@hf.consumer: direct=True {why}; leave {option}= or direct= out")
         patterns, known = event_patterns("@hf.consumer", events)
 
         def decorate(function: F) -> F:

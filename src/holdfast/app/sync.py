@@ -3,7 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
+from holdfast.app.job_handle import wait_for_result
+from holdfast.core.duration import Duration
+from holdfast.core.events.payload import decode
 from holdfast.core.retry import RetryPolicy
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
@@ -48,3 +52,8 @@ class SyncHoldfast:
         runtime = self._runtime()
         messages = runtime.build_many(events, conn, headers=headers, retry=retry, validate=validate)
         return runtime.publish_sync(messages, conn, "hf.publish_many")
+
+    def result(self, id: UUID, *, consumer: str | None = None, timeout: Duration | None = None) -> Any:
+        """`Holdfast.result`, blocking."""
+        runtime = self._runtime()
+        return decode(runtime.completions.run_sync(wait_for_result(runtime, id, consumer, timeout)))

@@ -208,4 +208,6 @@ def worker_deps(
         tracing=runtime.tracing,
         batches={name: handler for name, handler in runtime.handlers.items() if handler.batch is not None},
         redactor=lambda: runtime.redactions.redactor,
+        max_result=runtime.max_payload,
+        announce_result=runtime.notifier.announce_result,
     )

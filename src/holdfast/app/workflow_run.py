@@ -1,13 +1,10 @@
 """Handles of runs: commands to a run, and its result."""
 
-import asyncio
-import time
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
-from holdfast.core.drive import drive, drive_async
-from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.duration import Duration
 from holdfast.core.errors import WorkflowFailed
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
@@ -15,18 +12,11 @@ from holdfast.core.workflows.names import CANCEL, COMMANDS
 from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.commands import RETRY, SIGNAL, TRIGGER
 from holdfast.engine.workflows.fan_out import result_of
+from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.workflows.query import RunDetail, workflow_run
 from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
-
-_SHORTEST_POLL, _LONGEST_POLL = 0.01, 0.5
-
-
-class PollDelay(NamedTuple):
-    """A request to wait before the next query."""
-
-    seconds: float
 
 
 class WorkflowRun:
@@ -78,25 +68,15 @@ class WorkflowRun:
         Raises `WorkflowFailed` if it failed or was cancelled, and `TimeoutError` if it is still active after `timeout`; the error
         names a blocked step.
         """
-        store = self._runtime().store
+        return await self._runtime().completions.run(self._result(timeout))
 
-        async def perform(request: Any) -> Any:
-            return await (asyncio.sleep(request.seconds) if isinstance(request, PollDelay) else store.run(request))
-
-        return await drive_async(self._result(timeout), perform)
-
-    def _result(self, timeout: Duration | None) -> Generator[Any, Any, Any]:
-        ends = None if timeout is None else time.monotonic() + to_timedelta(timeout, name="timeout").total_seconds()
-        pause = _SHORTEST_POLL
-        while True:
-            outcome: RunOutcome = yield run_outcome(self.id)
-            if not outcome.status.is_active:
-                break
-            left = pause if ends is None else ends - time.monotonic()
-            if left <= 0:
+    def _result(self, timeout: Duration | None) -> Waits[Any]:
+        deadline = Deadline(timeout)
+        outcome: RunOutcome = yield run_outcome(self.id)
+        while outcome.status.is_active:
+            if not (yield Completion(Subject.RUN, self.id, deadline.left)):
                 raise TimeoutError(_unfinished((yield workflow_run(self.id)), timeout))
-            yield PollDelay(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_POLL)
+            outcome = yield run_outcome(self.id)
         if outcome.status is not RunStatus.DONE:
             raise WorkflowFailed(outcome.name, self.id, outcome.status.value, outcome.reason)
         return (yield from result_of(outcome))
@@ -164,12 +144,7 @@ class SyncWorkflowRun:
 
     def result(self, *, timeout: Duration | None = None) -> Any:
         """`WorkflowRun.result`, blocking."""
-        store = self._run._runtime().store
-
-        def perform(request: Any) -> Any:
-            return time.sleep(request.seconds) if isinstance(request, PollDelay) else store.run_sync(request)
-
-        return drive(self._run._result(timeout), perform)
+        return self._run._runtime().completions.run_sync(self._run._result(timeout))
 
     def _send(self, message: NewMessage, conn: Any, call: str) -> Published:
         return self._run._runtime().publish_sync([message], conn, call)[0]

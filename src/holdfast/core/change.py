@@ -27,6 +27,14 @@ class Deliver(_Change):
 
 
 @dataclass(frozen=True, slots=True)
+class DeliverResult(Deliver):
+    """The delivery is done, and its result is stored for `keep`, as JSON text."""
+
+    result: str
+    keep: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Retry(_Change):
     """Run again after `delay`, by the database's clock; the attempt counts."""
 

@@ -19,6 +19,9 @@ from holdfast.stores.protocol import Store
 IDLE_TIMEOUT = timedelta(seconds=30)
 """How long a transaction that completed a delivery may stay idle if no worker's lease applies."""
 
+NO_RESULT: Any = object()
+"""Stands for a result that was not given; None is a result."""
+
 
 class Publisher(Protocol):
     """Publishes for a context; the app implements it."""
@@ -50,6 +53,9 @@ class Context:
 
     suspension: object = None
     """What a step of a workflow waits for; other handlers do not wait."""
+
+    keeps_result = False
+    """Whether what the function returns is stored; then `returned` gets it."""
 
     rebuilding = False
     """Whether a projector is being rebuilt: its handler then writes into the new result."""
@@ -139,15 +145,18 @@ class Context:
     def fence(self) -> int:
         return self.invocation.fence
 
-    async def complete(self, *, conn: Any, key: str | None = None) -> None:
+    async def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """Marks this delivery delivered in the handler's transaction: effect and outcome commit together.
+
+        A handler that keeps its results (`result="1h"`) gives its `result` here, and it commits with them; what the
+        function returns afterwards is ignored.
 
         `key` is an external id to handle only once (with the message's source); without it the message itself is the key.
         Raises `LeaseLost` or `AlreadyHandled`; the database has then rolled back the transaction, and catching the error
         commits nothing. Commit soon: PostgreSQL ends a session whose transaction stays idle for a lease after this call, so
         that a lost host does not keep the delivery locked.
         """
-        completion = self._completion(key)
+        completion = self._with_result(self._completion(key), result)
         adapter = await bind(self._store, conn, "ctx.complete")
         self.completing = True
         try:
@@ -156,8 +165,8 @@ class Context:
             self.already_handled = True
             raise
 
-    def _complete_sync(self, conn: Any, key: str | None) -> None:
-        completion = self._completion(key)
+    def _complete_sync(self, conn: Any, key: str | None, result: object = NO_RESULT) -> None:
+        completion = self._with_result(self._completion(key), result)
         adapter = bind_sync(self._store, conn, "ctx.complete")
         self.completing = True
         try:
@@ -165,6 +174,17 @@ class Context:
         except AlreadyHandled:
             self.already_handled = True
             raise
+
+    def returned(self, result: object) -> None:
+        """Takes what the function returned; a context that keeps results overrides it."""
+
+    def _with_result(self, completion: Operation[None], result: object) -> Operation[None]:
+        if result is not NO_RESULT:
+            raise ConfigurationError(
+                f"ctx.complete(result=...) needs a handler that keeps its results; declare {self.consumer} with "
+                "result='1h', or leave the result out"
+            )
+        return completion
 
     def _completion(self, key: str | None) -> Operation[None]:
         if key is None and self._by_key:
@@ -191,9 +211,9 @@ class SyncContext:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def complete(self, *, conn: Any, key: str | None = None) -> None:
+    def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """`Context.complete`, blocking."""
-        self._context._complete_sync(conn, key)
+        self._context._complete_sync(conn, key, result)
 
     def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """`Context.publish`, blocking."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
+from holdfast.core.events.payload import MAX_BYTES
 from holdfast.core.failures.classify import Rules
 from holdfast.core.redaction.redact import Redactor
 from holdfast.engine.alert import Alerts
@@ -49,5 +50,9 @@ class WorkerDeps:
     """The current redactions; they may grow while the worker runs."""
     receiving: Callable[[], bool] = lambda: False
     """Whether broker consumers may still store work: a worker that runs until idle waits for them."""
+    max_result: int = MAX_BYTES
+    """The size of a result as JSON, in bytes."""
+    announce_result: Callable[[], None] = lambda: None
+    """Called in the worker's loop after a delivery of a handler with results has ended."""
     woken: Callable[[], None] = lambda: None
     """Called in the worker's loop after a possible publish."""

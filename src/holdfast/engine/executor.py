@@ -26,6 +26,7 @@ from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
+from holdfast.engine.results import ResultContext
 from holdfast.engine.runner import NEWER_VERSION_DELAY, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
@@ -166,6 +167,8 @@ class DeliveryExecutor:
                 )
             if isinstance(context, Step):
                 self._settler.add(completed(context))
+            elif context.keeps_result:
+                self._deps.announce_result()
             await self._blocker.ended(claimed, None)
         elif run.claim_state is ClaimState.LOST:
             self._deps.meter.lost(claimed)
@@ -177,13 +180,15 @@ class DeliveryExecutor:
             detail = (
                 context.detail if run.traceparent is None else {**(context.detail or {}), TRACEPARENT: run.traceparent}
             )
-            step = context if isinstance(context, Step) else None
-            await self._settle(claimed, handler, policy, run.outcome, run.elapsed, detail, step)
+            kept = context if context.keeps_result else None
+            await self._settle(claimed, handler, policy, run.outcome, run.elapsed, detail, kept)
         if run.thread is not None:
             # Nothing can stop it, so its slot is not free: the number of concurrent runs stays bounded.
             await asyncio.wait({run.thread})
 
     def _context(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Context:
+        if handler.result is not None:
+            return self._result_context(loaded, handler, handler.result, policy)
         return Context(
             loaded,
             self._worker,
@@ -193,6 +198,20 @@ class DeliveryExecutor:
             keep_run=handler.keep_runs,
             by_key=handler.by_key,
             idle_timeout=self._lease,
+        )
+
+    def _result_context(self, loaded: Claimed, handler: Handler, keep: timedelta, policy: RetryPolicy) -> Context:
+        return ResultContext(
+            loaded,
+            self._worker,
+            self._store,
+            self._deps.publisher,
+            budget(loaded, policy),
+            keep_run=handler.keep_runs,
+            by_key=handler.by_key,
+            idle_timeout=self._lease,
+            keep=keep,
+            max_bytes=self._deps.max_result,
         )
 
     async def _step(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Step | None:
@@ -238,15 +257,17 @@ class DeliveryExecutor:
         outcome: Outcome,
         elapsed: float,
         detail: Mapping[str, object] | None,
-        step: Step | None,
+        kept: Context | None,
     ) -> None:
         outcome = await self._blocker.found(claimed.consumer, outcome)
         noted = None if detail is None else orjson.dumps(scrub(dict(detail), hidden())).decode()
         change, ack = self._settlements.build(
             claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted
         )
-        if step is not None:
-            ack = for_run(ack, change, step)
+        if isinstance(kept, Step):
+            ack = for_run(ack, change, kept)
+        elif isinstance(kept, ResultContext):
+            ack = kept.settlement(ack, change, self._deps.announce_result)
         self._settler.add(ack)
         await self._blocker.ended(claimed, change)
 

@@ -55,6 +55,8 @@ class Handler:
     keep_runs: bool = False
     takes_context: bool = False
     dedupe: timedelta | None = None
+    result: timedelta | None = None
+    """How long what the function returns is kept; None if it is not stored."""
     parameters: Parameters | None = None
     reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
     """Decodes a stored raw broker record again, and completes its delivery."""

@@ -9,6 +9,7 @@ from holdfast.stores.admin.alert import forget_alert_groups
 from holdfast.stores.admin.plan import forget_plan
 from holdfast.stores.deliveries.dedupe import forget_seen
 from holdfast.stores.deliveries.flow import forget_old_starts
+from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import forget_workers
 from holdfast.stores.integrations.idempotency import forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, fill_failed_types, prune_deliveries
@@ -22,7 +23,7 @@ _FORGET_AFTER = timedelta(days=1)
 
 
 class Pruner:
-    """Removes ended runs, delivered rows and ended plans older than `keep`, rows of workers long gone, and keys that have expired.
+    """Removes ended runs, delivered rows and ended plans older than `keep`, rows of workers long gone, and keys and results that have expired.
 
     Messages and failures stay.
     """
@@ -46,6 +47,8 @@ class Pruner:
                 break
             cursor = following
         while await self._store.run(fill_failed_types()):
+            pass
+        while await self._store.run(forget_results()):
             pass
         await self._store.run(forget_workers(_FORGET_AFTER))
         await self._store.run(forget_seen())

@@ -157,7 +157,7 @@ async def _invoke(
     try:
         result = await _once(handler, context, threads, window)
         check_returned(handler, result)
-        if isinstance(context, Step) and not isinstance(result, Signal):
+        if context.keeps_result and not isinstance(result, Signal):
             context.returned(result)
     except NewerVersion as newer:
         return RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
@@ -250,6 +250,14 @@ def _log_variables() -> tuple[ContextVar[Any], ...]:
         return tuple(known[f"{STRUCTLOG_KEY_PREFIX}{name}"] for name in _FIELDS)
 
     return contextvars.copy_context().run(bound)
+
+
+def current_run() -> tuple[str, str] | None:
+    """Consumer and queue of the run that the caller is part of; None outside of handlers."""
+    event_id, _, _, consumer, queue, attempt = (variable.get(None) for variable in _log_variables())
+    if all(isinstance(value, str) for value in (event_id, consumer, queue)) and isinstance(attempt, int):
+        return consumer, queue
+    return None
 
 
 async def _once(handler: Handler, context: Context, threads: Threads, window: DedupeWindow) -> object:

@@ -57,7 +57,7 @@ class WorkerSession:
         self.id = instance_id()
         self._lease_lost = asyncio.Event()
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
-        self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause)
+        self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause, deps.announce_result)
         self._backlogged = False
         self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter, deps.handlers)
         self._executor = DeliveryExecutor(

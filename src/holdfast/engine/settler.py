@@ -41,7 +41,10 @@ class Ack(NamedTuple):
 
 
 class Settler:
-    """Writes settlements in batches, and calls `wrote` with each batch. A failed settlement is retried until the end."""
+    """Writes settlements in batches, and calls `wrote` with each batch. A failed settlement is retried until the end.
+
+    `run_ended` is called after a run of a workflow may have ended.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,10 @@ class Settler:
         worker: str,
         wrote: Callable[[Sequence[Ack]], None] = lambda _: None,
         longest_pause: float = _LONGEST_PAUSE,
+        run_ended: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._worker, self._wrote, self._longest_pause = store, worker, wrote, longest_pause
+        self._run_ended = run_ended
         self._waiting: deque[Ack] = deque()
         self._in_progress: list[Ack] = []
         self._refused: list[Ack] = []
@@ -74,7 +79,7 @@ class Settler:
     def add(self, ack: Ack) -> None:
         """Queues a settlement; it is written within a batch or two."""
         if ack.step is not None and self._steps is None:
-            self._steps = StepSettler(self._store, self._worker)
+            self._steps = StepSettler(self._store, self._worker, self._run_ended)
         self._waiting.append(ack)
         self._empty.clear()
         self._added.set()

@@ -40,6 +40,15 @@ class Worker:
         """Set once it no longer waits for handlers."""
         return self._control.force_stop
 
+    def has_one_slot(self, *queues: str | None) -> bool:
+        """Whether deliveries of these queues share one slot of this worker, so that one cannot wait for another."""
+        slots = self._options.queues
+        return (
+            self._options.concurrency == 1
+            if slots is None
+            else len(set(queues)) == 1 and slots.get(str(queues[0])) == 1
+        )
+
     def stop(self) -> None:
         """Stops claiming and drains; a second call stops waiting for handlers. Safe in a signal handler."""
         if self._stop_requested:

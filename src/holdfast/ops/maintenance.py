@@ -13,6 +13,7 @@ from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import AuditEntry, record
 from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.deliveries import worker
+from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.integrations.idempotency import expired_requests, forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages
@@ -55,7 +56,7 @@ def prune(
     """Removes delivered rows older than that, in small transactions; never dead letters. Audited.
 
     `discarded` also removes discarded rows, `messages` also messages that no delivery and no subscription needs. Expired
-    idempotency keys are removed. It can be stopped at any time and started again.
+    idempotency keys and results are removed. It can be stopped at any time and started again.
     """
     top = first_id((yield from transact(clock())), -older_than)
     removed = Pruned()
@@ -79,6 +80,8 @@ def prune(
             removed = Pruned(**counts)
             if progress is not None:
                 progress(removed)
+    while (yield from transact(forget_results())):
+        pass
     expired, more = 0, True
     while more:
         some, more = yield from transact(forget_requests())

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 
 from holdfast.engine.worker import Worker
+from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.loop import running_loop
-from holdfast.stores.protocol import Store
+from holdfast.stores.protocol import Store, Topic
 
 _CLOSE_SECONDS = 0.25
 
@@ -13,8 +14,9 @@ _CLOSE_SECONDS = 0.25
 class CommitNotifier:
     """Wakes the workers of this process, and sends a notification to others without blocking an event loop."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, completions: CompletionWatcher) -> None:
+        self._store, self._completions = store, completions
+        self._announces = False
         self._sending: set[asyncio.Future[None]] = set()
         self.workers: set[Worker] = set()
         """The workers that run in this process."""
@@ -26,9 +28,22 @@ class CommitNotifier:
         if (loop := running_loop()) is None:
             self._store.hint_sync()
         else:
-            hint = loop.create_task(self._store.hint())
-            self._sending.add(hint)
-            hint.add_done_callback(self._sent)
+            self._send(loop.create_task(self._store.hint()))
+
+    def announce_result(self) -> None:
+        """Wakes the callers that wait for results, here and in other processes; once for all calls of a turn of the loop."""
+        if not self._announces:
+            self._announces = True
+            asyncio.get_running_loop().call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announces = False
+        self._completions.wake()
+        self._send(asyncio.get_running_loop().create_task(self._store.hint(Topic.RESULTS)))
+
+    def _send(self, hint: "asyncio.Task[None]") -> None:
+        self._sending.add(hint)
+        hint.add_done_callback(self._sent)
 
     async def drain(self) -> None:
         """Waits shortly for notifications in progress, and cancels the others.

@@ -1,6 +1,6 @@
 """The parts of an app, by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from holdfast.idempotency.dedupe import Dedupe
 from holdfast.produce.producer import Producer
 from holdfast.runtime.broker_source import BrokerSource
 from holdfast.runtime.commit_notifier import CommitNotifier
+from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
@@ -34,6 +35,7 @@ class Runtime:
     registration: Registration
     reactions: Reactions
     notifier: CommitNotifier
+    completions: CompletionWatcher
     dedupe: Dedupe
     publisher: Publisher
     handlers: Mapping[str, Handler]
@@ -48,6 +50,8 @@ class Runtime:
     generation: int
     max_payload: int
     retention: timedelta | None
+    limited_queues: Set[str]
+    """The queues with a limit over all workers."""
 
     def build_many(self, events: Sequence[object], conn: Any, **options: Any) -> Messages:
         """Messages for `publish`, built while they are written if nothing needs them earlier."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from holdfast.stores.connections.connection import AsyncConnection, Connection
@@ -11,6 +12,13 @@ from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
 
 T = TypeVar("T")
+
+
+class Topic(StrEnum):
+    """What a notification is about. Workers listen for work, and callers that wait for results listen for results."""
+
+    WORK = "work"
+    RESULTS = "results"
 
 
 class Store(Protocol):
@@ -58,12 +66,14 @@ class Store(Protocol):
         """`verify`, blocking."""
         ...
 
-    async def changes(self, wake: Callable[[], None]) -> None:
-        """Calls `wake` when another connection may have published, until cancelled. Best effort: polling finds the rest."""
+    async def changes(self, wake: Callable[[], None], topic: Topic = Topic.WORK) -> None:
+        """Calls `wake` when another connection may have published or settled, until cancelled. Best effort: polling finds
+        the rest."""
         ...
 
-    async def hint(self) -> None:
-        """Notifies listeners after a commit that there is work. Best effort, never raises. Concurrent calls are merged."""
+    async def hint(self, topic: Topic = Topic.WORK) -> None:
+        """Notifies listeners after a commit that there is work, or a result. Best effort, never raises. Concurrent calls
+        are merged."""
         ...
 
     def hint_sync(self) -> None:

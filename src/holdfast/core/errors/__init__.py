@@ -21,6 +21,7 @@
     ├── RebuildLost                   another process owns the rebuild now
     ├── RebuildStopped                the handler cannot apply an event during a rebuild
     ├── AlreadyHandled                the effect was already applied; roll back
+    ├── JobFailed                     the job is a dead letter or was cancelled, so it has no result
     ├── WorkflowFailed                the run has failed or was cancelled, so it has no result
     ├── Refused                       the state of the item does not allow an operator action
     ├── ServiceRefused                a service answered a call with an error status
@@ -54,7 +55,7 @@ are attributes. Every error can be pickled and copied, including subclasses with
 """
 
 from holdfast.core.errors.connection import NoTransaction, UnsupportedConnection, WrongDatabase
-from holdfast.core.errors.operation import NotFound, Refused, WorkflowFailed
+from holdfast.core.errors.operation import JobFailed, NotFound, Refused, WorkflowFailed
 from holdfast.core.errors.ownership import AlreadyHandled, LeaseLost, RebuildLost, RebuildStopped, ReservationLost
 from holdfast.core.errors.remote import (
     AddressRefused,
@@ -115,6 +116,7 @@ __all__ = [
     "InvalidName",
     "InvalidPayload",
     "InvalidSignature",
+    "JobFailed",
     "KeyConflict",
     "KeyRequired",
     "LeaseLost",

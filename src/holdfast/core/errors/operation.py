@@ -30,6 +30,34 @@ class Refused(HoldfastError):
         return f"{text}; {self.remedy}" if self.remedy else text
 
 
+class JobFailed(HoldfastError):
+    """The delivery ended without a result: it is a dead letter, or it was cancelled (`state`).
+
+    `error_type` and `error` describe its last error; `holdfast deliveries show` has the traceback.
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        message_id: UUID,
+        delivery_id: UUID,
+        state: str,
+        error_type: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        super().__init__(consumer, message_id, delivery_id, state, error_type, error)
+        self.consumer, self.message_id, self.delivery_id, self.state = consumer, message_id, delivery_id, state
+        self.error_type, self.error = error_type, error
+
+    def __str__(self) -> str:
+        how = "failed" if self.state == "failed" else f"was {self.state}"
+        why = ": ".join(filter(None, (self.error_type, self.error)))
+        return (
+            f"{quoted(self.consumer)} {how} for message {self.message_id}{': ' if why else ''}{why}; see its traceback with "
+            f"`holdfast deliveries show {self.delivery_id}`"
+        )
+
+
 class WorkflowFailed(HoldfastError):
     """The run ended without a result: it failed, or it was cancelled."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.errors import ConfigurationError, InvalidPayload
+from holdfast.core.events.payload import decode
 from holdfast.core.events.payload_errors import step
 from holdfast.core.text import safe_str, sanitise
 
@@ -43,6 +46,17 @@ def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> 
     path = "$" + "".join(step(part) for part in (*at, *first["loc"]))
     also = f" (and {more} more)" if more else ""
     return InvalidPayload(path, f"{sanitise(first['msg'], _SHOWN)}{also}; {expected}")
+
+
+def stored_value(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:
+    """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
+    value = None if text is None else decode(text)
+    if annotation is Any or annotation is NoneType:
+        return value
+    try:
+        return validator_of(annotation).validate_python(value)
+    except ValueError as error:
+        raise misfit(error, f"{what} must be {inspect.formatannotation(annotation)}{remedy}") from error
 
 
 def _name(kind: Any) -> str:

@@ -16,6 +16,7 @@ from holdfast.core.errors import (
     InvalidKey,
     InvalidName,
     InvalidPayload,
+    JobFailed,
     KeyConflict,
     NoTransaction,
     Outage,
@@ -37,6 +38,7 @@ _BY_CLASS: Mapping[type, Verdict] = {
     InvalidKey: _DEAD,
     InvalidName: _DEAD,
     InvalidPayload: _DEAD,
+    JobFailed: _DEAD,
     JSONDecodeError: _DEAD,  # also the subclasses in orjson and requests
     KeyConflict: _DEAD,
     NoTransaction: _DEAD,

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -14,7 +14,7 @@ from holdfast.core.errors import StoreTimeout
 from holdfast.core.identity import uuid7
 from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, settle
 from holdfast.stores.protocol import Store
-from holdfast.stores.workflows.advance import StepEnd, advance, advance_completed
+from holdfast.stores.workflows.advance import Advanced, StepEnd, advance, advance_completed
 from holdfast.stores.workflows.event import WorkflowEvents
 from holdfast.stores.workflows.failure import begin_compensation, cancel_step, fail_step
 from holdfast.stores.workflows.run import run_states
@@ -72,8 +72,8 @@ def new_events() -> WorkflowEvents:
 class StepSettler:
     """Writes the outcomes of steps. Each outcome is written once, under the fence of its claim."""
 
-    def __init__(self, store: Store, worker: str) -> None:
-        self._store, self._worker, self._events = store, worker, new_events()
+    def __init__(self, store: Store, worker: str, run_ended: Callable[[], None] = lambda: None) -> None:
+        self._store, self._worker, self._events, self._run_ended = store, worker, new_events(), run_ended
 
     async def settle(self, steps: Sequence[StepSettlement]) -> tuple[set[UUID], set[UUID]]:
         """The deliveries whose outcome is durable, and those to settle again because their run is locked."""
@@ -90,6 +90,7 @@ class StepSettler:
                 settled.add(step.settlement.delivery_id)
             elif isinstance(step.outcome, FinalFailure | RunCancellation) and await self._end(step):
                 settled.add(step.settlement.delivery_id)
+                self._run_ended()
         missing = [step for step in steps if step.settlement.delivery_id not in settled]
         if not missing:
             return settled, set()
@@ -97,8 +98,7 @@ class StepSettler:
 
     async def _completed(self, end: StepEnd) -> None:
         operation = advance_completed(*end[:3], end.next, end.source, end.generation, self._events)
-        advanced = await self._store.run(operation)
-        await self._compensate(advanced.compensating)
+        await self._advanced(await self._store.run(operation))
 
     async def _advance(self, ends: Sequence[StepEnd], *, wait: bool) -> frozenset[UUID]:
         try:
@@ -107,8 +107,13 @@ class StepSettler:
             if not wait:
                 raise
             return frozenset()
-        await self._compensate(advanced.compensating)
+        await self._advanced(advanced)
         return advanced.settled
+
+    async def _advanced(self, advanced: Advanced) -> None:
+        if advanced.ended:
+            self._run_ended()
+        await self._compensate(advanced.compensating)
 
     async def _suspend(self, waits: Sequence[Suspension], *, wait: bool) -> frozenset[UUID]:
         try:

@@ -4,7 +4,6 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
-from types import NoneType
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidPayload, LeaseLost
 from holdfast.core.events import payload
-from holdfast.core.events.validation import misfit, validator_of
+from holdfast.core.events.validation import stored_value
 from holdfast.core.names import check_name
 from holdfast.core.workflows.graph import Graph
 from holdfast.core.workflows.names import memo_name
@@ -42,6 +41,8 @@ class Step(Context):
     So an effect before a wait belongs into `ctx.step`, which remembers its result. `ctx.key` is the same in every run of
     the step: pass it to other systems as the idempotency key.
     """
+
+    keeps_result = True
 
     __slots__ = ("_calls", "_graph", "_item", "_loaded", "_max_bytes", "_memos", "result", "spec", "suspension")
 
@@ -174,14 +175,14 @@ class Step(Context):
             row = self._memos.get((step, 0))
             what = f"the result of step {step}"
             if row is not None and row.done:
-                named[step] = _checked(row.result, annotation, what)
+                named[step] = stored_value(row.result, annotation, what)
             elif step in self._graph.nodes:
                 named[step] = None
             else:
                 remedy = (
                     f"; run {self.run_id} is of version {self._graph.version}, which has no step {step}: allow None"
                 )
-                named[step] = _checked(None, annotation, what, remedy)
+                named[step] = stored_value(None, annotation, what, remedy)
         if self._item is not None and self.spec.item is not None:
             named[self.spec.item] = payload.decode(self._item.item or "null")
         return named
@@ -235,7 +236,7 @@ class Step(Context):
 
     def read(self, text: str | None, annotation: Any, what: str) -> Any:
         """A stored value as its annotation describes it."""
-        return _checked(text, annotation, f"the result of step {what}")
+        return stored_value(text, annotation, f"the result of step {what}")
 
     def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
         found = memo_name(self.spec.name, name), self.next_call(name)
@@ -261,7 +262,7 @@ class Step(Context):
         if known.outcome != "signal":
             return None
         try:
-            return _checked(
+            return stored_value(
                 known.result, type, f"signal {signal}", "; retry the run and send the signal with a payload that fits"
             )
         except InvalidPayload:
@@ -323,15 +324,4 @@ class SyncStep(SyncContext):
 
 def _read(text: str | None, function: Callable[..., Any]) -> Any:
     name = getattr(function, "__name__", "the function")
-    return _checked(text, hints_of(function).get("return", Any), f"the stored result of {name}")
-
-
-def _checked(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:
-    """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
-    value = None if text is None else payload.decode(text)
-    if annotation is Any or annotation is NoneType:
-        return value
-    try:
-        return validator_of(annotation).validate_python(value)
-    except ValueError as error:
-        raise misfit(error, f"{what} must be {inspect.formatannotation(annotation)}{remedy}") from error
+    return stored_value(text, hints_of(function).get("return", Any), f"the stored result of {name}")

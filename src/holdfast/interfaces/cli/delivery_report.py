@@ -66,6 +66,10 @@ def _facts(detail: DeliveryDetail) -> Iterator[list[Part]]:
             yield _fact(verb, moment(row.discarded_at or row.completed_at, now) + first)
         case Status.DELIVERED:
             yield _fact("delivered", moment(row.completed_at, now))
+            if detail.result is not None:
+                yield _fact(
+                    "result", f"{_shortened(detail.result.result)}, kept until {clock(detail.result.expires_at)}"
+                )
         case Status.IN_FLIGHT:
             yield _fact("running", f"on {row.locked_by}, since {moment(row.claimed_at, now)}")
         case Status.PENDING:
@@ -82,9 +86,12 @@ def _facts(detail: DeliveryDetail) -> Iterator[list[Part]]:
         return
     if detail.message.headers:
         yield _fact("headers", one_line(", ".join(f"{name}={value}" for name, value in detail.message.headers.items())))
-    payload = detail.message.payload
-    cut = f" … ({len(payload):,} characters; --format json shows all)" if len(payload) > _PAYLOAD else ""
-    yield _fact("payload", one_line(payload[:_PAYLOAD]) + cut)
+    yield _fact("payload", _shortened(detail.message.payload))
+
+
+def _shortened(text: str) -> str:
+    cut = f" … ({len(text):,} characters; --format json shows all)" if len(text) > _PAYLOAD else ""
+    return one_line(text[:_PAYLOAD]) + cut
 
 
 def _error(detail: DeliveryDetail) -> Iterator[list[Part]]:

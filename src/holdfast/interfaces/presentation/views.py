@@ -29,6 +29,7 @@ from holdfast.ops.resources.projectors import ProjectorState
 from holdfast.ops.resources.queues import QueueState
 from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
+from holdfast.stores.deliveries.result import StoredResult
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup
 from holdfast.stores.workflows.query import RememberedRow, SignalRecord, StepRecord
 from holdfast.stores.workflows.run_page import COUNTED_STATES, ListedRun, WorkflowCounts
@@ -87,6 +88,7 @@ VIEWS: Mapping[type, View] = {
     MessageDetail: View(flatten="message"),
     ListedRun: View(flatten="run", computed={"state": (str, attrgetter("state"))}),
     WorkflowRunDetail: View(flatten="listed", omit=("now",), computed=_json("payload")),
+    StoredResult: View(computed=_json("result")),
     StepRecord: View(computed=_json("result")),
     RememberedRow: View(computed=_json("result")),
     SignalRecord: View(computed=_json("payload")),

@@ -12,9 +12,18 @@ from holdfast.core.events.pattern import check_pattern
 from holdfast.core.failures.frame import own_frame
 from holdfast.core.message import Message
 from holdfast.ops.queries.flow_keys import delivery_flow
-from holdfast.ops.queries.redaction import redactor, shown_entry, shown_group, shown_listed, shown_message, shown_run
+from holdfast.ops.queries.redaction import (
+    redactor,
+    shown_entry,
+    shown_group,
+    shown_listed,
+    shown_message,
+    shown_run,
+    shown_value,
+)
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
+from holdfast.stores.deliveries.result import StoredResult, result_of
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.queries import delivery_counts, query
@@ -34,6 +43,7 @@ class DeliveryDetail:
     one does not run: a pause, a block, a limit, no live worker. `frame` is the last frame of the application in the
     traceback of the last run, as `file:line in function`. `flow_key` is its key if its consumer has flow control;
     `holds_up` counts the deliveries of the key that wait until this dead letter is replayed or discarded.
+    `result` is what the handler returned, if it keeps its results.
     """
 
     listed: DeliverySummary
@@ -47,6 +57,7 @@ class DeliveryDetail:
     frame: str | None = None
     flow_key: str | None = None
     holds_up: BoundedCount | None = None
+    result: StoredResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,9 @@ def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
     flow = (yield from delivery_flow(row.id, row.consumer)) if row.status is not Status.DELIVERED else None
     if flow is not None and row.status is Status.PENDING:
         obstacles += flow.obstacles
+    result = (yield from transact(result_of(row.id))) if row.status is Status.DELIVERED else None
+    if result is not None:
+        result = result._replace(result=shown_value(known, one.type, result.result, hide) or "null")
     return DeliveryDetail(
         listed=shown_listed(one, hide),
         message=None if message is None else shown_message(known, message),
@@ -171,6 +185,7 @@ def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
         frame=own_frame(next((run.trace for run in reversed(runs) if run.trace), None)),
         flow_key=None if flow is None else flow.key,
         holds_up=flow.state.waiting if flow is not None and flow.state.blocked_by == row.id else None,
+        result=result,
     )
 
 

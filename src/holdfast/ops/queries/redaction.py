@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+import orjson
+
 from holdfast.core.delivery import FailureCycle
 from holdfast.core.message import Message
 from holdfast.core.redaction.redact import Redactor, redact_headers, redacted, scrub
@@ -33,6 +35,13 @@ def shown_messages(messages: Iterable[Message]) -> TaskSteps[list[Message]]:
     """`shown_message` for many."""
     known = yield from redactor()
     return [shown_message(known, message) for message in messages]
+
+
+def shown_value(known: Redactor, type: str, text: str | None, hide: Hide) -> str | None:
+    """A result or a signal without declared secret fields and without the secret values of its message."""
+    if text is None or not known.paths(type):
+        return text
+    return orjson.dumps(scrub(known.value(type, orjson.loads(text)), hide)).decode()
 
 
 def shown_listed(listed: DeliverySummary, hide: Hide = None) -> DeliverySummary:

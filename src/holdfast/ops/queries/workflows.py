@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
-import orjson
-
 from holdfast.core.errors import NotFound
-from holdfast.core.redaction.redact import Redactor, redacted, scrub
+from holdfast.core.redaction.redact import redacted
 from holdfast.core.workflows.graph import Node
 from holdfast.core.workflows.names import start_type
 from holdfast.core.workflows.state import StepState
 from holdfast.ops.queries.pages import first_match
-from holdfast.ops.queries.redaction import Hide, redactor, shown_entry
+from holdfast.ops.queries.redaction import Hide, redactor, shown_entry, shown_value
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
 from holdfast.stores.queries import query
@@ -102,13 +100,6 @@ def run_id(given: UUID | str) -> UUID:
         return given if isinstance(given, UUID) else UUID(given)
     except ValueError:
         raise NotFound("run", given, "an id is a UUID; `holdfast workflows list` shows the ids") from None
-
-
-def shown_value(known: Redactor, type: str, text: str | None, hide: Hide) -> str | None:
-    """A result or a signal without declared secret fields and without the secret values of the run's start."""
-    if text is None or not known.paths(type):
-        return text
-    return orjson.dumps(scrub(known.value(type, orjson.loads(text)), hide)).decode()
 
 
 def _is_blocked(found: RunDetail) -> bool:

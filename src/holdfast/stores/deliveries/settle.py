@@ -11,6 +11,7 @@ from holdfast.core.change import (
     Change,
     DeadLetter,
     Deliver,
+    DeliverResult,
     Discard,
     Park,
     Postpone,
@@ -23,6 +24,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, LeaseLost
 from holdfast.core.failures.report import MESSAGE_LIMIT, ErrorReport
 from holdfast.core.text import safe_str, sanitise
+from holdfast.stores.deliveries.result import KeptResult, keep_results
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import ALREADY_HANDLED, LEASE_LOST
 from holdfast.stores.operation import Columns, Operation, Query, Steps, columns, operation
@@ -84,7 +86,8 @@ def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozense
     """
     plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
     rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
-    return Operation(lambda: _settle(worker, plain, rest), single=not (plain and rest), hot=True)
+    has_results = any(type(s.change) is DeliverResult for s in rest)
+    return Operation(lambda: _settle(worker, plain, rest), single=not ((plain and rest) or has_results), hot=True)
 
 
 def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]) -> Steps[frozenset[UUID]]:
@@ -96,7 +99,15 @@ def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]
         settled.update(ids if len(rows) == len(ids) else (as_uuid(row[0]) for row in rows))
     if rest:
         batch = {"settlements": columns(SETTLEMENT, [settlement_row(s) for s in rest])}
-        settled.update(as_uuid(row[0]) for row in (yield Query("settle", {"worker": worker}, batch)))
+        written = {as_uuid(row[0]) for row in (yield Query("settle", {"worker": worker}, batch))}
+        yield from keep_results(
+            [
+                KeptResult(s.delivery_id, s.fence, s.change.result, s.change.keep)
+                for s in rest
+                if isinstance(s.change, DeliverResult) and s.delivery_id in written
+            ]
+        )
+        settled |= written
     return frozenset(settled)
 
 

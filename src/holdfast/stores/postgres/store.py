@@ -36,6 +36,7 @@ from holdfast.stores.postgres.notifier import Notifier
 from holdfast.stores.postgres.pool import AsyncPool, Pool
 from holdfast.stores.postgres.verification import Verification
 from holdfast.stores.postgres.watchdog import CancellableConnection, ResponseWatchdog
+from holdfast.stores.protocol import Topic
 
 T = TypeVar("T")
 
@@ -109,7 +110,9 @@ class PostgresStore:
             for connect in (self._connect_async, self._connect_hot)
         )
         self.verification = Verification(self)
-        self._hints = Notifier(self.channel, self._pool, self._async_pool, self._patience)
+        self._hints, self._result_hints = (
+            Notifier(self._channel(topic), self._pool, self._async_pool, self._patience) for topic in Topic
+        )
 
     def within(self, patience: timedelta) -> "PostgresStore":
         hurried = copy.copy(self)
@@ -170,7 +173,10 @@ class PostgresStore:
     def verify_sync(self, conn: Connection) -> None:
         self.verification.verify_sync(conn)
 
-    async def changes(self, wake: Callable[[], None]) -> None:
+    def _channel(self, topic: Topic) -> str:
+        return self.channel if topic is Topic.WORK else f"{self.channel}_{topic}"
+
+    async def changes(self, wake: Callable[[], None], topic: Topic = Topic.WORK) -> None:
         """LISTEN first, then wake: each reconnect calls `wake` once, because a notification may have been missed.
 
         An idle connection is checked periodically: one that lost its peer silently would deliver no notification.
@@ -179,7 +185,7 @@ class PostgresStore:
         while True:
             try:
                 with _preserve_cancellation():
-                    async with await self._open_async(f'listen "{self.channel}"') as connection:
+                    async with await self._open_async(f'listen "{self._channel(topic)}"') as connection:
                         if self.pooled:
                             # LISTEN needs a session, and a pooler assigns one only for a transaction.
                             return
@@ -194,8 +200,8 @@ class PostgresStore:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, 5.0)
 
-    async def hint(self) -> None:
-        await self._hints.send()
+    async def hint(self, topic: Topic = Topic.WORK) -> None:
+        await (self._hints if topic is Topic.WORK else self._result_hints).send()
 
     def hint_sync(self) -> None:
         self._hints.send_sync()

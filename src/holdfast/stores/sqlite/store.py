@@ -31,6 +31,7 @@ from holdfast.stores.connections.identity import VerifiedConnections
 from holdfast.stores.file import private
 from holdfast.stores.migration import SchemaStatus, migrations, newest
 from holdfast.stores.operation import Operation, Rows
+from holdfast.stores.protocol import Topic
 from holdfast.stores.sqlite.dialect import SqliteDialect
 from holdfast.stores.sqlite.lock import WriteLockWait
 from holdfast.stores.sqlite.verification import OwnFile
@@ -109,7 +110,7 @@ class SqliteStore:
             self._files.check(conn.run(self._files.query, {}))
             self._verified.add(conn.physical)
 
-    async def changes(self, wake: Callable[[], None]) -> None:
+    async def changes(self, wake: Callable[[], None], topic: Topic = Topic.WORK) -> None:
         """Polls SQLite's counter of commits by other connections, which takes microseconds."""
         connection = sqlite3.connect(self.path, isolation_level=None)
         try:
@@ -124,7 +125,7 @@ class SqliteStore:
         finally:
             connection.close()
 
-    async def hint(self) -> None:
+    async def hint(self, topic: Topic = Topic.WORK) -> None:
         """Does nothing: `changes` detects the commit."""
 
     def hint_sync(self) -> None:

@@ -1,6 +1,6 @@
 """Runs: their start, what a claimed step needs to know about them, and their end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -163,6 +163,13 @@ def run_states(ids: Sequence[UUID]) -> Steps[dict[UUID, RunStatus]]:
     """The status of each of these runs that exists."""
     rows = yield Query("run_states", {"ids": list(ids)})
     return {as_uuid(id): RunStatus(status) for id, status in rows}
+
+
+@operation(reads=True)
+def active_runs(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
+    """The runs that have not ended; the others have ended or do not exist."""
+    rows = yield Query("run_states", {"ids": list(ids)})
+    return frozenset(as_uuid(id) for id, status in rows if RunStatus(status).is_active)
 
 
 @operation(reads=True)

@@ -15,7 +15,7 @@ select d.id from {hf}delivery d where d.id >= :cursor::uuid order by d.id limit 
 -- name: prune_deliveries
 -- Removes old rows of a batch and their runs: delivered ones, or on request discarded ones. A row stays while a
 -- catch-up of its consumer may still reach its message and create it again, or still has earlier messages, which the
--- mark would skip.
+-- mark would skip. The result of an earlier cycle goes with its row: without the row its fence means nothing.
 with late as materialized (
   select s.consumer, s.since_epoch, s.mark_tx, s.mark_position,
          (select 1 from {hf}message p
@@ -32,11 +32,15 @@ d as (
         and (l.behind
              or (m.sub_epoch < l.since_epoch and (m.tx, m.position) > (l.mark_tx, l.mark_position)))
       offset 0)
-  returning d.id, d.message_id, d.consumer),
+  returning d.id, d.message_id, d.consumer, d.fence),
 r as (
   delete from {hf}run r
   where r.delivery_id >= :cursor::uuid and r.delivery_id < :ceiling::uuid
     and r.delivery_id in (select d.id from d)),
+o as (
+  delete from {hf}result o using d
+  where o.delivery_id >= :cursor::uuid and o.delivery_id < :ceiling::uuid
+    and o.delivery_id = d.id and o.fence <> d.fence),
 c as (
   update {hf}consumer c set pruned_to = greatest(c.pruned_to, p.message_id)
   from (select d.consumer, (array_agg(d.message_id order by d.message_id desc))[1] as message_id

@@ -27,7 +27,8 @@ r as (update {hf}workflow_run
       set started_at = started_at - :by::interval, ended_at = ended_at - :by::interval,
           deadline = deadline - :by::interval),
 t as (update {hf}workflow_step set wake_at = wake_at - :by::interval, done_at = done_at - :by::interval),
-g as (update {hf}workflow_signal set sent_at = sent_at - :by::interval)
+g as (update {hf}workflow_signal set sent_at = sent_at - :by::interval),
+o as (update {hf}result set stored_at = stored_at - :by::interval, expires_at = expires_at - :by::interval)
 update {hf}message set occurred_at = occurred_at - :by::interval
 
 -- name: abandon

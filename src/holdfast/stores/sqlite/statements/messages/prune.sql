@@ -15,7 +15,7 @@ select d.id from {hf}delivery d where d.id >= :cursor order by d.id limit 1 offs
 -- name: prune_deliveries
 -- Removes old rows of a batch and their runs: delivered ones, or on request discarded ones. A row stays while a
 -- catch-up of its consumer may still reach its message and create it again, or still has earlier messages, which the
--- mark would skip.
+-- mark would skip. The result of an earlier cycle goes with its row: without the row its fence means nothing.
 -- once
 delete from {hf}delivery as d
 where d.id >= :cursor and d.id < :ceiling and {which}
@@ -26,9 +26,10 @@ where d.id >= :cursor and d.id < :ceiling and {which}
            or exists (
              select 1 from {hf}message p
              where p.position > s.mark_position and p.position <= s.resumed and p.sub_epoch < s.since_epoch)))
-returning id, message_id, consumer;
+returning id, message_id, consumer, fence;
 -- each: returned
 delete from {hf}run where delivery_id = :id;
+delete from {hf}result where delivery_id = :id and fence <> :fence;
 update {hf}consumer set pruned_to = max(coalesce(pruned_to, ''), :message_id) where name = :consumer
 
 -- name: fill_failed_types

@@ -23,6 +23,7 @@ update {hf}workflow_run
 set started_at = started_at - :by, ended_at = ended_at - :by, deadline = deadline - :by;
 update {hf}workflow_step set wake_at = wake_at - :by, done_at = done_at - :by;
 update {hf}workflow_signal set sent_at = sent_at - :by;
+update {hf}result set stored_at = stored_at - :by, expires_at = expires_at - :by;
 update {hf}message set occurred_at = occurred_at - :by
 
 -- name: abandon

@@ -1,0 +1,140 @@
+"""Handles of enqueued jobs: their result, from any process."""
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from holdfast.core.delivery import Status
+from holdfast.core.duration import Duration, format_duration
+from holdfast.core.errors import ConfigurationError, JobFailed, NotFound
+from holdfast.core.events.validation import stored_value
+from holdfast.engine.handler import Handler, hints_of
+from holdfast.engine.runner import current_run
+from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
+from holdfast.runtime.runtime import Runtime
+from holdfast.stores.deliveries.result import DeliveryOutcome, outcomes
+from holdfast.stores.messages.publish import Published
+
+if TYPE_CHECKING:
+    from holdfast.app.job import Job
+
+
+class JobHandle(Published):
+    """An enqueued job: the id of its message, whether this call created it, and its result.
+
+    Only the id is needed to find it again, in any process: `job.handle(id)`, or `hf.result(id)`.
+    """
+
+    _job: "Job[Any, Any]"
+
+    @classmethod
+    def of(cls, published: Published, job: "Job[Any, Any]") -> "JobHandle":
+        """The handle of a message of this job."""
+        made = cls(*published)
+        made._job = job
+        return made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another process has another app: its job makes a handle from the id.
+        return Published, (self.id, self.created)
+
+    @property
+    def sync(self) -> "SyncJobHandle":
+        """The same methods, blocking."""
+        return SyncJobHandle(self)
+
+    async def result(self, *, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109
+        """Waits until the job is done and returns its result, as the return annotation of its function describes it.
+
+        The job needs `result=`, the time for which results are kept. Raises `JobFailed` if it is a dead letter or was
+        cancelled, `TimeoutError` if it has not ended after `timeout`, and `NotFound` if the job or its result is not
+        stored: not committed yet, or no longer kept.
+        """
+        return await self._job._runtime.completions.run(self._result(timeout))
+
+    def _result(self, timeout: Duration | None) -> Waits[Any]:
+        job = self._job
+        if job.handler.result is None:
+            raise ConfigurationError(
+                f"{job.handler.kind} {job.name} keeps no results; declare it with result=, such as result='1h'"
+            )
+        text = yield from wait_for_result(job._runtime, self.id, job.name, timeout)
+        return stored_value(text, hints_of(job.function).get("return", Any), f"the result of {job.name}")
+
+
+class SyncJobHandle:
+    """The blocking methods of a handle."""
+
+    def __init__(self, handle: JobHandle) -> None:
+        self._handle = handle
+
+    def result(self, *, timeout: Duration | None = None) -> Any:
+        """`JobHandle.result`, blocking."""
+        return self._handle._job._runtime.completions.run_sync(self._handle._result(timeout))
+
+
+def wait_for_result(runtime: Runtime, id: UUID, consumer: str | None, timeout: Duration | None) -> Waits[str]:
+    """The result of the delivery of a message as JSON text, once it has ended."""
+    deadline, is_checked = Deadline(timeout), False
+    while True:
+        one = _choose(id, consumer, (yield outcomes(id)))
+        if one.status is Status.DELIVERED and one.result is not None:
+            return one.result
+        if one.status is Status.DELIVERED:
+            raise NotFound("result", id, _absent(runtime.handlers.get(one.consumer)))
+        if one.status is Status.FAILED:
+            state = "cancelled" if one.discarded else "failed"
+            raise JobFailed(one.consumer, id, one.id, state, one.error_type, one.last_error)
+        if not is_checked:
+            _check_deadlock(runtime, one)
+            is_checked = True
+        if not (yield Completion(Subject.DELIVERY, one.id, deadline.left)):
+            raise TimeoutError(
+                f"{one.consumer} has not ended for message {id} after {timeout}: it is {one.status.replace('_', ' ')}; see "
+                f"why with `holdfast deliveries show {one.id}`"
+            )
+
+
+def _choose(id: UUID, consumer: str | None, found: list[DeliveryOutcome]) -> DeliveryOutcome:
+    some = [one for one in found if consumer in (None, one.consumer)]
+    if not some:
+        known = f"; it has deliveries for {', '.join(one.consumer for one in found)}" if found else ""
+        raise NotFound(
+            "message" if consumer is None else f"delivery to {consumer} of message",
+            id,
+            f"commit the transaction that published it first, or check the id and whether it was pruned{known}",
+        )
+    if len(some) > 1:
+        raise ConfigurationError(
+            f"message {id} has several consumers; name one, such as consumer={some[0].consumer!r} "
+            f"({', '.join(sorted(one.consumer for one in some))})"
+        )
+    return some[0]
+
+
+def _absent(handler: Handler | None) -> str:
+    if handler is None:
+        return "the delivery is done, and its result is not kept, or not any more"
+    if handler.result is None:
+        return f"{handler.name} is done and keeps no results; declare it with result=, such as result='1h'"
+    return f"{handler.name} is done, and keeps results for {format_duration(handler.result)}"
+
+
+def _check_deadlock(runtime: Runtime, one: DeliveryOutcome) -> None:
+    """Rejects a wait of a handler for a delivery that cannot start before the handler ends."""
+    running = current_run()
+    if running is None:
+        return
+    consumer, queue = running
+    flow = None if (handler := runtime.handlers.get(one.consumer)) is None else handler.flow
+    if one.queue == queue and queue in runtime.limited_queues:
+        held = f"a place of queue {queue}, whose limit {one.consumer} shares"
+    elif one.consumer == consumer and flow is not None and (flow.limit is not None or flow.is_sequenced):
+        held = f"a place of {consumer} itself, which has a limit or an order"
+    elif any(worker.has_one_slot(queue, one.queue) for worker in runtime.notifier.workers):
+        held = "the only slot of this worker"
+    else:
+        return
+    raise ConfigurationError(
+        f"{consumer} cannot wait for the result of {one.consumer} (delivery {one.id}), which cannot start before {consumer} "
+        f"ends: it holds {held}; enqueue {one.consumer} to another queue, or write both as steps of a workflow"
+    )

@@ -1,0 +1,40 @@
+-- name: keep_results
+-- Stores the results of claims that this transaction settled, each for as long as its handler keeps it. A replay replaces
+-- the result of its delivery.
+insert into {hf}result (delivery_id, message_id, consumer, fence, result, expires_at)
+select d.id, d.message_id, d.consumer, d.fence, s.result::jsonb, now() + s.keep
+from unnest(:delivery_id::uuid[], :fence::bigint[], :result::text[], :keep::interval[])
+       s (delivery_id, fence, result, keep)
+join {hf}delivery d on d.id = any (array[s.delivery_id]) and d.fence = s.fence and d.status = 'delivered'
+on conflict (delivery_id) do update
+set fence = excluded.fence, result = excluded.result, stored_at = now(), expires_at = excluded.expires_at
+
+-- name: outcomes
+-- How the deliveries of a message ended, with the results that are kept. A result stays when its delivery was pruned.
+select d.id, d.consumer, d.queue, d.status, d.discarded_at is not null as discarded, d.error_type, d.last_error,
+       r.result::text as result
+from {hf}delivery d
+left join {hf}result r on r.delivery_id = d.id and r.fence = d.fence and r.expires_at > now()
+where d.message_id = :message_id::uuid and d.id between :low::uuid and :high::uuid
+union all
+select r.delivery_id, r.consumer, null, 'delivered', false, null, null, r.result::text
+from {hf}result r
+where r.message_id = :message_id::uuid and r.delivery_id between :low::uuid and :high::uuid and r.expires_at > now()
+  and not exists (select 1 from {hf}delivery d where d.id = r.delivery_id)
+
+-- name: awaited_deliveries
+-- The given deliveries that are pending or in flight.
+select d.id from {hf}delivery d where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
+
+-- name: result_of
+-- The result of a delivery as it is kept.
+select r.result::text as result, r.stored_at, r.expires_at
+from {hf}result r join {hf}delivery d on d.id = r.delivery_id and d.fence = r.fence
+where r.delivery_id = :delivery_id::uuid and r.expires_at > now()
+
+-- name: forget_results
+-- Removes a batch of expired results; skips those that a transaction has locked.
+delete from {hf}result r
+where r.delivery_id = any (array(
+  select o.delivery_id from {hf}result o where o.expires_at < now() limit {limit} for update skip locked))
+returning r.delivery_id
