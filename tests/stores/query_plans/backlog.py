@@ -53,6 +53,24 @@ select printf('018b%04x-%04x-7000-9{slot:03x}-%012x', n / 65536, n % 65536, n), 
        case when '{status}' = 'failed' then 'order.placed' end
 from number
 """
+FLOW_KEYS = 20_000
+# All deliveries are of one message: a claim reads it once for each.
+_FLOW_MESSAGE = """
+insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch)
+values ('01890000-0000-7000-8000-000000000000', 'order.placed', 'shop', '{}', '{}', 0, 1)
+"""
+_FLOW_DELIVERIES = """
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, run_at, created_at, status, completed_at,
+                          locked_by, lease_until, attempts, flow_key, flow_seq, flow_ticket)
+select (lpad(to_hex(1700000000000 + n), 12, '0') || '7000' || %(slot)s || lpad(to_hex(n), 15, '0'))::uuid,
+       '01890000-0000-7000-8000-000000000000', %(consumer)s, 'default', 1, 0,
+       now() - interval '1 day' + n * interval '1 ms', now() - interval '1 day' + n * interval '1 ms', %(status)s,
+       case when %(status)s = 'failed' then now() end, case when %(status)s = 'in_flight' then 'w1' end,
+       case when %(status)s = 'in_flight' then now() + interval '1 h' end, (%(status)s <> 'pending')::int,
+       'tenant-' || lpad((n %% %(keys)s)::text, 6, '0'), case when %(consumer)s = 'ordered' then %(place)s + n end,
+       case when %(status)s = 'in_flight' then nextval('{hf}flow_ticket') end
+from generate_series(%(first)s::bigint, %(last)s::bigint) n
+"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +110,31 @@ def pile_sqlite(store: SqliteStore, *heaps: Heap) -> None:
         for name, value in vars(heap).items():
             text = text.replace("{" + name + "}", str(value))
         sql(store, text.replace("{slot:03x}", f"{slot:03x}"))
+
+
+def pile_flow(store: PostgresStore, keys: int, each: int) -> None:
+    """Fills the tables with keyed deliveries; dead letters have a place before all others.
+
+    Nearly all deliveries of `hot` are of one key; a few are of 99 other keys and due later. `busy` has one key.
+    """
+    heaps = (
+        ("limited", "pending", 1, keys * each, 0, keys),
+        ("ordered", "pending", 1, keys * each, keys, keys),
+        ("ordered", "failed", 1, keys, 0, keys),
+        # In flight, so that the planner knows that the index by queue does not find them by key.
+        ("limited", "in_flight", keys - keys // 10, keys - 1, 0, keys),
+        ("ordered", "in_flight", keys - keys // 10, keys - 1, keys, keys),
+        ("hot", "pending", 1, 2 * keys, 0, 1),
+        ("hot", "pending", 2 * keys + 1, 2 * keys + keys // 50, 0, 100),
+        ("busy", "pending", 1, keys // 2, 0, 1),
+    )
+    with psycopg.connect(store.conninfo, autocommit=True) as connection:
+        connection.execute(_filled(store, _FLOW_MESSAGE))
+        for slot, (consumer, status, first, last, place, own) in enumerate(heaps):
+            values = {"consumer": consumer, "status": status, "first": first, "last": last, "place": place}
+            values |= {"keys": own, "slot": f"{8 + slot:x}"}
+            connection.execute(_filled(store, _FLOW_DELIVERIES), values)
+        connection.execute("vacuum (analyze)")
 
 
 def _filled(store: PostgresStore, text: str) -> bytes:

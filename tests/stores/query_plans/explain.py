@@ -23,6 +23,8 @@ from tests.stores.concurrency.query_hook import before_each_query
 T = TypeVar("T")
 
 _READS = {"Seq Scan", "Index Scan", "Index Only Scan", "Bitmap Index Scan", "Bitmap Heap Scan", "Tid Scan"}
+_CUSTOM_PLANS = 5
+"""PostgreSQL plans the first executions of a prepared statement for their values, and then decides."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Session:
         self.connection = connection
         self._dialect = store.dialect
         self._queries: dict[str, Query] = {}
+        self._prepared: set[str] = set()
 
     def run(self, operation: Operation[T]) -> T:
         """Runs an operation in a separate transaction."""
@@ -97,7 +100,9 @@ class Session:
     def explain(self, name: str) -> Plan:
         """Executes the last query of this name once more, with the statement that is prepared for it, and undoes it."""
         text, values = next(self._dialect.expand(self._queries[name], Style.NUMERIC))
-        assert not isinstance(values, Stream | LockedCall)
+        if isinstance(values, LockedCall):
+            return self._explain_locked(text, values)
+        assert not isinstance(values, Stream)
         prepared = self.connection.execute(
             "select name from pg_prepared_statements where statement = %s", (text,)
         ).fetchone()
@@ -106,6 +111,20 @@ class Session:
         call = f"explain (analyze, buffers, format json) execute {prepared[0]}" + (f" ({places})" if places else "")
         with self.undone(), psycopg.ClientCursor(self.connection) as cursor:
             cursor.execute(call.encode(), list(values) or None)
+            ((explained,),) = cursor.fetchall()
+        return Plan(tuple(_flatten(explained[0]["Plan"])))
+
+    def _explain_locked(self, text: str, call: LockedCall) -> Plan:
+        """Prepares a statement that runs under locks as a worker does, and executes it often enough for a generic plan."""
+        if call.name not in self._prepared:
+            self.connection.execute(f"prepare {call.name} ({', '.join(call.types)}) as {text}".encode())
+            self._prepared.add(call.name)
+        execute = f"execute {call.name}({', '.join(call.arguments)})"
+        for _ in range(_CUSTOM_PLANS + 1):
+            with self.undone():
+                self.connection.execute(execute.encode(), prepare=False)
+        with self.undone():
+            cursor = self.connection.execute(f"explain (analyze, buffers, format json) {execute}".encode())
             ((explained,),) = cursor.fetchall()
         return Plan(tuple(_flatten(explained[0]["Plan"])))
 
