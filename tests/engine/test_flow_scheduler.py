@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import Limit, Rate
 from holdfast.app.flow_options import flow_settings
+from holdfast.engine import flow_scheduler
 from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, next_wait
 from holdfast.stores.deliveries.claim import Lane, LaneFlow
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
@@ -66,6 +67,12 @@ def test_a_fair_lane_is_walked_from_its_last_key_and_few_keys_share_a_claim() ->
     assert scan == FlowScan(100, "", 1)
     assert scheduler.claimed(one, scan, FlowClaim([CLAIM], cursor="m", keys=5), 0.0, 0.1) is None
     assert scheduler.first_scan(one, 100, 1.0)[1] == FlowScan(100, "m", 20)
+
+
+def test_with_a_fixed_share_few_keys_get_a_small_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_scheduler, "_share", lambda size, keys: 1)
+    with pytest.raises(AssertionError):
+        test_a_fair_lane_is_walked_from_its_last_key_and_few_keys_share_a_claim()
 
 
 def test_a_floor_is_used_until_a_deeper_scan_is_due() -> None:

@@ -54,6 +54,13 @@ FLOW = [
     *kills(
         claims.test_a_head_that_waits_for_its_retry_holds_up_its_key,
         *both("room_head", "h.status = 'pending'", "h.status = 'pending' and h.attempts = 0"),
+        # Order by what is due.
+        *both(
+            "room_head",
+            "h.status = 'pending'",
+            "h.status = 'pending' and h.run_at <= now()",
+            lite_left="h.status = 'pending' and h.run_at <= {now}",
+        ),
     ),
     *kills(
         claims.test_priority_does_not_reorder_an_ordered_key,

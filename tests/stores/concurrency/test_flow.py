@@ -1,4 +1,7 @@
-"""Flow control with two transactions at once on PostgreSQL: what a claim must wait for, and what it must see."""
+"""Flow control with two transactions at once on PostgreSQL: what a claim must wait for, and what it must see.
+
+Each attack that a design before this one did not survive is here next to its test: the test fails with the old design.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,16 +12,21 @@ import pytest
 
 import holdfast.stores.connections.connection as connections
 from holdfast import Limit, Rate
+from holdfast.core.flow import FlowSettings
 from holdfast.stores.connections.connection import Psycopg, run_on
 from holdfast.stores.connections.locked_call import locked_scripts
 from holdfast.stores.deliveries.claim import Lane, LaneFlow, claim_trial
-from holdfast.stores.deliveries.flow import Floors, FlowScan, claim_flow
+from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, claim_flow
 from holdfast.stores.deliveries.trial import flow_trial
 from holdfast.stores.dialect import LockedCall
+from holdfast.stores.messages.fanout import Fanout
+from holdfast.stores.messages.publish import publish
 from holdfast.stores.operation import Operation, Query, Steps
 from holdfast.stores.postgres.store import PostgresStore
+from tests.stores.concurrency.query_hook import before_each_query
 from tests.stores.flow_cases import declare, lane_of, numbers, send, settings, take
-from tests.support.builders import LEASE, sql, until_one_waits
+from tests.stores.mutation import applied, postgres
+from tests.support.builders import LEASE, job, sql, until_one_waits
 
 
 def unlocked(text: str, call: LockedCall, prepared: set[str] | None) -> Iterator[str]:
@@ -76,6 +84,102 @@ async def test_a_locked_head_is_not_overtaken(postgres_store: PostgresStore, cur
         got = await take(store, cursor=cursor)
         assert numbers(got.claims) == [2]
     assert lane.flow is not None
+
+
+SKIPPED_HEADS = {
+    "window": postgres("flow_window", "order by d.run_at, d.id limit {window})", "order by d.run_at, d.id limit {window} for update skip locked)"),
+    "walk": postgres("flow_walk_heads", "order by d.flow_seq limit 1) d", "order by d.flow_seq limit 1 for update skip locked) d"),
+}  # fmt: skip
+SKIPPED_FIRST = postgres(
+    "room_head", "order by h.flow_seq limit 1)", "order by h.flow_seq limit 1 for update skip locked)"
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("scan", "cursor"), [("window", None), ("walk", "")])
+async def test_a_head_that_is_skipped_while_it_is_locked_is_overtaken(
+    postgres_store: PostgresStore, scan: str, cursor: str | None
+) -> None:
+    store = postgres_store
+    with applied(store, SKIPPED_HEADS[scan]), applied(store, SKIPPED_FIRST), pytest.raises(AssertionError):
+        await test_a_locked_head_is_not_overtaken(store, cursor)
+
+
+def claim_next_to_a_client_that_sleeps(store: PostgresStore, lane: Lane, *, in_transaction: bool) -> int:
+    """A client stops after its claim, before it reads the payloads; returns how many another one claims in that time."""
+    found: list[FlowClaim] = []
+
+    def sleep(query: Query) -> None:
+        if query.name == "flow_messages":
+            with psycopg.connect(store.conninfo, autocommit=True) as other:
+                other.execute("set lock_timeout = '200ms'")
+                found.append(
+                    run_on(claim_flow(lane, "w2", LEASE, FlowScan(1), Floors()), store.dialect, Psycopg(other))
+                )
+
+    with psycopg.connect(store.conninfo, autocommit=not in_transaction) as slow:
+        claim = before_each_query(claim_flow(lane, "w1", LEASE, FlowScan(1), Floors()), sleep)
+        assert len(run_on(claim, store.dialect, Psycopg(slow)).claims) == 1
+    return len(found[0].claims)
+
+
+async def test_no_lock_is_held_while_payloads_are_read(postgres_store: PostgresStore) -> None:
+    store, flow = postgres_store, settings(limit=Limit(2))
+    await declare(store, flow)
+    await send(store, flow, *"abc")
+    lane = await lane_of(store)
+    assert claim_next_to_a_client_that_sleeps(store, lane, in_transaction=False) == 1
+
+
+async def test_a_lock_that_is_held_while_payloads_are_read_stops_all_claims(postgres_store: PostgresStore) -> None:
+    store, flow = postgres_store, settings(limit=Limit(2))
+    await declare(store, flow)
+    await send(store, flow, *"abc")
+    lane = await lane_of(store)
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        claim_next_to_a_client_that_sleeps(store, lane, in_transaction=True)
+
+
+KEY_TABLE = """
+create table flow_seen (flow_key text primary key, n bigint);
+create function see_key() returns trigger language plpgsql as $$
+begin
+  insert into flow_seen values (new.flow_key, 1) on conflict (flow_key) do update set n = flow_seen.n + 1;
+  return null;
+end $$;
+create trigger see_key after insert on holdfast.delivery for each row execute function see_key();
+"""
+
+
+def publish_next_to_an_open_publish(store: PostgresStore, flow: FlowSettings) -> None:
+    """Two callers publish the same key; the first one has not committed."""
+    fanout = Fanout(flows={"mail": flow})
+    with psycopg.connect(store.conninfo) as first, psycopg.connect(store.conninfo) as second:
+        second.execute("set lock_timeout = '200ms'")
+        for caller in (first, second):
+            run_on(publish([job("mail", {"k": "a", "n": 1})], fanout), store.dialect, Psycopg(caller))
+
+
+@pytest.mark.parametrize("options", [{"limit": Limit(1, by="k")}, {"order_by": "k"}])
+async def test_a_publish_does_not_wait_for_another_one_of_its_key(
+    postgres_store: PostgresStore, options: dict[str, Any]
+) -> None:
+    flow = settings(**options)
+    await declare(postgres_store, flow)
+    publish_next_to_an_open_publish(postgres_store, flow)
+
+
+async def test_with_a_table_of_keys_a_publish_waits_for_another_one(postgres_store: PostgresStore) -> None:
+    flow = settings(order_by="k")
+    await declare(postgres_store, flow)
+    sql(postgres_store, KEY_TABLE)
+    try:
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            publish_next_to_an_open_publish(postgres_store, flow)
+    finally:
+        sql(postgres_store, "drop trigger see_key on holdfast.delivery")
+        sql(postgres_store, "drop function see_key")
+        sql(postgres_store, "drop table flow_seen")
 
 
 async def test_behind_a_pooler_the_claim_is_one_message_too(postgres_store: PostgresStore) -> None:
