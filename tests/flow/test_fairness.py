@@ -34,7 +34,7 @@ async def waits(dsn: str, event: str, *, heavy: bool) -> list[float]:
             await publish(hf, event, [f"t{n % TENANTS:04}" for n in range(part, TENANTS * EACH, PARTS)])
             await asyncio.sleep(max(0.0, started + (part + 1) * SECONDS / PARTS - time.monotonic()))
         waited = not heavy or bool(database.sql("select 1 from {hf}delivery where status = 'pending' limit 1"))
-        await asyncio.to_thread(until, lambda: not database.sql(open), "the light tenants are not served", 120)
+        await asyncio.to_thread(until, lambda: not database.sql(open), "the light tenants are not served", 400)
     await hf.close()
     assert waited, "the heavy tenant ended before the light ones; give it more"
     took = "d.completed_at - d.created_at" if database.on_sqlite else (
@@ -45,7 +45,9 @@ async def waits(dsn: str, event: str, *, heavy: bool) -> list[float]:
         f"where {light} group by 1"
     )
     assert len(rows) == TENANTS
-    return sorted(float(longest) for _, longest in rows)
+    longest = sorted(float(longest) for _, longest in rows)
+    print(f"{event}, {heavy=}: p99 {longest[int(len(longest) * 0.99)]:.0f} ms, longest {longest[-1]:.0f} ms")
+    return longest
 
 
 def tenant_of(database: Database) -> str:
@@ -63,7 +65,6 @@ async def test_light_tenants_do_not_wait_for_a_heavy_one(dsn: str) -> None:
     fair = await waits(dsn, worker.SHARED, heavy=True)
     plain = await waits(dsn, worker.QUEUED, heavy=True)
     p99 = {name: times[int(len(times) * 0.99)] for name, times in (("alone", alone), ("fair", fair), ("plain", plain))}
-    print(f"longest wait of a tenant, p99 of {TENANTS}: {p99}; max {alone[-1]:.0f}, {fair[-1]:.0f}")
     # A slot is free after one handler; the heavy tenant may hold all of them when a light message comes.
     assert p99["fair"] < p99["alone"] + 5 * HANDLER * 1000 + 100
     assert p99["fair"] < p99["plain"] / 5
