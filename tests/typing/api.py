@@ -234,6 +234,7 @@ def blocking(conn: sqlite3.Connection, session: Session, pg: psycopg.Connection)
     assert_type(hf.sync.publish(OrderPlaced(1, "a"), conn=conn).id, UUID)
 
     assert_type(add.sync.enqueue(1, 2), JobHandle)
+    assert_type(add.sync.enqueue_many([(1, 2), {"a": 1, "b": 2}]), list[JobHandle])
     assert_type(add(1, 2), int)
     add.sync.enqueue(1, "2")  # type: ignore[arg-type]
     add.sync.enqueue(1)  # type: ignore[call-arg]

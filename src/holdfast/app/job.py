@@ -1,7 +1,7 @@
 """Jobs and commands: functions that are called later, durably."""
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+Call = tuple[Any, ...] | dict[str, Any]
+"""The arguments of one call: by position or by name."""
+
 _UNCHANGED = object()
+_CALLS = "give a tuple or a dict of arguments for each call, such as [('ada', 1), {'to': 'bob', 'n': 2}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +151,58 @@ class Job(Generic[P, R]):
         (published,) = runtime.publish_sync([message], self._placement.conn, f"{self.name}.enqueue")
         return JobHandle.of(published, self)
 
+    async def enqueue_many(self, calls: Sequence[Call]) -> list[JobHandle]:
+        """Stores many calls in one transaction, in a few statements; each is a tuple or a dict of arguments.
+
+        `await send.using(conn=session).enqueue_many([("ada", 1), {"to": "bob", "n": 2}])`. The handles have the order of
+        the calls. A call that does not fit the function raises an error with its index, and nothing is stored.
+        """
+        runtime, messages = self._messages(calls)
+        if not messages:
+            return []
+        stored = await runtime.publish(messages, self._placement.conn, f"{self.name}.enqueue_many")
+        return [JobHandle.of(published, self) for published in stored]
+
+    def _enqueue_many_sync(self, calls: Sequence[Call]) -> list[JobHandle]:
+        runtime, messages = self._messages(calls)
+        if not messages:
+            return []
+        stored = runtime.publish_sync(messages, self._placement.conn, f"{self.name}.enqueue_many")
+        return [JobHandle.of(published, self) for published in stored]
+
     def handle(self, id: UUID) -> JobHandle:
         """The handle of a job that was enqueued elsewhere; `id` is the id of its handle."""
         return JobHandle.of(Published(id, False), self)
+
+    def _messages(self, calls: Sequence[Call]) -> tuple[Runtime, list[NewMessage]]:
+        where = self._placement
+        for option, value in (("key", where.key), ("unique", where.unique)):
+            if value is not None:
+                raise ConfigurationError(
+                    f"{self.name}.enqueue_many would store one call under {option} {value!r} and drop the others; enqueue each "
+                    "with its own, or make it a command, whose key is built from its arguments"
+                )
+        given: object = calls
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes | tuple):
+            raise ConfigurationError(
+                f"{self.name}.enqueue_many takes a list of calls, and got a {type(calls).__name__}; {_CALLS}"
+            )
+        return self._runtime, [self._nth_message(index, call) for index, call in enumerate(calls)]
+
+    def _nth_message(self, index: int, call: Call) -> NewMessage:
+        try:
+            if isinstance(call, tuple):
+                return self._message(call, {})[1]
+            if isinstance(call, dict):
+                return self._message((), call)[1]
+        except Exception as error:
+            error.add_note(
+                f"This is about call {index} of {self.name}.enqueue_many, counted from 0. Nothing was stored."
+            )
+            raise
+        raise ConfigurationError(
+            f"call {index} of {self.name}.enqueue_many is a {type(call).__name__}; {_CALLS}; nothing was stored"
+        )
 
     def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runtime, NewMessage]:
         runtime = self._runtime
@@ -194,6 +247,10 @@ class SyncJob(Generic[P, R]):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle:
         """`Job.enqueue`, blocking: without a connection it commits in a separate transaction."""
         return self._job._enqueue_sync(*args, **kwargs)
+
+    def enqueue_many(self, calls: Sequence[Call]) -> list[JobHandle]:
+        """`Job.enqueue_many`, blocking."""
+        return self._job._enqueue_many_sync(calls)
 
 
 def check_key_template(name: str, template: str, parameters: AbstractSet[str]) -> None:
