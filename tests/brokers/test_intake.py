@@ -353,7 +353,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared(stream: Stream) -> N
     hf = Holdfast("sqlite:///nowhere.db")
     for options, words in [
         ({"source": "redis:payments"}, "give a broker's topic"),
-        ({"source": stream.source(), "start": "now"}, "give it start='now'"),
+        ({"source": stream.source(), "start": "now"}, "give start='now' to the source"),
         ({"source": stream.source(), "concurrency": 0}, "concurrency is 0"),
     ]:
         with pytest.raises(ConfigurationError, match=words):

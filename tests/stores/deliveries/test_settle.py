@@ -327,7 +327,7 @@ async def test_a_lost_claim_in_a_batch_leaves_the_others_settled(store: Store) -
 
 async def test_a_replay_is_no_outcome_to_settle(store: Store) -> None:
     claimed = await claim_one(store)
-    with pytest.raises(TypeError, match="an operator replays"):
+    with pytest.raises(TypeError, match="only operators replay"):
         await finish(store, claimed, Replay(1))
 
 
