@@ -1,6 +1,7 @@
 """Workers that are killed while runs are under way: every run ends, and each effect happens once."""
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -21,8 +22,12 @@ ROOT = Path(__file__).parents[2]
 
 def start_worker(dsn: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.workflows.chaos_worker", dsn],
+        [
+            *(sys.executable, "-m", "holdfast", "worker", "--app", "tests.workflows.chaos_worker:hf"),
+            *("--lease", "1s", "--concurrency", "20"),
+        ],
         cwd=ROOT,
+        env={**os.environ, "CHAOS_DSN": dsn},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
