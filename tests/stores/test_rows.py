@@ -215,7 +215,8 @@ def _sqlite_columns(store: SqliteStore) -> Iterator[tuple[str, list[str]]]:
         if not answering:
             continue
         text = answering[-1].statements[-1]
-        given = dict.fromkeys(PARAMETER.findall(text), 1)
+        # A batch is empty: what a row of it would store is not known here.
+        given = {one: "[]" if f"json_each(:{one})" in text else 1 for one in PARAMETER.findall(text)}
         connection.execute("begin")
         try:
             description = connection.execute(text, given).description or ()

@@ -56,7 +56,9 @@ def diamond(hf: Holdfast, ran: list[str] | None = None) -> Any:
 
 
 async def events(hf: Holdfast) -> list[str]:
-    rows = await query(hf, "select type from {hf}message where type like 'workflow.%' and key is null order by position")
+    rows = await query(
+        hf, "select type from {hf}message where type like 'workflow.%' and key is null order by position"
+    )
     return [str(type) for (type,) in rows if not str(type).startswith(("workflow.start.", "workflow.signal"))]
 
 
