@@ -120,3 +120,21 @@ async def test_a_file_that_was_taken_away_is_not_written_any_more(sqlite_store: 
     with pytest.raises(StoreReplaced, match=re.escape(f"{sqlite_store.name} was {how}")) as refusal:
         await put(sqlite_store, message("order.placed"))
     assert not isinstance(refusal.value, StoreUnavailable), "waiting would not help"
+
+
+def test_after_an_interrupt_in_the_middle_of_a_statement_the_store_commits_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "shop.db")
+    store.migrate()
+    half_read: list[sqlite3.Cursor] = []
+
+    def interrupted() -> None:
+        with store._transaction(immediate=True) as connection:
+            connection.execute("create table t(n integer)")
+            half_read.append(connection.execute("insert into t values (1), (2) returning n"))
+            next(half_read[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert store.run_sync(_write())
+    store.close_sync()

@@ -196,17 +196,21 @@ class SqliteStore:
         with self._lock:
             connection = self._open()
             self._check_file()
-            self._begin(connection, immediate=immediate)
             try:
+                self._begin(connection, immediate=immediate)
                 with self._translated():
                     yield connection
                 with self._translated(StoreLocked(self.name)):
                     connection.execute("commit")
-            except BaseException:
+            except BaseException as error:
                 # RAISE(ROLLBACK) and a full disk end the transaction. A commit that fails with BUSY does not: an open
                 # transaction would block all other writers.
                 if connection.in_transaction:
                     connection.execute("rollback")
+                if not isinstance(error, Exception):
+                    # Ctrl-C may leave a statement half read, and then no later transaction of this connection can commit.
+                    self._connection = None
+                    connection.close()
                 raise
 
     def _begin(self, connection: sqlite3.Connection, *, immediate: bool) -> None:
