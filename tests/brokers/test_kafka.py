@@ -322,7 +322,8 @@ async def test_a_topic_that_was_created_again_is_read_from_its_beginning(
 
 async def test_a_partition_that_is_won_while_others_are_paused_leaves_none_behind(cluster: KafkaCluster) -> None:
     topic = make(cluster, partitions=2)
-    await send(topic, 40, keyed=True)
+    # Some must be left: the first takes one at a time until the second has joined.
+    await send(topic, 400, keyed=True)
     async with topic.open("w1") as first, asyncio.timeout(30):
         async with topic.open("w2") as second:
             owned: Any = first._offsets  # type: ignore[attr-defined]

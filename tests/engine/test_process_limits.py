@@ -1,6 +1,7 @@
 """A worker that ends at a limit and is replaced, and the notifications of a service manager."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -75,11 +76,12 @@ async def test_an_embedded_worker_ends_when_it_uses_too_much_memory(hf: Holdfast
 
     @hf.consumer("thing")
     async def handler(body: dict[str, int]) -> None:
-        kept.append(b"x" * 40_000_000)
+        kept.append(b"x" * 200_000_000)
 
+    gc.collect()  # garbage of other tests that is freed meanwhile would make room below the limit
     used = memory_in_use()
     assert used is not None
-    working = asyncio.create_task(hf.work(options(max_memory=used + 30_000_000)))
+    working = asyncio.create_task(hf.work(options(max_memory=used + 50_000_000)))
     await asyncio.sleep(0.6)
     assert not working.done()
     await hf.publish("thing", {"n": 1}, conn=None)
