@@ -78,7 +78,7 @@ async def test_an_embedded_worker_ends_when_it_uses_too_much_memory(hf: Holdfast
     async def handler(body: dict[str, int]) -> None:
         kept.append(b"x" * 200_000_000)
 
-    gc.collect()  # garbage of other tests that is freed meanwhile would make room below the limit
+    gc.collect()  # garbage of other tests that is freed during the test would make room below the limit
     used = memory_in_use()
     assert used is not None
     working = asyncio.create_task(hf.work(options(max_memory=used + 50_000_000)))
