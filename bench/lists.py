@@ -52,6 +52,13 @@ def calls(ops: Operations) -> Iterator[tuple[str, Call]]:
         ),
         "dead letters of a large group": Filter(dead=True, group=GROUPS[0].fingerprint),
         "dead letters of a small group": Filter(dead=True, group=GROUPS[-1].fingerprint),
+        "dead letters of no such queue": Filter(dead=True, queue="none"),
+        "dead letters of a day long ago": Filter(
+            dead=True, since=now - timedelta(days=101), until=now - timedelta(days=100)
+        ),
+        "deliveries of no such queue": Filter(queue="none"),
+        "deliveries of a day long ago": Filter(since=now - timedelta(days=101), until=now - timedelta(days=100)),
+        "replayed": Filter(replayed=True),
         "discarded": Filter(discarded=True),
     }
     for name, wanted in filters.items():
