@@ -13,6 +13,8 @@ from typing import Any
 import orjson
 import psycopg
 
+from tests.servers.sessions import execute
+
 _POSTGRES = """
 create table flow_log (
   n bigserial primary key, began double precision, at double precision, event text, consumer text, queue text,
@@ -117,9 +119,11 @@ class Database:
         return psycopg.connect(self.dsn, autocommit=True)
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
+        text = text.replace("{hf}", self.prefix)
+        if not self.on_sqlite:
+            return execute(self.dsn, text)
         with closing(self.connect()) as connection:
-            cursor = connection.execute(text.replace("{hf}", self.prefix))
-            return list(cursor.fetchall()) if cursor.description else []
+            return list(connection.execute(text).fetchall())
 
     @property
     def prefix(self) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 from redis import Redis
 
@@ -18,6 +17,7 @@ from holdfast.idempotency.records import Records, StoreRecords
 from holdfast.idempotency.redis import RedisRecords
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.servers.sessions import execute
 from tests.servers.tables import empty
 
 EVERYWHERE = ["sqlite", "postgres16", "postgres18", "redis"]
@@ -38,9 +38,7 @@ class RecordStore:
         if self.kind == "sqlite":
             with closing(sqlite3.connect(self.dsn.removeprefix("sqlite:///"), isolation_level=None)) as conn:
                 return conn.execute(text.replace("{hf}", "holdfast_")).fetchall()
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            cursor = connection.execute(text.replace("{hf}", "holdfast."))
-            return cursor.fetchall() if cursor.description else []
+        return execute(self.dsn, text.replace("{hf}", "holdfast."))
 
 
 @contextmanager

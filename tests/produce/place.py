@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import psycopg
+from tests.servers.sessions import execute
 
 _TABLES = ("delivery", "message", "subscription", "consumer")
 
@@ -74,9 +74,7 @@ class PostgresPlace:
         return self.dsn.replace("postgresql://", f"postgresql{driver}://", 1)
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            cursor = connection.execute(text.replace("{hf}", "holdfast."))
-            return cursor.fetchall() if cursor.description else []
+        return execute(self.dsn, text.replace("{hf}", "holdfast."))
 
     def clear(self) -> None:
         self.rows("; ".join(f"delete from {table}" for table in ("orders", *(f"{{hf}}{name}" for name in _TABLES))))

@@ -8,12 +8,14 @@ import time
 import psycopg
 
 from holdfast.stores.postgres.store import PostgresStore
+from tests.servers import sessions
 from tests.servers.postgres import PostgresServer
 
 _SMALL = 4_000_000
 _OTHERS = (
     "from pg_stat_activity "
-    "where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()"
+    "where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid() "
+    f"and application_name <> '{sessions.NAME}'"
 )
 _TABLES = (
     "select oid::regclass::text, pg_relation_size(oid) from pg_class "

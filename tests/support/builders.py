@@ -8,8 +8,6 @@ from contextlib import closing
 from datetime import timedelta
 from uuid import UUID
 
-import psycopg
-
 from holdfast.core.change import Change
 from holdfast.core.delivery import Claim, Delivery
 from holdfast.core.failures.report import ErrorReport, report
@@ -26,6 +24,7 @@ from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries
 from holdfast.stores.sqlite.store import SqliteStore
+from tests.servers.sessions import execute
 
 LEASE = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)
@@ -224,9 +223,7 @@ def sql(store: Store, text: str) -> list[tuple[object, ...]]:
     """Runs one statement of the test's own, committed, behind the store's back; `{hf}` is its prefix."""
     text = text.replace("{hf}", store.dialect.prefix)  # type: ignore[attr-defined]
     if isinstance(store, PostgresStore):
-        with psycopg.connect(store.conninfo, autocommit=True) as connection:
-            cursor = connection.execute(text)
-            return cursor.fetchall() if cursor.description else []
+        return execute(store.conninfo, text)
     assert isinstance(store, SqliteStore)
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         connection.execute("pragma busy_timeout = 10000")
