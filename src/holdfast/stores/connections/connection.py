@@ -22,6 +22,9 @@ from holdfast.stores.operation import Operation, Rows
 
 T = TypeVar("T")
 
+_NOT_PREPARED = "26000"
+"""The SQLSTATE of a prepared statement that the session does not have: psycopg removes all of them after a rollback."""
+
 
 class Connection(Protocol):
     """A caller's blocking connection. `database` is the name of its dialect."""
@@ -171,10 +174,16 @@ class AsyncPsycopg:
             return (), await cursor.fetchall() if cursor.description else ()
 
     async def _run_locked(self, text: str, call: LockedCall) -> Rows:
+        prepared = getattr(self._conn, "prepared_calls", None)
         # Without parameters and in text format, several statements travel in one message.
         async with self._conn.cursor(row_factory=_tuples) as cursor:
-            for script in locked_scripts(text, call, getattr(self._conn, "prepared_calls", None)):
-                await cursor.execute(script.encode(), prepare=False)
+            for script in locked_scripts(text, call, prepared):
+                try:
+                    await cursor.execute(script.encode(), prepare=False)
+                except Exception as error:
+                    if prepared is not None and getattr(error, "sqlstate", None) == _NOT_PREPARED:
+                        prepared.clear()
+                    raise
                 self._answered()
             while cursor.nextset():
                 pass

@@ -68,7 +68,12 @@ HOT_SESSION = (
 )
 _ISOLATION = psycopg.IsolationLevel.READ_COMMITTED
 # A UniqueViolation occurs when a job is published under the unique key of a replayed one; a retry detects that.
-_RETRYABLE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation)
+_RETRYABLE = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.InvalidSqlStatementName,  # psycopg removed the statements of locked calls after a rollback
+)
 # Time limits of a role or a database can cancel any statement, also at start-up.
 _TIME_LIMITS = (
     psycopg.errors.LockNotAvailable,
