@@ -213,8 +213,12 @@ null
 
 -- fragment: wait_keys
 , (select extract(epoch from min(s.bucket) + :rate_window::interval + :grain::interval - (select t.now from t))
-   from k join {hf}flow_start s on s.consumer = :consumer::text and s.flow_key = k.flow_key
-   where k.own <= 0 and s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval)
+   from k cross join lateral (
+     select s.bucket from {hf}flow_start s
+     where s.consumer = :consumer::text and s.flow_key = k.flow_key
+       and s.bucket > (select t.now from t) - :rate_window::interval - :grain::interval
+     order by s.bucket limit 1) s
+   where k.own <= 0)
 -- fragment: wait_all
 , (select extract(epoch from min(s.bucket) + :rate_window::interval + :grain::interval - (select t.now from t))
    from {hf}flow_start s
