@@ -226,3 +226,21 @@ async def test_the_items_of_a_step_that_was_done_run_again_and_no_others(hf: Hol
     assert await run.result() == {"aXb": [1, 2], "a_b": [10, 20]}
     counted = await query(hf, "select count(*) from {hf}workflow_step where name = 'item@aXb#0'")
     assert [tuple(row) for row in counted] == [(2,)]
+
+
+async def test_a_retried_run_whose_steps_all_wait_for_a_trigger_stays_active(hf: Holdfast) -> None:
+    flow = hf.workflow("flow")
+
+    @flow.step(manual=True)
+    async def ship(ctx: Step) -> str:
+        return "shipped"
+
+    run = await flow.start()
+    await run.cancel()
+    await drain(hf)
+    await run.retry()
+    await drain(hf)
+    assert await run.status() is RunStatus.RUNNING
+    await run.trigger("ship")
+    await drain(hf)
+    assert await run.result() == "shipped"

@@ -14,7 +14,7 @@ from holdfast.stores.workflows.event import WorkflowEvents
 from holdfast.stores.workflows.run import LockedRun, RunStatus, lock_run, step_marks
 
 _RESET = ("run_id", "step", "delivery_id", "was_done", "consumer", "undo_consumer")
-_COUNTER = ("run_id", "step", "delivery_id", "waiting", "arrived")
+COUNTER = ("run_id", "step", "delivery_id", "waiting", "arrived")
 
 
 @operation
@@ -39,7 +39,7 @@ def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> St
     again = yield from _chosen(run_id, run, graph, from_step, done)
     kept = done - again
     order = [name for name in graph.order if name in again]
-    ready, counters = _waiting(graph, order, kept, triggered={name for name in marks if name.endswith(":trigger")})
+    ready, counters = waiting_steps(graph, order, kept, triggered={name for name in marks if name.endswith(":trigger")})
     epoch = run.epoch + 1
     ids = {name: step_delivery_id(run_id, run.name, name, epoch) for name in order}
     resets = [
@@ -49,12 +49,14 @@ def retry_run(run_id: UUID, from_step: str | None, events: WorkflowEvents) -> St
     yield Query("reset_steps", {"run": run_id, "low": low, "high": high}, {"steps": columns(_RESET, resets)})
     if counters:
         rows = [(run_id, name, ids[name], waiting, arrived) for name, waiting, arrived in counters]
-        yield Query("store_counters", batches={"steps": columns(_COUNTER, rows)})
+        yield Query("store_counters", batches={"steps": columns(COUNTER, rows)})
     waiting = len([name for name in graph.last if name not in kept])
     yield Query("restart_run", {"run_id": run_id, "waiting": waiting})
-    yield Query("store_trigger", {"run_id": run_id, "step": f"retry:{epoch}", "delivery_id": run_id})
-    row = (run_id, f"retry:{epoch}", 0, steps_json(run_id, run.name, [(name, 1) for name in ready], epoch))
-    yield from advance_row(row, run.source, run.generation, events)
+    if ready:
+        # Without a step that follows, the advance would count a last step as done: all may wait for a trigger.
+        yield Query("store_trigger", {"run_id": run_id, "step": f"retry:{epoch}", "delivery_id": run_id})
+        row = (run_id, f"retry:{epoch}", 0, steps_json(run_id, run.name, [(name, 1) for name in ready], epoch))
+        yield from advance_row(row, run.source, run.generation, events)
     return order
 
 
@@ -101,7 +103,7 @@ def _undo_steps(run_id: UUID) -> Steps[list[str]]:
     return [name for name in marks if name.endswith(":undo") and name != "compensation:undo"]
 
 
-def _waiting(
+def waiting_steps(
     graph: Graph, again: list[str], kept: Collection[str], triggered: Collection[str]
 ) -> tuple[list[str], list[tuple[str, int, int]]]:
     """The steps that can start now, and for the joins what is left to wait for, from the predecessors that are not done."""
