@@ -76,6 +76,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "workflows trigger": (ABSENT, "ship"),
     "workflows retry": (ABSENT,),
     "workflows cancel": (ABSENT, "--yes"),
+    "workflows fork": (ABSENT, "ship", "--yes"),
     "workers list": (),
     "stats": (),
     "doctor": (),

@@ -67,8 +67,16 @@ async def test_the_command_line_lists_shows_and_commands_runs(hf: Holdfast, dsn:
     assert "stored" in cli(dsn, "workflows", "retry", run.id, "--reason", "fixed").stderr
     assert "not confirmed" in cli(dsn, "workflows", "cancel", run.id).stderr
     assert "stored" in cli(dsn, "workflows", "cancel", run.id, "--yes").stderr
+    assert "not confirmed" in cli(dsn, "workflows", "fork", run.id, "charge").stderr
+    fork = ("workflows", "fork", run.id, "charge", "--key", "f", "--yes")
+    forked = cli(dsn, *fork).stdout.strip()
+    assert (cli(dsn, *fork).stdout.strip(), cli(dsn, *fork).exit_code) == (forked, 0)
+    assert f"from run {run.id} at step charge" in cli(dsn, "workflows", "show", forked).stdout
+    assert f"{forked}  order  running  from step charge" in cli(dsn, "workflows", "show", run.id).stdout
+    assert "not reached yet" in cli(dsn, "workflows", "fork", run.id, "ship", "--yes").stderr
+    assert cli(dsn, "workflows", "cancel", forked, "--yes").exit_code == 0
     names = json.loads(cli(dsn, "workflows", "names", "--format", "json").stdout)
-    assert [(one["workflow"], one["running"]) for one in names] == [("order", 1)]
+    assert [(one["workflow"], one["running"]) for one in names] == [("order", 2)]
     assert cli(dsn, "workflows", "list", "--key", "other").stderr == "no matching runs\n"
     started = cli(dsn, "workflows", "run", "order", '{"sku": "desk"}', "--key", "op:1").stdout.strip()
     assert cli(dsn, "workflows", "run", "order", '{"sku": "desk"}', "--key", "op:1").stdout.strip() == started
@@ -104,6 +112,12 @@ async def test_the_api_serves_runs_and_takes_commands_by_scope(hf: Holdfast) -> 
     assert (await operate.post(path, json={"reason": "ok"})).status_code in (400, 422)
     assert (await operate.post(f"/workflow-runs/{run.id}/retry", json={"reason": "x"})).json() == {"changed": True}
     assert (await operate.post(f"/workflow-runs/{run.id}/cancel", json={"reason": "x"})).json() == {"changed": True}
+    forked = await operate.post(f"/workflow-runs/{run.id}/fork", json={"step": "charge", "reason": "x", "key": "f"})
+    assert forked.json()["created"]
+    detail = (await read.get(f"/workflow-runs/{forked.json()['id']}")).json()
+    assert [detail[name] for name in ("forked_from", "forked_step")] == [str(run.id), "charge"]
+    assert [one["id"] for one in (await read.get(f"/workflow-runs/{run.id}")).json()["forks"]] == [forked.json()["id"]]
+    assert (await read.post(f"/workflow-runs/{run.id}/fork", json={"step": "charge", "reason": "x"})).status_code == 403
     document = (await read.get("/openapi.json")).json()
     assert "/api/v1/workflow-runs/{id}" in document["paths"] or "/workflow-runs/{id}" in document["paths"]
     for client in clients.values():
@@ -147,11 +161,25 @@ async def test_the_console_draws_the_graph_and_sends_commands(hf: Holdfast) -> N
         assert "signal is empty" in (await post(client, "/workflows/signal", name=str(run.id), signal="")).text
         assert (await post(client, "/workflows/trigger", name=str(run.id), step="ship")).status_code == 303
         assert (await post(client, "/workflows/retry", name=str(run.id), reason="fixed")).status_code == 303
+        assert re.findall(r"<option>(\w+)</option>", page[page.index("/workflows/fork") :]) == [
+            *("reserve", "charge", "approve")
+        ]
+        key = re.findall(r'name="key" value="([^"]+)"', page)[0]
+        places = {
+            (await post(client, "/workflows/fork", name=str(run.id), step="charge", key=key)).headers["location"]
+            for _ in range(2)
+        }
+        (place,) = places
+        forked = (await client.get(place)).text
+        assert f"/ops/workflows/{run.id}" in forked
+        assert "copied from the run that was forked" in forked
+        assert place in (await client.get(f"/ops/workflows/{run.id}")).text
     async with console_of(hf, "viewer") as client:
         assert (await post(client, "/workflows/cancel", name=str(run.id))).status_code == 403
         assert "Cancel run" not in (await client.get(f"/ops/workflows/{run.id}")).text
     detail = await hf.ops.workflow_run(run.id)
     assert [(one.action, one.actor) for one in detail.audit] == [
+        ("fork", "ada"),
         ("retry", "ada"),
         ("trigger", "ada"),
         ("signal", "ada"),

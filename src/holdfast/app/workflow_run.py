@@ -8,13 +8,14 @@ from holdfast.core.duration import Duration
 from holdfast.core.errors import WorkflowFailed
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.names import check_name
-from holdfast.core.workflows.names import CANCEL, COMMANDS
+from holdfast.core.workflows.names import CANCEL, COMMANDS, start_type
 from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.commands import RETRY, SIGNAL, TRIGGER
 from holdfast.engine.workflows.fan_out import result_of
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
+from holdfast.stores.workflows.fork import Origin
 from holdfast.stores.workflows.query import RunDetail, workflow_run
 from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
 
@@ -58,6 +59,16 @@ class WorkflowRun:
         """
         return await self._send(self._retry(from_, key), conn, "run.retry")
 
+    async def fork(self, *, from_: str, conn: Any = None, key: str | None = None) -> "WorkflowRun":
+        """Starts a new run with the same values and version that begins at the step `from_`, in `conn`'s transaction.
+
+        Results of steps that are done are copied, except those of `from_`, of steps after it and of steps that were undone: these
+        run in the fork. This run is not changed. A repeated `key` returns the first fork. Raises `Refused` for an unknown step,
+        and for one whose earlier steps are not done.
+        """
+        published = await self._runtime().fork_run(self._fork_start(key), Origin(self.id, from_), conn)
+        return self._fork(published)
+
     async def status(self) -> RunStatus:
         """The status of the run; `NotFound` if it does not exist."""
         return (await self._runtime().store.run(run_outcome(self.id))).status
@@ -92,6 +103,13 @@ class WorkflowRun:
 
     def _retry(self, step: str | None, key: str | None) -> NewMessage:
         return self._message(RETRY, key, step=step)
+
+    def _fork_start(self, key: str | None) -> NewMessage:
+        type = start_type(self.workflow)
+        return self._runtime().producer.build(type, {}, key=key, key_scope=type)
+
+    def _fork(self, published: Published) -> "WorkflowRun":
+        return WorkflowRun(self._runtime, self.workflow, published.id, created=published.created)
 
     def _message(self, type: str, key: str | None, **command: object) -> NewMessage:
         return self._runtime().producer.build(
@@ -137,6 +155,11 @@ class SyncWorkflowRun:
     def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
         """`WorkflowRun.retry`, blocking."""
         return self._send(self._run._retry(from_, key), conn, "run.retry")
+
+    def fork(self, *, from_: str, conn: Any = None, key: str | None = None) -> WorkflowRun:
+        """`WorkflowRun.fork`, blocking."""
+        run = self._run
+        return run._fork(run._runtime().fork_run_sync(run._fork_start(key), Origin(run.id, from_), conn))
 
     def status(self) -> RunStatus:
         """`WorkflowRun.status`, blocking."""

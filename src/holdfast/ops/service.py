@@ -107,6 +107,7 @@ class _Catalogue:
     trigger_run = ServiceMethod(_workflow_runs.trigger_run)
     retry_run = ServiceMethod(_workflow_runs.retry_run)
     cancel_run = ServiceMethod(_workflow_runs.cancel_run)
+    fork_run = ServiceMethod(_workflow_runs.fork_run)
 
     schedules = ServiceMethod(_schedules.schedules)
     pause_schedule = ServiceMethod(_schedules.pause_schedule)

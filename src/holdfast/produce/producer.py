@@ -36,7 +36,6 @@ from holdfast.stores.messages.publish import (
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import SubscriptionRecord, subscriptions
-from holdfast.stores.workflows.run import NewRun, start_runs
 
 _CONFIRM_SECONDS = 1.0
 
@@ -244,29 +243,27 @@ class Producer:
             bound.after_commit(self._notify)
         return stored
 
-    async def start_runs(
-        self, runs: Sequence[NewRun], bound: BoundConnection[AsyncConnection] | None
-    ) -> list[Published]:
+    async def start(self, runs: Operation[T], bound: BoundConnection[AsyncConnection] | None) -> T:
         """Registers the app's declarations, starts runs in the caller's transaction or a separate one, and wakes workers."""
         if not self._registration.is_complete:
             await self._registration.prepare(None if bound is None else bound.adapter)
         if bound is None:
-            stored = await self.store.run(start_runs(runs))
+            stored = await self.store.run(runs)
             self._notify()
         else:
-            stored = await run_on_async(start_runs(runs), self.store.dialect, bound.adapter)
+            stored = await run_on_async(runs, self.store.dialect, bound.adapter)
             bound.after_commit(self._notify)
         return stored
 
-    def start_runs_sync(self, runs: Sequence[NewRun], bound: BoundConnection[Connection] | None) -> list[Published]:
-        """`start_runs`, blocking."""
+    def start_sync(self, runs: Operation[T], bound: BoundConnection[Connection] | None) -> T:
+        """`start`, blocking."""
         if not self._registration.is_complete:
             self._registration.prepare_sync(None if bound is None else bound.adapter)
         if bound is None:
-            stored = self.store.run_sync(start_runs(runs))
+            stored = self.store.run_sync(runs)
             self._notify()
         else:
-            stored = run_on(start_runs(runs), self.store.dialect, bound.adapter)
+            stored = run_on(runs, self.store.dialect, bound.adapter)
             bound.after_commit(self._notify)
         return stored
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.brokers.relay import Relay
 from holdfast.core.failures.classify import Rules
+from holdfast.core.message import NewMessage
 from holdfast.engine.alert import Alerts
 from holdfast.engine.context import Publisher
 from holdfast.engine.deps import Probe
@@ -23,7 +24,8 @@ from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
 from holdfast.stores.messages.publish import LazyMessages, Messages, Published
 from holdfast.stores.protocol import Store
-from holdfast.stores.workflows.run import NewRun
+from holdfast.stores.workflows.fork import Origin, fork_run
+from holdfast.stores.workflows.run import NewRun, start_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class Runtime:
         """Starts runs of workflows in the caller's transaction, or with `conn=None` in a separate one."""
         bound = None if conn is None else await self.producer.bind(conn, call)
         with self.tracing.publishing([run.message for run in runs]) as messages:
-            published = await self.producer.start_runs(_with_messages(runs, messages), bound)
+            published = await self.producer.start(start_runs(_with_messages(runs, messages)), bound)
         self.meter.published(len(published))
         return published
 
@@ -90,9 +92,30 @@ class Runtime:
         """`start_runs`, blocking."""
         bound = None if conn is None else self.producer.bind_sync(conn, call)
         with self.tracing.publishing([run.message for run in runs]) as messages:
-            published = self.producer.start_runs_sync(_with_messages(runs, messages), bound)
+            published = self.producer.start_sync(start_runs(_with_messages(runs, messages)), bound)
         self.meter.published(len(published))
         return published
+
+    async def fork_run(self, start: NewMessage, origin: Origin, conn: Any) -> Published:
+        """Forks a run of a workflow in the caller's transaction, or with `conn=None` in a separate one."""
+        bound = None if conn is None else await self.producer.bind(conn, "run.fork")
+        with self.tracing.publishing([start]) as messages:
+            published = await self.producer.start(fork_run(_single(messages), origin), bound)
+        self.meter.published(1)
+        return published
+
+    def fork_run_sync(self, start: NewMessage, origin: Origin, conn: Any) -> Published:
+        """`fork_run`, blocking."""
+        bound = None if conn is None else self.producer.bind_sync(conn, "run.fork")
+        with self.tracing.publishing([start]) as messages:
+            published = self.producer.start_sync(fork_run(_single(messages), origin), bound)
+        self.meter.published(1)
+        return published
+
+
+def _single(messages: Messages) -> NewMessage:
+    assert not isinstance(messages, LazyMessages)
+    return messages[0]
 
 
 def _with_messages(runs: Sequence[NewRun], messages: Messages) -> list[NewRun]:

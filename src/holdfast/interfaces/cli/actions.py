@@ -9,7 +9,7 @@ from holdfast.interfaces.cli.filters import JSON
 from holdfast.interfaces.cli.output import note, show_json
 from holdfast.interfaces.cli.publish import print_published
 from holdfast.interfaces.cli.settings import command, settings
-from holdfast.interfaces.presentation.actions import ACTIONS, ActionField, FieldKind, OperatorAction, Resource
+from holdfast.interfaces.presentation.actions import ACTIONS, RUNS, ActionField, FieldKind, OperatorAction, Resource
 from holdfast.stores.messages.publish import Published
 
 REASON = click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")
@@ -63,7 +63,7 @@ def _run(action: OperatorAction, given: dict[str, Any]) -> None:
     result = action.call(ops)(*item, actor=settings().who(), reason=reason, **fields)
     match result:
         case Published():
-            print_published(result, "enqueued")
+            print_published(result, "started" if action.resource is RUNS else "enqueued")
         case tuple() if not settings().tabular:
             show_json(settings(), {"consumer": item[-1], "ended": result})
         case _:

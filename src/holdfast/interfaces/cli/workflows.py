@@ -1,6 +1,6 @@
 """`holdfast workflows`: workflows, their runs, and commands to runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -20,6 +20,7 @@ from holdfast.interfaces.presentation.filters import run_filter
 from holdfast.interfaces.presentation.formatting import moment, one_line, printable
 from holdfast.interfaces.presentation.workflows import (
     duration,
+    forked_from,
     item_notes,
     next_commands,
     shown_steps,
@@ -29,7 +30,7 @@ from holdfast.interfaces.presentation.workflows import (
     word,
 )
 from holdfast.ops.queries.workflows import WorkflowRunDetail
-from holdfast.stores.workflows.query import StepRecord
+from holdfast.stores.workflows.query import RunRecord, StepRecord
 from holdfast.stores.workflows.run_page import RUN_STATES, ListedRun, WorkflowCounts
 
 _VALUE = 2000
@@ -135,6 +136,7 @@ def _print_run(detail: WorkflowRunDetail) -> None:
         "deadline": moment(run.deadline, now),
         "reason": one_line(run.reason),
         "parent": run.parent_run,
+        "forked": forked_from(run),
         "values": _value(detail.payload),
     }
     for name, value in facts.items():
@@ -146,7 +148,8 @@ def _print_run(detail: WorkflowRunDetail) -> None:
         ("Items", item_notes(detail)),
         ("Results", _results(detail)),
         ("Signals", _signals(detail)),
-        ("Children", _children(detail)),
+        ("Children", _runs(detail.children)),
+        ("Forks", _runs(detail.forks)),
     ):
         if shown := list(lines):
             _heading(title)
@@ -190,9 +193,10 @@ def _signals(detail: WorkflowRunDetail) -> Iterator[str]:
         yield f"{one.name} {moment(one.sent_at, detail.now)}, {used}: {_value(one.payload or 'null')}"
 
 
-def _children(detail: WorkflowRunDetail) -> Iterator[str]:
-    for one in detail.children:
-        yield f"{one.id}  {one.workflow}  {one.status.value}"
+def _runs(found: Sequence[RunRecord]) -> Iterator[str]:
+    for one in found:
+        step = f"  from step {one.forked_step}" if one.forked_step else ""
+        yield f"{one.id}  {one.workflow}  {one.status.value}{step}"
 
 
 def _print_timeline(detail: WorkflowRunDetail) -> None:

@@ -45,7 +45,7 @@ def _form_action(action: OperatorAction) -> ConsoleAction:
 def _target(request: ConsoleRequest, action: OperatorAction, item: Mapping[str, str], result: object) -> str:
     """The page to show after a change."""
     if isinstance(result, Published):
-        return request.url(f"/messages/{result.id}")
+        return request.url((action.resource.item_page or "/messages/{id}").format(id=result.id))
     if action.page:
         return request.url(action.page, consumer=next(iter(item.values())))
     return request.url(action.resource.item_page.format(**item) or action.resource.page)

@@ -1,5 +1,6 @@
 """Pages for workflow runs."""
 
+import secrets
 import shlex
 from typing import Any
 
@@ -8,6 +9,7 @@ from holdfast.interfaces.console.workflow_graph import run_graph
 from holdfast.interfaces.presentation.filters import RUN_FIELDS, parse_id, parse_time, run_filter
 from holdfast.interfaces.presentation.workflows import (
     duration,
+    fork_steps,
     item_notes,
     next_commands,
     shown_steps,
@@ -61,6 +63,9 @@ async def workflow_run(request: ConsoleRequest) -> HtmlPage:
             "memos": [one for one in detail.remembered if ":" not in one.name and one.result is not None],
             "waits": list(waits),
             "triggers": waiting_for_trigger(detail),
+            "fork_steps": fork_steps(detail),
+            # A form that is sent twice forks the run once.
+            "fork_key": f"console:{secrets.token_hex(8)}",
             "commands": list(next_commands(detail)),
             "now": detail.now,
             "duration": duration,

@@ -363,6 +363,24 @@ ACTIONS = (
         confirm=lambda given: f"run {given['id']}",
     ),
     _action(
+        RUNS,
+        "fork",
+        arguments=("id",),
+        fields=(
+            ActionField("step", FieldKind.TEXT, "Name of the step that the new run begins with.", required=True),
+            ActionField("key", FieldKind.TEXT, "Idempotency key: the run is forked once per key."),
+        ),
+        result=Published,
+        summary="Fork a run from a step",
+        done="run {id} forked from step {step}: the new run is {result.id}",
+        label="Fork",
+        effect="Starts a new run of the same version with the results of the steps before this one. The effects of this step and of "
+        "all steps after it happen again. This run is not changed.",
+        is_dangerous=True,
+        help="Start a new run that begins at a step, with the results of the steps before it. The run itself is not changed.",
+        confirm=lambda given: f"run {given['id']} from step {given['step']}",
+    ),
+    _action(
         TOKENS,
         "revoke",
         scope=Scope.ADMIN,

@@ -9,7 +9,7 @@ from holdfast.core.bounded_count import BoundedCount
 from holdfast.core.workflows.state import StepState
 from holdfast.interfaces.presentation.formatting import clock, many, rough
 from holdfast.ops.queries.workflows import WorkflowRunDetail
-from holdfast.stores.workflows.query import RememberedRow, StepRecord
+from holdfast.stores.workflows.query import RememberedRow, RunRecord, StepRecord
 from holdfast.stores.workflows.run import RunStatus
 
 _LONG = timedelta(days=3650)
@@ -57,6 +57,19 @@ def duration(begin: datetime | None, end: datetime | None) -> str:
     return f"{took.total_seconds() * 1000:.0f} ms" if took < timedelta(seconds=10) else rough(took)
 
 
+def forked_from(run: RunRecord) -> str:
+    """The run and the step that a run was forked from; empty if it is not a fork."""
+    return f"from run {run.forked_from} at step {run.forked_step}" if run.forked_from else ""
+
+
+def fork_steps(detail: WorkflowRunDetail) -> list[str]:
+    """The steps that a fork of a run can begin with: all steps before them are done."""
+    if not detail.graph or detail.listed.run.status is RunStatus.COMPENSATING:
+        return []
+    done = {step.name for step in detail.steps if step.state is StepState.DONE}
+    return [node.name for node in detail.graph if not node.mapped and done.issuperset(node.after)]
+
+
 def step_note(detail: WorkflowRunDetail, step: StepRecord) -> str:
     """What a step is waiting for, or why it ended, in a few words."""
     match step.state:
@@ -68,6 +81,8 @@ def step_note(detail: WorkflowRunDetail, step: StepRecord) -> str:
             return _idle(detail, step)
         case StepState.QUEUED if step.due_at is not None and step.due_at > detail.now:
             return f"starts {_time(step.due_at, detail.now)}"
+        case StepState.DONE if step.delivery_id is None and detail.listed.run.forked_from is not None:
+            return "copied from the run that was forked"
         case _:
             return ""
 
@@ -76,7 +91,8 @@ def timeline(detail: WorkflowRunDetail) -> list[RunEvent]:
     """The events of a run, oldest first."""
     run = detail.listed.run
     key = f" with key {run.key}" if run.key else ""
-    found = [RunEvent(run.started_at, "started", "Started", f"version {run.version}{key}")]
+    fork = f", forked {forked_from(run)}" if run.forked_from else ""
+    found = [RunEvent(run.started_at, "started", "Started", f"version {run.version}{key}{fork}")]
     for step in shown_steps(detail):
         name = step_label(step)
         if step.started_at is not None and step.ended_at is None:

@@ -29,7 +29,7 @@ _ENTRIES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRunDetail:
-    """A run with its steps in the order of its graph, what they remember and wait for, its signals and its children.
+    """A run with its steps in the order of its graph, what they remember and wait for, its signals, children and forks.
 
     `steps` has a limited number of items of maps, those that failed or are not done first; `items` counts all. `graph` has the
     steps of its version; it is empty if the definition is not stored. Results and payloads are JSON text
@@ -44,6 +44,7 @@ class WorkflowRunDetail:
     remembered: tuple[RememberedRow, ...]
     signals: tuple[SignalRecord, ...]
     children: tuple[RunRecord, ...]
+    forks: tuple[RunRecord, ...]
     audit: tuple[AuditEntry, ...]
     now: datetime
 
@@ -89,6 +90,7 @@ def workflow_run(id: UUID) -> TaskSteps[WorkflowRunDetail]:
         remembered=tuple(replace(one, result=shown_value(known, type, one.result, hide)) for one in found.remembered),
         signals=tuple(replace(one, payload=shown_value(known, type, one.payload, hide)) for one in found.signals),
         children=tuple(_shown_record(one, hide) for one in found.children),
+        forks=tuple(_shown_record(one, hide) for one in found.forks),
         audit=tuple(shown_entry(entry, hide) for entry in entries),
         now=(yield from transact(query.clock())),
     )

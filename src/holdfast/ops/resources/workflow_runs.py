@@ -20,6 +20,8 @@ from holdfast.stores.messages.publish import Published, publish
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.workflows.definition import newest_definition
+from holdfast.stores.workflows.fork import Origin
+from holdfast.stores.workflows.fork import fork_run as fork
 from holdfast.stores.workflows.query import RunDetail, workflow_run
 from holdfast.stores.workflows.run import NewRun, RunStatus, start_runs
 from holdfast.stores.workflows.run_page import workflow_counts
@@ -125,6 +127,21 @@ def retry_run(id: UUID | str, *, actor: str, reason: str | None = None, step: st
     return (yield from _store_command("retry", found.run.id, {"step": step}, {"step": step}, actor, reason, None))
 
 
+def fork_run(
+    id: UUID | str, *, actor: str, step: str, reason: str | None = None, key: str | None = None
+) -> TaskSteps[Published]:
+    """Starts a new run of the same version that begins at a step, with the results of the steps before it; audited for both.
+
+    A repeated key starts nothing and returns the first fork. `Refused` for an unknown step, and for one that was not reached.
+    """
+    found = (yield from transact(workflow_run(run_id(id)))).run
+    type = start_type(found.workflow)
+    start = new_message(id=(yield from fresh_id()), type=type, source=OPERATOR, payload={}, key=key, key_scope=type)
+    published = yield from transact(_fork_audited(start, Origin(found.id, step), actor, reason))
+    yield from call_store(lambda store: store.hint_sync())
+    return published
+
+
 def _check_values(graph: Graph, arguments: Mapping[str, object]) -> None:
     """Refuses values that no step takes, and a start without a value that a step needs."""
     nodes = graph.nodes.values()
@@ -210,4 +227,15 @@ def _start_audited(run: NewRun, actor: str, reason: str | None) -> Steps[Publish
     (published,) = yield from start_runs([run]).start()
     if published.created:
         yield audited(actor, "start", AUDITED, str(published.id), reason, {"workflow": run.name})
+    return published
+
+
+@operation
+def _fork_audited(start: NewMessage, origin: Origin, actor: str, reason: str | None) -> Steps[Published]:
+    """Forks a run with an audit entry for each of both runs in one transaction; a duplicate key stores nothing."""
+    published = yield from fork(start, origin).start()
+    if published.created:
+        detail = {"step": origin.step, "from": str(origin.run_id), "fork": str(published.id)}
+        for run in (origin.run_id, published.id):
+            yield audited(actor, "fork", AUDITED, str(run), reason, detail)
     return published

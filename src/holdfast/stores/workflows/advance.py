@@ -14,7 +14,7 @@ from holdfast.stores.workflows.run import RunStatus
 
 NO_NEXT = "[]"
 _STEP = ("run_id", "step", "occurrence", "delivery_id", "fence", "result", "next")
-_COMPLETED = ("run_id", "step", "occurrence", "next")
+COMPLETED = ("run_id", "step", "occurrence", "next")
 _LARGE = 8192
 _LOCK_WAIT = timedelta(seconds=2)
 _SWEPT = 500
@@ -130,7 +130,7 @@ def advance_row(
     row: tuple[UUID, str, int, str], source: str, generation: int, events: WorkflowEvents
 ) -> Steps[Advanced]:
     """`advance_completed` in the transaction of another operation."""
-    rows = yield Query("advance_completed", batches={"steps": columns(_COMPLETED, [row])})
+    rows = yield Query("advance_completed", batches={"steps": columns(COMPLETED, [row])})
     advanced = _read(rows, {row[0]: (source, generation)})
     yield from announce(advanced.ended, events)
     return advanced

@@ -36,6 +36,8 @@ class RunRecord:
     deadline: datetime | None
     started_at: datetime
     ended_at: datetime | None
+    forked_from: UUID | None = None
+    forked_step: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +97,7 @@ class SignalRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetail:
-    """A run with its steps in the order of its graph, what they remember, its signals and its children.
+    """A run with its steps in the order of its graph, what they remember, its signals, its children and its forks.
 
     `steps` has a limited number of items of maps, those that failed or are not done first; `items` counts all.
     """
@@ -108,6 +110,7 @@ class RunDetail:
     remembered: Sequence[RememberedRow]
     signals: Sequence[SignalRecord]
     children: Sequence[RunRecord]
+    forks: Sequence[RunRecord]
 
 
 @operation
@@ -133,6 +136,7 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
         counted = yield Query("workflow_run_item_counts", {"run_id": run_id}, limit=_COUNTED_ITEMS)
     signals = yield Query("workflow_run_signals", {"run_id": run_id}, limit=_ROWS)
     children = yield Query("child_runs", {"run_id": run_id}, limit=_ROWS)
+    forks = yield Query("forked_runs", {"run_id": run_id}, limit=_ROWS)
     return RunDetail(
         run=run,
         graph=graph,
@@ -142,6 +146,7 @@ def workflow_run(run_id: UUID) -> Steps[RunDetail]:
         remembered=[_remembered(row) for row in stored if "/" in str(row[0])],
         signals=[_read_signal(row) for row in signals],
         children=[read_run_record(row) for row in children],
+        forks=[read_run_record(row) for row in forks],
     )
 
 

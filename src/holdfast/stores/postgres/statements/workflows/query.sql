@@ -1,5 +1,6 @@
 -- fragment: run_record
-r.id, r.name, r.version, r.status, m.key, r.reason, r.parent_run, r.deadline, r.started_at, r.ended_at
+r.id, r.name, r.version, r.status, m.key, r.reason, r.parent_run, r.deadline, r.started_at, r.ended_at,
+r.forked_from, r.forked_step
 
 -- name: workflow_run
 -- One run with the values of its start.
@@ -10,6 +11,11 @@ where r.id = :run_id::uuid
 -- The child runs of a run, newest first.
 select {run_record} from {hf}workflow_run r join {hf}message m on m.id = r.id
 where r.parent_run = :run_id::uuid order by r.id desc limit {limit}
+
+-- name: forked_runs
+-- The forks of a run, newest first.
+select {run_record} from {hf}workflow_run r join {hf}message m on m.id = r.id
+where r.forked_from = :run_id::uuid order by r.id desc limit {limit}
 
 -- name: workflow_run_steps
 -- The rows of a run without the items of its maps: results, joins, memos and waits.

@@ -1,6 +1,6 @@
 -- fragment: run_listed
 r.id, r.name, r.version, r.status, (select m.key from {hf}message m where m.id = r.id), r.reason, r.parent_run, r.deadline,
-r.started_at, r.ended_at
+r.started_at, r.ended_at, r.forked_from, r.forked_step
 
 -- fragment: run_blocked
 r.status in ('running', 'compensating') and exists (
