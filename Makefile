@@ -60,7 +60,7 @@ bench-full: $(STAMP) ## measure all of it, up to 90 minutes, into bench.json
 	@$(BIN)/python -m bench --full --json bench.json $(ARGS)
 
 docs: $(STAMP) ## build the documentation into site/, refusing broken links
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/zensical build --strict --clean
 	@echo "Documentation is in site/index.html"
 
 soak: $(STAMP) ## run the full sizes and the long runs (hours may pass)

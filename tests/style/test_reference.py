@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+import holdfast
 from holdfast import Holdfast, WorkerOptions
 from holdfast.app.handler_options import HandlerOptions
 from holdfast.interfaces.api import commands as api_commands
@@ -112,3 +113,14 @@ def test_api_paths_are_listed() -> None:
 
 def _path(path: str) -> str:
     return re.sub(r"\{\w+\}", "{…}", path.partition("?")[0]).strip("/")
+
+
+def test_the_python_reference_lists_exactly_the_public_names() -> None:
+    page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
+    found = re.findall(r"^::: holdfast\.(\w+)$", page, re.MULTILINE)
+    assert sorted(found) == sorted(set(holdfast.__all__) - {"__version__"})
+
+
+def test_each_page_is_in_the_navigation() -> None:
+    entries = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(entries) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))

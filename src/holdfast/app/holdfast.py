@@ -60,7 +60,8 @@ Classes = tuple[type[BaseException], ...]
 class Holdfast(Router):
     """Reliable events, jobs and commands on one database.
 
-    >>> hf = Holdfast("sqlite:///shop.db")
+    Examples:
+        >>> hf = Holdfast("sqlite:///shop.db")
 
     `dsn` is `sqlite:///path` or `postgresql://…`, by default the environment variable `HOLDFAST_DSN`. `source` names
     this producer; an event's key is unique within it, a job's within the job's name. Connections open at their first use.

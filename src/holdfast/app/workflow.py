@@ -51,15 +51,16 @@ class StartOptions:
 class Workflow:
     """Steps that run in order, each with its own attempts, queue and dead letters.
 
-    >>> from holdfast import Holdfast, Step
-    >>> hf = Holdfast("sqlite:///shop.db")
-    >>> order = hf.workflow("order")
-    >>> @order.step
-    ... async def reserve(ctx: Step, sku: str) -> int:
-    ...     return 1
-    >>> @order.step(after=reserve)
-    ... async def ship(ctx: Step, sku: str, reserve: int) -> str:
-    ...     return f"{reserve} of {sku}"
+    Examples:
+        >>> from holdfast import Holdfast, Step
+        >>> hf = Holdfast("sqlite:///shop.db")
+        >>> order = hf.workflow("order")
+        >>> @order.step
+        ... async def reserve(ctx: Step, sku: str) -> int:
+        ...     return 1
+        >>> @order.step(after=reserve)
+        ... async def ship(ctx: Step, sku: str, reserve: int) -> str:
+        ...     return f"{reserve} of {sku}"
 
     A parameter that is named like a step gets the result of that step; all others are values of the start.
     """

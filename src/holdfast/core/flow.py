@@ -36,8 +36,9 @@ By = str | Callable[[Any], object]
 class Limit:
     """At most `max` deliveries hold a lease at the same time over all workers; with `by`, of each key.
 
-    >>> Limit(2, by="tenant_id")
-    Limit(max=2, by='tenant_id')
+    Examples:
+        >>> Limit(2, by="tenant_id")
+        Limit(max=2, by='tenant_id')
     """
 
     max: int
@@ -53,8 +54,9 @@ class Limit:
 class Rate:
     """Limits how many deliveries are claimed in any window, retries included; with `by`, for each key.
 
-    >>> Rate("90/10s").count, Rate("90/10s").window
-    (90, datetime.timedelta(seconds=10))
+    Examples:
+        >>> Rate("90/10s").count, Rate("90/10s").window
+        (90, datetime.timedelta(seconds=10))
     """
 
     rate: str
@@ -293,8 +295,9 @@ def parse_rate(rate: str) -> tuple[int, timedelta]:
 def format_rate(count: int, window: timedelta) -> str:
     """A rate as text that `parse_rate` reads.
 
-    >>> format_rate(90, timedelta(seconds=10))
-    '90/10s'
+    Examples:
+        >>> format_rate(90, timedelta(seconds=10))
+        '90/10s'
     """
     return f"{count}/{format_duration(window)}"
 

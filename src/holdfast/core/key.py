@@ -17,8 +17,9 @@ def key(domain: str, user: str | int | UUID, entity: str | int | UUID, operation
 
     Only the operation may contain colons.
 
-    >>> key("order", 7, 42, "cancel:refund", "v1")
-    'order:7:42:cancel:refund:v1'
+    Examples:
+        >>> key("order", 7, 42, "cancel:refund", "v1")
+        'order:7:42:cancel:refund:v1'
     """
     owner = f"{_part('domain', domain)}:{_part('user', user)}:{_part('entity', entity)}"
     return check_key(f"{owner}:{_part('operation', operation, colons=True)}:{_part('version', version)}")
@@ -29,8 +30,9 @@ def job_key(job_id: str | int | UUID, operation: str, entity: str | int | UUID) 
 
     No part may contain a colon, so the four parts differ from the five parts of `key`.
 
-    >>> job_key(9, "charge", "invoice-3")
-    'job:9:charge:invoice-3'
+    Examples:
+        >>> job_key(9, "charge", "invoice-3")
+        'job:9:charge:invoice-3'
     """
     return check_key(f"job:{_part('job id', job_id)}:{_part('operation', operation)}:{_part('entity', entity)}")
 

@@ -171,8 +171,9 @@ class RetryPolicy:
     def preview(self) -> list[Wait]:
         """Return the wait after each attempt except the last, for display.
 
-        >>> [str(wait) for wait in RetryPolicy.schedule([0, "1s", "2s"]).preview()]
-        ['0s', '1s', '2s']
+        Examples:
+            >>> [str(wait) for wait in RetryPolicy.schedule([0, "1s", "2s"]).preview()]
+            ['0s', '1s', '2s']
         """
         return [Wait(attempt, *self._range(attempt)) for attempt in range(1, self.attempts)]
 

@@ -37,8 +37,9 @@ def read_key(given: Sequence[str]) -> str | None:
 
     The quoted form of the standard and the bare form of most clients are the same key.
 
-    >>> read_key(['"8e03978e"']) == read_key(["8e03978e"]) == read_key(['"8e03978e";v=1'])
-    True
+    Examples:
+        >>> read_key(['"8e03978e"']) == read_key(["8e03978e"]) == read_key(['"8e03978e";v=1'])
+        True
     """
     if not given:
         return None
@@ -84,9 +85,10 @@ def check_scope(value: object) -> str:
 def request_hash(method: str, path: str, query: str, content_type: str, body: bytes) -> str:
     """A hash of the request. JSON bodies are compared by value, so spaces and the order of keys do not matter; others by bytes.
 
-    >>> a = request_hash("POST", "/orders", "", "application/json", b'{"a": 1, "b": 2}')
-    >>> a == request_hash("POST", "/orders", "", "application/json; charset=utf-8", b'{"b":2,"a":1}')
-    True
+    Examples:
+        >>> a = request_hash("POST", "/orders", "", "application/json", b'{"a": 1, "b": 2}')
+        >>> a == request_hash("POST", "/orders", "", "application/json; charset=utf-8", b'{"b":2,"a":1}')
+        True
     """
     digest = hashlib.sha256()
     for part in (method.encode(), path.encode(errors="surrogateescape"), query.encode(errors="surrogateescape")):

@@ -69,13 +69,14 @@ class RaisesEvents:
     Needs `collect_events(hf, sessionmaker)` once. Raising does nothing else, so an aggregate can be tested alone.
     `session.merge()` copies columns but no events: raise them on the object that it returns.
 
-    >>> class Order(RaisesEvents):  # and your declarative base
-    ...     def ship(self) -> None:
-    ...         self.raise_event("order.shipped", {"order_id": 7})
-    >>> order = Order()
-    >>> order.ship()
-    >>> order.raised_events
-    [('order.shipped', {'order_id': 7})]
+    Examples:
+        >>> class Order(RaisesEvents):  # and your declarative base
+        ...     def ship(self) -> None:
+        ...         self.raise_event("order.shipped", {"order_id": 7})
+        >>> order = Order()
+        >>> order.ship()
+        >>> order.raised_events
+        [('order.shipped', {'order_id': 7})]
     """
 
     def raise_event(
@@ -114,10 +115,11 @@ def collect_events(hf: EventPublisher, sessions: "Sessions") -> None:
 
     Takes a `sessionmaker`, an `async_sessionmaker` or a `scoped_session` around one.
 
-    >>> from holdfast import Holdfast
-    >>> from sqlalchemy.orm import sessionmaker
-    >>> Session = sessionmaker()
-    >>> collect_events(Holdfast("sqlite:///shop.db"), Session)
+    Examples:
+        >>> from holdfast import Holdfast
+        >>> from sqlalchemy.orm import sessionmaker
+        >>> Session = sessionmaker()
+        >>> collect_events(Holdfast("sqlite:///shop.db"), Session)
     """
     from sqlalchemy import event
 

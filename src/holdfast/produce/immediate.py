@@ -24,14 +24,15 @@ def immediate(conn: "sqlite3.Connection") -> "Iterator[sqlite3.Connection]":
 
     It waits for the lock for at most the connection's `timeout`.
 
-    >>> import sqlite3
-    >>> db = sqlite3.connect(":memory:")
-    >>> with immediate(db):
-    ...     _ = db.execute("create table orders (id integer primary key)")
-    ...     _ = db.execute("insert into orders default values")
-    >>> db.in_transaction
-    False
-    >>> db.close()
+    Examples:
+        >>> import sqlite3
+        >>> db = sqlite3.connect(":memory:")
+        >>> with immediate(db):
+        ...     _ = db.execute("create table orders (id integer primary key)")
+        ...     _ = db.execute("insert into orders default values")
+        >>> db.in_transaction
+        False
+        >>> db.close()
     """
     if conn.in_transaction:
         raise ConfigurationError(
@@ -53,9 +54,10 @@ def begin_immediate(engine: "Engine | AsyncEngine") -> None:
 
     Call it once, when the engine is created. Connections with isolation_level="AUTOCOMMIT" are not changed.
 
-    >>> from sqlalchemy import create_engine
-    >>> engine = create_engine("sqlite:///shop.db")
-    >>> begin_immediate(engine)
+    Examples:
+        >>> from sqlalchemy import create_engine
+        >>> engine = create_engine("sqlite:///shop.db")
+        >>> begin_immediate(engine)
     """
     from sqlalchemy import event
 

@@ -13,8 +13,9 @@ def no_wait(attempts: int | None = None) -> Iterator[None]:
 
     `attempts` is an upper limit for the attempts of every policy; 1 turns retries off.
 
-    >>> with no_wait(attempts=2):
-    ...     pass
+    Examples:
+        >>> with no_wait(attempts=2):
+        ...     pass
     """
     before = TEST_OVERRIDES.waits, TEST_OVERRIDES.max_attempts
     TEST_OVERRIDES.waits = False

@@ -97,9 +97,10 @@ class CircuitOpen(Signal):
 class BatchError(HoldfastError):
     """Some items of a batch failed: `errors` maps the index of each to its exception or signal. The others are delivered.
 
-    >>> raise BatchError({3: ValueError("no such user")})
-    Traceback (most recent call last):
-    holdfast.core.errors.BatchError: 1 item of the batch failed; item 3: ValueError: no such user
+    Examples:
+        >>> raise BatchError({3: ValueError("no such user")})
+        Traceback (most recent call last):
+        holdfast.core.errors.BatchError: 1 item of the batch failed; item 3: ValueError: no such user
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:

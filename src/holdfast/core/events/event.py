@@ -127,10 +127,11 @@ def event(name: str, *, version: int = 1, redact: Iterable[str] = ()) -> Callabl
 
     `redact` names secret fields, such as `card.number` or `items.*.token`: only handlers see their values.
 
-    >>> @event("order.placed")
-    ... @dataclass
-    ... class OrderPlaced:
-    ...     order_id: int
+    Examples:
+        >>> @event("order.placed")
+        ... @dataclass
+        ... class OrderPlaced:
+        ...     order_id: int
     """
     given: object = name
     if isinstance(given, type):

@@ -35,8 +35,9 @@ def check_redaction(pattern: str, path: str) -> Redaction:
 
     ``*`` matches any one field, ``**`` any number of fields; all items of a list are matched.
 
-    >>> check_redaction("order.placed", "card.number").path
-    'card.number'
+    Examples:
+        >>> check_redaction("order.placed", "card.number").path
+        'card.number'
     """
     check_pattern(pattern)
     parts = path.split(".") if isinstance(path, str) else [""]
@@ -50,8 +51,9 @@ def check_redaction(pattern: str, path: str) -> Redaction:
 def find_redaction(declared: Iterable[Redaction], field: str, patterns: Iterable[str]) -> Redaction | None:
     """Return a declaration that makes the payload field `field`, or a part of it, secret in messages of these patterns.
 
-    >>> find_redaction([Redaction("*", "**.email")], "user.email", ["user.created"]).path
-    '**.email'
+    Examples:
+        >>> find_redaction([Redaction("*", "**.email")], "user.email", ["user.created"]).path
+        '**.email'
     """
     names, patterns = tuple(field.split(".")), tuple(patterns)
     for one in sorted(declared):

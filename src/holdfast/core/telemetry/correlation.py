@@ -19,9 +19,10 @@ def correlate(**ids: object) -> Iterator[None]:
 
     The headers of a message can be passed directly: those about the message itself, such as its version, are ignored.
 
-    >>> with correlate(request_id="r-1"):
-    ...     correlation()["request_id"]
-    'r-1'
+    Examples:
+        >>> with correlate(request_id="r-1"):
+        ...     correlation()["request_id"]
+        'r-1'
     """
     given = check_headers(
         {name: str(value) for name, value in ids.items() if value is not None and name not in _OF_ONE_MESSAGE}

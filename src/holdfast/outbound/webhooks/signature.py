@@ -59,11 +59,12 @@ def verify(
     `tolerance` in the past or the future is refused, which prevents replay attacks. Senders retry, so deduplicate by
     `webhook-id`.
 
-    >>> secret = new_secret()
-    >>> headers = {"webhook-id": "1", "webhook-timestamp": "1700000000"}
-    >>> headers["webhook-signature"] = sign([secret], "1", 1700000000, b'{"type":"order.placed"}')
-    >>> verify(b'{"type":"order.placed"}', headers, secret, now=1700000001)
-    {'type': 'order.placed'}
+    Examples:
+        >>> secret = new_secret()
+        >>> headers = {"webhook-id": "1", "webhook-timestamp": "1700000000"}
+        >>> headers["webhook-signature"] = sign([secret], "1", 1700000000, b'{"type":"order.placed"}')
+        >>> verify(b'{"type":"order.placed"}', headers, secret, now=1700000001)
+        {'type': 'order.placed'}
     """
     body = payload.encode() if isinstance(payload, str) else bytes(payload)
     given = {str(name).lower(): value for name, value in headers.items()}
