@@ -81,6 +81,11 @@ class ConsumerBlocker:
         """Remembers the trials of blocked consumers."""
         self._trials.update(claimed.id for claimed in claims)
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether a trial runs in this worker."""
+        return bool(self._trials)
+
     async def ended(self, claimed: Claimed, change: Change | None) -> None:
         """Unblocks the consumer if a trial did not fail because of the resource. A cancelled trial proves nothing."""
         if claimed.id not in self._trials:

@@ -1,8 +1,9 @@
 """Runs a claimed delivery and queues its settlement."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import orjson
 
@@ -27,7 +28,7 @@ from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
 from holdfast.engine.results import ResultContext
-from holdfast.engine.runner import NEWER_VERSION_DELAY, Runner
+from holdfast.engine.runner import NEWER_VERSION_DELAY, FinishedRun, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.engine.threads import Threads
@@ -94,11 +95,11 @@ class DeliveryExecutor:
         if self._has_steps:
             self._steps.prefetch(claims)
 
-    async def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
+    def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> Coroutine[Any, Any, None]:
         """Runs one delivery in this task. A cancellation releases the delivery."""
-        if claimed.has_payload:
-            await self._attempt(claimed, claimed, task)
-            return
+        return self._attempt(claimed, claimed, task) if claimed.has_payload else self._load_and_run(claimed, task)
+
+    async def _load_and_run(self, claimed: Claimed, task: "asyncio.Task[None]") -> None:
         try:
             loaded = await self._payloads.load(claimed)
         except asyncio.CancelledError:
@@ -120,7 +121,23 @@ class DeliveryExecutor:
         if (redactor := self._deps.redactor()).declared:
             hide_from_here(redactor.hide(claimed.type, loaded.payload))
         try:
-            await self._run(claimed, loaded, task)
+            handler = self._deps.handlers[claimed.consumer]
+            policy = handler.retry if claimed.retry is None else self._policy(claimed)
+            context = (
+                self._context(loaded, handler, policy)
+                if handler.step is None
+                else await self._step(loaded, handler, policy)
+            )
+            if context is None:
+                return
+            run = await self._runner.run(handler, context, task)
+            if run.claim_state is None or run.claim_state is ClaimState.HELD:
+                await self._settle(claimed, handler, policy, context, run)
+            else:
+                await self._completed(claimed, context, run, run.claim_state)
+            if run.thread is not None:
+                # Nothing can stop it, so its slot is not free: the number of concurrent runs stays bounded.
+                await asyncio.wait({run.thread})
         except Exception as error:  # noqa: BLE001
             # An error of Holdfast, not of the handler. Without a settlement the delivery would stay in flight.
             log.error("attempt failed outside handler", **self._settlements.log_fields(claimed) | error_fields(error))
@@ -147,44 +164,6 @@ class DeliveryExecutor:
     def close(self) -> None:
         """Ends idle threads."""
         self._threads.close()
-
-    async def _run(self, claimed: Claimed, loaded: Claimed, task: "asyncio.Task[None]") -> None:
-        handler = self._deps.handlers[claimed.consumer]
-        policy = handler.retry if claimed.retry is None else self._policy(claimed)
-        context = (
-            self._context(loaded, handler, policy)
-            if handler.step is None
-            else await self._step(loaded, handler, policy)
-        )
-        if context is None:
-            return
-        run = await self._runner.run(handler, context, task)
-        if run.claim_state is ClaimState.SETTLED:
-            self._deps.meter.settled(claimed, Deliver.name, run.elapsed)
-            if run.error is not None:
-                log.warning(
-                    "handler raised after completion", **self._settlements.log_fields(claimed) | error_fields(run.error)
-                )
-            if isinstance(context, Step):
-                self._settler.add(completed(context))
-            elif context.keeps_result:
-                self._deps.announce_result()
-            await self._blocker.ended(claimed, None)
-        elif run.claim_state is ClaimState.LOST:
-            self._deps.meter.lost(claimed)
-            log.warning("lease lost", **self._settlements.log_fields(claimed))
-            await self._blocker.ended(claimed, None)
-        else:
-            if context.already_handled:
-                log.info("delivery already handled", **self._settlements.log_fields(claimed))
-            detail = (
-                context.detail if run.traceparent is None else {**(context.detail or {}), TRACEPARENT: run.traceparent}
-            )
-            kept = context if context.keeps_result else None
-            await self._settle(claimed, handler, policy, run.outcome, run.elapsed, detail, kept)
-        if run.thread is not None:
-            # Nothing can stop it, so its slot is not free: the number of concurrent runs stays bounded.
-            await asyncio.wait({run.thread})
 
     def _context(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Context:
         if handler.result is not None:
@@ -250,26 +229,46 @@ class DeliveryExecutor:
         )
 
     async def _settle(
-        self,
-        claimed: Claimed,
-        handler: Handler,
-        policy: RetryPolicy,
-        outcome: Outcome,
-        elapsed: float,
-        detail: Mapping[str, object] | None,
-        kept: Context | None,
+        self, claimed: Claimed, handler: Handler, policy: RetryPolicy, context: Context, run: FinishedRun
     ) -> None:
-        outcome = await self._blocker.found(claimed.consumer, outcome)
-        noted = None if detail is None else orjson.dumps(scrub(dict(detail), hidden())).decode()
+        """Queues the settlement of a run that its handler did not complete."""
+        if context.already_handled:
+            log.info("delivery already handled", **self._settlements.log_fields(claimed))
+        outcome, noted, detail = run.outcome, None, context.detail
+        if isinstance(outcome, Failed):
+            outcome = await self._blocker.found(claimed.consumer, outcome)
+        if run.traceparent is not None:
+            detail = {**(detail or {}), TRACEPARENT: run.traceparent}
+        if detail is not None:
+            noted = orjson.dumps(scrub(dict(detail), hidden())).decode()
         change, ack = self._settlements.build(
-            claimed, outcome, policy, elapsed, keep_run=handler.keep_runs, detail=noted
+            claimed, outcome, policy, run.elapsed, keep_run=handler.keep_runs, detail=noted
         )
-        if isinstance(kept, Step):
-            ack = for_run(ack, change, kept)
-        elif isinstance(kept, ResultContext):
-            ack = kept.settlement(ack, change, self._deps.announce_result)
+        if context.keeps_result:
+            if isinstance(context, Step):
+                ack = for_run(ack, change, context)
+            elif isinstance(context, ResultContext):
+                ack = context.settlement(ack, change, self._deps.announce_result)
         self._settler.add(ack)
-        await self._blocker.ended(claimed, change)
+        if self._blocker.has_trials:
+            await self._blocker.ended(claimed, change)
+
+    async def _completed(self, claimed: Claimed, context: Context, run: FinishedRun, state: ClaimState) -> None:
+        """Ends a run whose handler called `ctx.complete`: it committed the settlement, or its claim was lost."""
+        if state is ClaimState.SETTLED:
+            self._deps.meter.settled(claimed, Deliver.name, run.elapsed)
+            if run.error is not None:
+                log.warning(
+                    "handler raised after completion", **self._settlements.log_fields(claimed) | error_fields(run.error)
+                )
+            if isinstance(context, Step):
+                self._settler.add(completed(context))
+            elif context.keeps_result:
+                self._deps.announce_result()
+        else:
+            self._deps.meter.lost(claimed)
+            log.warning("lease lost", **self._settlements.log_fields(claimed))
+        await self._blocker.ended(claimed, None)
 
     async def _claim_state(self, context: Context) -> ClaimState:
         """Waits until it is known whether the handler's transaction committed."""

@@ -10,7 +10,7 @@ import functools
 import inspect
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import replace
 from datetime import timedelta
@@ -121,60 +121,55 @@ class Runner(Generic[C]):
                 outcome = Failed(report(why, hidden()), Verdict.retry())
         return FinishedRun(outcome, result.error, result.thread, state, elapsed, trace)
 
-    def _invoke(
-        self, handler: Handler, context: C, task: "asyncio.Task[None] | None"
-    ) -> Coroutine[Any, Any, RunResult]:
-        return in_slot(_invoke(handler, context, self._rules, self._threads, self._window), task)
+    async def _invoke(self, handler: Handler, context: C, task: "asyncio.Task[None] | None") -> RunResult:
+        """Calls the handler and classifies how it ended.
 
-
-async def in_slot(run: Awaitable[RunResult], task: "asyncio.Task[None] | None") -> RunResult:
-    """The result of a run. If the worker cancelled `task`, its slot, the outcome is a release."""
-    try:
-        result = await run
-    except asyncio.CancelledError as cancelled:
-        if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
+        A plain function runs in a thread. Nothing can stop the thread when it times out: its fence is void once the outcome
+        is settled, and its late result changes nothing.
+        """
+        carried, surrounding = _correlate(handler, context), sys.exception()
+        try:
+            returned = await _once(handler, context, self._threads, self._window)
+            if returned is not None:
+                check_returned(handler, returned)
+            if context.keeps_result and not isinstance(returned, Signal):
+                context.returned(returned)
+        except NewerVersion as newer:
+            result = RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
+        except asyncio.CancelledError as cancelled:
+            result = cancelled_run(cancelled, task)
+        except (KeyboardInterrupt, GeneratorExit):
             raise
-        # Unless the worker cancelled the slot, a cancellation inside the handler escaped.
-        result = RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
-    if task is not None and task.cancelling():
-        while task.cancelling():
-            task.uncancel()
-        # How a handler reacts to its cancellation does not count as its failure.
-        if isinstance(result.outcome, Failed):
-            return replace(result, outcome=Released(started=True))
-    return result
+        except BaseException as error:  # noqa: BLE001
+            if context.suspension is not None and not isinstance(error, ConfigurationError):
+                # Also when the handler's own code wrapped the exception, for example a task group.
+                result = RunResult(Suspended())
+            else:
+                # SystemExit too: a handler must not end the worker.
+                result = failed(error, surrounding, handler, self._rules)
+        else:
+            result = _SUCCEEDED
+            if isinstance(returned, Signal):
+                result = RunResult(outcome_of(returned, handler.rules, self._rules, hide=hidden()), returned)
+        finally:
+            if carried is not None:
+                carried.undo()
+        return result if task is None or not task.cancelling() else released_run(result, task)
 
 
-async def _invoke(
-    handler: Handler, context: Context, app_rules: Rules, threads: Threads, window: DedupeWindow
-) -> RunResult:
-    """Calls the handler and classifies how it ended. Cancellation is passed on: it is no outcome.
+def cancelled_run(cancelled: asyncio.CancelledError, task: "asyncio.Task[None] | None") -> RunResult:
+    """The result of a run that raised a cancellation. Without `task`, the slot, a cancellation of the caller is raised again."""
+    if task is None and (current := asyncio.current_task()) is not None and current.cancelling():
+        raise cancelled
+    # Unless the worker cancelled the slot, a cancellation inside the handler escaped.
+    return RunResult(Failed(report(cancelled, hidden()), Verdict.retry()), cancelled)
 
-    A plain function runs in a thread. Nothing can stop the thread when it times out: its fence is void once the outcome
-    is settled, and its late result changes nothing.
-    """
-    carried, surrounding = _correlate(handler, context), sys.exception()
-    try:
-        result = await _once(handler, context, threads, window)
-        check_returned(handler, result)
-        if context.keeps_result and not isinstance(result, Signal):
-            context.returned(result)
-    except NewerVersion as newer:
-        return RunResult(Snoozed(NEWER_VERSION_DELAY), newer)
-    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # noqa: BLE001
-        if context.suspension is not None and not isinstance(error, ConfigurationError):
-            # Also when the handler's own code wrapped the exception, for example a task group.
-            return RunResult(Suspended())
-        # SystemExit too: a handler must not end the worker.
-        return failed(error, surrounding, handler, app_rules)
-    finally:
-        if carried is not None:
-            carried.undo()
-    if isinstance(result, Signal):
-        return RunResult(outcome_of(result, handler.rules, app_rules, hide=hidden()), result)
-    return _SUCCEEDED
+
+def released_run(result: RunResult, task: "asyncio.Task[None]") -> RunResult:
+    """The result of a run whose slot the worker cancelled: how a handler reacts to that does not count as its failure."""
+    while task.cancelling():
+        task.uncancel()
+    return replace(result, outcome=Released(started=True)) if isinstance(result.outcome, Failed) else result
 
 
 def check_returned(handler: Handler, result: object) -> None:
@@ -232,11 +227,17 @@ def _correlate(handler: Handler, context: Context) -> _Carried | None:
     # Bound until the next run of the slot: nothing else runs in the slot's task.
     event_id, event_type, source, consumer, queue, attempt = _log_variables()
     event_id.set(str(run.message_id))
-    event_type.set(run.type)
-    source.set(run.source)
-    consumer.set(run.consumer)
-    queue.set(run.queue)
-    attempt.set(run.attempts)
+    # The other fields are mostly those of the last run: to compare costs a third of setting.
+    if event_type.get(None) != run.type:
+        event_type.set(run.type)
+    if source.get(None) != run.source:
+        source.set(run.source)
+    if consumer.get(None) != run.consumer:
+        consumer.set(run.consumer)
+    if queue.get(None) != run.queue:
+        queue.set(run.queue)
+    if attempt.get(None) != run.attempts:
+        attempt.set(run.attempts)
     return carried
 
 
@@ -260,10 +261,17 @@ def current_run() -> tuple[str, str] | None:
     return None
 
 
-async def _once(handler: Handler, context: Context, threads: Threads, window: DedupeWindow) -> object:
-    """Calls the handler, unless it handled this key within its dedupe window. Only success is recorded."""
+def _once(handler: Handler, context: Context, threads: Threads, window: DedupeWindow) -> Awaitable[object]:
+    """Calls the handler, unless it handled this key within its dedupe window."""
     if handler.dedupe is None:
-        return await _call(handler, context, threads)
+        return _call(handler, context, threads)
+    return _deduplicated(handler, handler.dedupe, context, threads, window)
+
+
+async def _deduplicated(
+    handler: Handler, within: timedelta, context: Context, threads: Threads, window: DedupeWindow
+) -> object:
+    """Calls the handler, unless it handled this key in the time of `within`. Only success is recorded."""
     run = context.invocation
     key = window_key(run.source, run.key, run.message_id)
     if await window.seen(handler.name, key) and not await context.rerun():
@@ -273,22 +281,21 @@ async def _once(handler: Handler, context: Context, threads: Threads, window: De
     # After ctx.complete() only the store knows whether it committed, and it records the key without a window.
     if not isinstance(result, Signal) and not context.completing:
         try:
-            await window.record(handler.name, key, handler.dedupe)
+            await window.record(handler.name, key, within)
         except StoreUnavailable as error:
             # The effect is done. Failing now would repeat it, which the window exists to prevent.
             log.warning("dedupe record failed", consumer=handler.name, error=str(error))
     return result
 
 
-async def _call(handler: Handler, context: Context, threads: Threads) -> object:
+def _call(handler: Handler, context: Context, threads: Threads) -> Awaitable[object]:
     run = context.invocation
     if run.type == RAW_TYPE and handler.reprocess_raw is not None:
-        await handler.reprocess_raw(context)
-        return None
+        return handler.reprocess_raw(context)
     positional, named = ((), context.arguments()) if isinstance(context, Step) else handler.arguments(run)
     if handler.takes_context:
         positional = (context, *positional)
-    return await call_function(handler, positional, named, threads, run)
+    return call_function(handler, positional, named, threads, run)
 
 
 def call_function(

@@ -223,15 +223,15 @@ class WorkerSession:
         self, pool: SlotPool, claims: list[Claimed], work: list[Work] | None = None, *, first: bool = False
     ) -> None:
         """Queues claimed deliveries, or the work that they form; with `first` in front of those that wait."""
-        if claims:
-            self._batches_first = work is None and bool(self._batches)
+        if not claims:
+            return
+        self._batches_first = work is None and bool(self._batches)
         if work is None and self._deps.batches:
             work = as_batches(claims, self._deps.handlers)
         pool.accept(claims if work is None else work, first=first)
-        if claims:
-            self._executor.accepted(claims)
-            self._spawn_slot(pool)
-            self._claimed_at = time.monotonic()
+        self._executor.accepted(claims)
+        self._spawn_slot(pool)
+        self._claimed_at = time.monotonic()
         self._deps.meter.claimed(claims)
 
     def _on_settled(self, batch: Sequence[Ack]) -> None:
@@ -293,7 +293,7 @@ class WorkerSession:
             else:
                 await self._executor.run(claimed, task)
             pool.scheduler.finished(now := time.monotonic())
-            if pool.low:
+            if pool.scheduler.is_low(len(pool.waiting)):
                 self._control.wake.set()
             # A handler that never waits would keep the loop from claiming and settling.
             if now - pool.turn_started_at > _SLICE:

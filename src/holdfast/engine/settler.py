@@ -80,9 +80,10 @@ class Settler:
         """Queues a settlement; it is written within a batch or two."""
         if ack.step is not None and self._steps is None:
             self._steps = StepSettler(self._store, self._worker, self._run_ended)
+        if not self._waiting:
+            self._empty.clear()
+            self._added.set()
         self._waiting.append(ack)
-        self._empty.clear()
-        self._added.set()
 
     async def drained(self) -> None:
         """Waits until everything queued so far is written."""
@@ -117,11 +118,13 @@ class Settler:
                     await self._write([ack])
                 return
             else:
+                # Without a lookup if all are settled: to hash the id of each delivery costs more than its callback.
+                all_settled = len(settled) == len(batch)
                 for ack in batch:
-                    if ack.settlement.delivery_id in skipped:
+                    if skipped and ack.settlement.delivery_id in skipped:
                         self._later(ack._replace(skips=ack.skips + 1), _SHORTEST_PAUSE)
                         continue
-                    callback = ack.written if ack.settlement.delivery_id in settled else ack.lost
+                    callback = ack.written if all_settled or ack.settlement.delivery_id in settled else ack.lost
                     if callback is not None:
                         _call_back(callback)
                 return

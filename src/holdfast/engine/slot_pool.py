@@ -62,11 +62,6 @@ class SlotPool:
         running = (work for work in self.running.values() if work is not None)
         return {claim.id for work in (*self.waiting, *running) for claim in deliveries_of(work)}
 
-    @property
-    def low(self) -> bool:
-        """Whether it is time to claim."""
-        return self.scheduler.is_low(len(self.waiting))
-
     def room(self) -> int:
         """How many deliveries to claim now."""
         return self.scheduler.room(len(self.running), len(self.waiting))

@@ -17,7 +17,7 @@ from holdfast.core.redaction.redact import hidden
 from holdfast.engine.batches.context import BatchContext
 from holdfast.engine.handler import Handler
 from holdfast.engine.invocation import RunResult, Thread
-from holdfast.engine.runner import call_function, check_returned, failed, in_slot
+from holdfast.engine.runner import call_function, cancelled_run, check_returned, failed, released_run
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing, traced_batch
 from holdfast.stores.deliveries.claim import Claimed
@@ -73,7 +73,11 @@ class BatchRunner:
     async def _invoke(
         self, handler: Handler, context: BatchContext, events: list[object], task: "asyncio.Task[None]"
     ) -> RunResult:
-        return await in_slot(self._call(handler, context, events, lambda: task.cancelling() > 0), task)
+        try:
+            result = await self._call(handler, context, events, lambda: task.cancelling() > 0)
+        except asyncio.CancelledError as cancelled:
+            result = cancelled_run(cancelled, task)
+        return released_run(result, task) if task.cancelling() else result
 
     async def _call(
         self, handler: Handler, context: BatchContext, events: list[object], is_cancelled: Callable[[], bool]
