@@ -113,13 +113,21 @@ def _act(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[Mapping[UUID,
     rows = yield Query("lock_deliveries", {"ids": [one.id for one in batch], "statuses": statuses})
     fences: dict[UUID, int] = {as_uuid(id): fence for id, fence in rows}
     fit = [one for one in batch if one.id in fences and (plan.action is Action.CANCEL or fences[one.id] == one.fence)]
+    ended = (yield from _of_ended_runs(fit)) if plan.action is Action.REPLAY else frozenset()
+    fit = [one for one in fit if one.id not in ended]
     done = (yield from _change(plan, fit)) if fit else frozenset()
     if done:
         assert plan.started_by is not None
         detail = {"deliveries": sorted(str(id) for id in done)}
         yield audited(plan.started_by, plan.action.value, "plan", str(plan.id), plan.start_reason, detail)
     rest = [one for one in batch if one.id not in done]
-    return (yield from _skipped(rest, {one.id for one in fit})) if rest else {}
+    skipped = (yield from _skipped(rest, {one.id for one in fit})) if rest else {}
+    return {**skipped, **{id: skipped[id]._replace(why=SkipReason.RUN_ENDED) for id in ended}}
+
+
+def _of_ended_runs(batch: Sequence[ActionTarget]) -> Steps[frozenset[UUID]]:
+    rows = (yield Query("steps_of_ended_runs", {"ids": [one.id for one in batch]})) if batch else ()
+    return frozenset(as_uuid(id) for (id,) in rows)
 
 
 def _change(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[frozenset[UUID]]:

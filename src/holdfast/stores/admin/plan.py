@@ -50,6 +50,8 @@ class SkipReason(StrEnum):
     """It failed again since the preview: this is another failure."""
     KEY_HELD = "key_held"
     """Another unfinished job has its unique key."""
+    RUN_ENDED = "run_ended"
+    """It is a step of a workflow run that has ended or is compensated: a worker would discard it."""
 
     @property
     def text(self) -> str:
@@ -66,6 +68,7 @@ _TEXTS = {
     SkipReason.DISCARDED: "discarded or cancelled",
     SkipReason.CHANGED: "changed: it failed again since the preview",
     SkipReason.KEY_HELD: "another unfinished job has its unique key",
+    SkipReason.RUN_ENDED: "a step of a run that has ended: retry the run with `holdfast workflows retry`",
 }
 
 

@@ -23,6 +23,17 @@ order by d.id for update of d
 select d.id, d.status, d.fence, d.discarded_at is not null, d.failure_history -> -1 ->> 'replayed_by'
 from {hf}delivery d where d.id = any (:ids::uuid[])
 
+-- name: steps_of_ended_runs
+-- Those of the given deliveries that are steps of a run that has ended or is compensated: a worker would discard them.
+select d.id from {hf}delivery d where d.id = any (:ids::uuid[]) and {run_ended}
+
+-- fragment: run_ended
+exists (
+  select 1 from {hf}workflow_run r
+  where r.id = d.message_id and strpos(d.consumer, r.name || '/') = 1
+    and (r.status in ('done', 'cancelled', 'failed') or (r.status = 'compensating' and d.consumer not like '%:undo'))
+  offset 0)
+
 -- name: queues
 -- The queues that were paused or resumed; other queues have no row.
 select q.name, q.paused_at from {hf}queue q order by q.name

@@ -10,7 +10,8 @@ insert into {hf}plan_item
 with candidate as materialized (
   select d.id, d.consumer, d.queue, m.type, d.status, d.generation, d.fence,
          case when d.discarded_at is not null then 'discarded'
-              when d.status not in (select value from json_each(:acceptable)) then d.status end as skipped
+              when d.status not in (select value from json_each(:acceptable)) then d.status
+              when :replay and {run_ended} then 'run_ended' end as skipped
   from {hf}delivery d join {hf}message m on m.id = d.message_id
   where true {where}
   order by d.id limit :limit),
