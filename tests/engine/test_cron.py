@@ -11,10 +11,11 @@ import pytest
 from holdfast import Context, Holdfast
 from holdfast.app.worker_runner import occurrence
 from holdfast.core.delivery import Status
-from holdfast.engine.cron import CronRunner, Missed, occurrences, to_fire
+from holdfast.core.schedule import Missed, occurrences
+from holdfast.engine.cron import CronRunner, to_fire
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.messages.fanout import Fanout
-from holdfast.stores.messages.schedule import StoredSchedule, fire, pause_schedule, resume_schedule, schedules
+from holdfast.stores.messages.schedule import Firing, StoredSchedule, fire, pause_schedule, resume_schedule, schedules
 from holdfast.stores.queries.query import messages
 from tests.support.apps import MakeApp
 from tests.support.worker import Log, drain, eventually, logged, query, statuses, working
@@ -75,8 +76,17 @@ def test_the_newest_are_found_quickly_among_many_missed_ones() -> None:
     assert newest == datetime(2024, 2, 29, tzinfo=UTC)
 
 
+def stored_schedule(
+    expression: str, missed: Missed, last_at: datetime, now: datetime, paused_at: datetime | None = None
+) -> StoredSchedule:
+    """The declared schedule `daily` as a scheduler read it at `now`."""
+    return StoredSchedule(
+        "daily", "daily", None, expression, BERLIN, missed.value, True, last_at, last_at, paused_at, 0, now
+    )
+
+
 def schedule(missed: Missed, now: datetime, last_at: datetime, paused: bool = False) -> StoredSchedule:
-    return StoredSchedule("daily", "0 7 * * *", BERLIN, missed.value, last_at, now if paused else None, now)
+    return stored_schedule("0 7 * * *", missed, last_at, now, now if paused else None)
 
 
 def test_what_was_missed_is_run_as_declared() -> None:
@@ -95,12 +105,12 @@ def test_what_was_missed_is_run_as_declared() -> None:
 async def set_last(hf: Holdfast, at: datetime) -> None:
     """As if the schedule had fired last at this time."""
     text = str(round(at.timestamp() * 1000)) if hf.store.dialect.name == "sqlite" else f"'{at.isoformat()}'"
-    await query(hf, f"update {{hf}}schedule set last_at = {text}")
+    await query(hf, f"update {{hf}}schedule set last_at = {text}, next_at = {text}")
 
 
 def cron_runner(hf: Holdfast) -> CronRunner:
     """What a worker does for the schedules of an app."""
-    return CronRunner(hf.store, hf.schedules, partial(occurrence, hf._runtime))
+    return CronRunner(hf.store, hf.cron_schedules, hf.handlers, partial(occurrence, hf._runtime))
 
 
 async def scheduled(hf: Holdfast) -> list[str]:
@@ -164,12 +174,12 @@ async def test_two_schedulers_one_of_them_late_fire_once_across_a_change_of_the_
     await cron_runner(hf).perform("w1")
     after, until = span
     await set_last(hf, after)
-    seen_by_both = StoredSchedule("daily", "30 2 * * *", BERLIN, "all", after, None, until)
+    seen_by_both = stored_schedule("30 2 * * *", Missed.ALL, after, until)
     for _ in range(2):
         due, reached = to_fire(seen_by_both)
         assert reached is not None
-        built = [occurrence(hf._runtime, hf.schedules["daily"], at) for at in due]
-        await hf.store.run(fire(seen_by_both, built, reached, Fanout()))
+        built = [occurrence(hf._runtime, seen_by_both, at) for at in due]
+        await hf.store.run(fire([Firing(seen_by_both, built, reached, until)], Fanout()))
     assert len(await scheduled(hf)) == 1
     await drain(hf)
     assert await statuses(hf) == [Status.DELIVERED]

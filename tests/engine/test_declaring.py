@@ -350,7 +350,7 @@ def test_a_router_hands_on_what_it_declares_after_it_was_included(hf: Holdfast) 
     inner.projector("a", name="totals")(handle_async)
     inner.reaction("a")(handle)
     assert sorted(hf.handlers) == ["daily", "handle", "pay", "totals"]
-    assert (sorted(hf.schedules), len(hf.reactions)) == (["daily"], 1)
+    assert (sorted(hf.cron_schedules), len(hf.reactions)) == (["daily"], 1)
 
 
 def test_two_handlers_cannot_have_one_name(hf: Holdfast) -> None:
@@ -400,7 +400,9 @@ def test_an_app_takes_over_what_its_routers_declared(hf: Holdfast) -> None:
     hf.include(outer)
     hf.include(outer)  # twice is as once
     assert sorted(hf.handlers) == ["daily", "pay"]
-    assert hf.schedules["daily"] == Schedule("daily", "0 7 * * *", "UTC", hf.schedules["daily"].missed, "default")
+    assert hf.cron_schedules["daily"] == Schedule(
+        "daily", "0 7 * * *", "UTC", hf.cron_schedules["daily"].missed, "default"
+    )
     assert len(hf.reactions) == 1
 
 

@@ -156,7 +156,7 @@ def _declare(place: Place, last: datetime) -> None:
 
 
 def _set_back(place: Place, last: datetime) -> None:
-    place.sql("update {hf}schedule set last_at = ?", _stored(place, last))
+    place.sql("update {hf}schedule set last_at = ?, next_at = ?", _stored(place, last), _stored(place, last))
 
 
 def _stored(place: Place, at: datetime) -> object:

@@ -437,8 +437,45 @@ PUBLISHING = [
 SCHEDULING = [
     *kills(
         test_schedules.test_a_scheduler_that_wakes_late_does_not_move_it_back,
-        postgres("advance_schedule", "last_at = :last_at::timestamptz"),
-        sqlite("advance_schedule", "last_at = :last_at"),
+        postgres("advance_schedules", "s.last_at = g.last_at"),
+        sqlite("advance_schedules", "last_at = :last_at"),
+    ),
+    *kills(
+        test_schedules.test_a_scheduler_that_read_an_older_version_fires_nothing,
+        postgres("advance_schedules", "s.revision = g.revision"),
+        sqlite("advance_schedules", "revision = :revision"),
+        postgres("advance_schedules", "s.paused_at is null"),
+        sqlite("advance_schedules", "paused_at is null"),
+    ),
+    *kills(
+        test_schedules.test_a_single_time_is_removed_with_its_firing_and_only_then,
+        postgres("end_schedules", "s.revision = g.revision"),
+        sqlite("end_schedules", "revision = :revision"),
+    ),
+    *kills(
+        test_schedules.test_due_are_those_of_the_given_jobs_whose_time_has_come,
+        postgres("due_schedules", "s.paused_at is null"),
+        sqlite("due_schedules", "paused_at is null"),
+        postgres("due_schedules", "s.next_at <= now()"),
+        sqlite("due_schedules", "next_at <= {now}"),
+        postgres("due_schedules", "s.job = wanted"),
+        sqlite("due_schedules", "job = wanted.value"),
+    ),
+    *kills(
+        test_schedules.test_a_declared_name_and_a_run_time_name_do_not_replace_each_other,
+        postgres("save_schedule", "s.declared"),
+        sqlite("save_schedule", "where declared", "where true"),
+        postgres("put_schedule", "not s.declared"),
+        sqlite("put_schedule", "not declared"),
+        postgres("remove_schedule", "w.alive_until > now()"),
+        sqlite("remove_schedule", "w.alive_until > {now}"),
+    ),
+    *kills(
+        test_schedules.test_resuming_evaluates_a_schedule_at_once_and_keeps_a_single_time,
+        postgres("resume_schedule", "case when expression = 'at' then next_at else now() end", "now()"),
+        sqlite("resume_schedule", "case when expression = 'at' then next_at else {now} end", "{now}"),
+        postgres("postpone_schedules", "expression <> 'at'"),
+        sqlite("postpone_schedules", "expression <> 'at'"),
     ),
 ]
 

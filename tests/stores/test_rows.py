@@ -29,7 +29,7 @@ from holdfast.stores.integrations.idempotency import KeyRecord
 from holdfast.stores.messages.fanout import SubscriptionRow
 from holdfast.stores.messages.intake import IntakeReport
 from holdfast.stores.messages.registry import MissedMessageRow
-from holdfast.stores.messages.schedule import StoredSchedule
+from holdfast.stores.messages.schedule import OverdueJob, StoredSchedule
 from holdfast.stores.postgres.dialect import PostgresDialect
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.queries.flow_keys import FlowTotals, KeyCounts
@@ -155,7 +155,10 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "retrying": ("error_type", "count", "since", "example", "last_error"),
     "revoke_token": ("id", "name"),
     "runs": names(Run),
+    "schedule": names(StoredSchedule),
     "schedules": names(StoredSchedule),
+    "due_schedules": names(StoredSchedule),
+    "overdue_schedules": names(OverdueJob),
     "subscription_lag": names(SubscriptionLag),
     "subscriptions": names(SubscriptionRow),
     "table_health": names(TableHealth),

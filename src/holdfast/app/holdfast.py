@@ -17,6 +17,7 @@ from holdfast.app.handler_options import check_flag
 from holdfast.app.job_handle import wait_for_result
 from holdfast.app.projectors import Projectors
 from holdfast.app.router import Router
+from holdfast.app.schedules import Schedules
 from holdfast.app.service_manager import ServiceManager
 from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
@@ -109,6 +110,7 @@ class Holdfast(Router):
         self.events = Events(lambda: self._runtime)
         self.webhooks = Webhooks(lambda: self._runtime, self.source, webhooks)
         self.projectors = Projectors(lambda: self._runtime)
+        self.schedules = Schedules(lambda: self._runtime, self.cron_schedules, self.source)
         self._max_payload = max_payload
         self.validate = check_flag("validate", validate)
         self._queues = declared_queues(queues)

@@ -17,8 +17,9 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.event import EventType, EventTypes
 from holdfast.core.message import DEFAULT_QUEUE, Message
 from holdfast.core.retry import RetryPolicy
+from holdfast.core.schedule import Missed, check_schedule
 from holdfast.engine.context import Context
-from holdfast.engine.cron import Missed, Schedule, check_schedule
+from holdfast.engine.cron import Schedule
 from holdfast.engine.handler import (
     Handler,
     Kind,
@@ -46,7 +47,7 @@ class Router:
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.cron_schedules: dict[str, Schedule] = {}
         self.reactions: list[Reaction] = []
         self.relays: dict[str, Relay] = {}
         self.broker_sources: dict[str, BrokerSource] = {}
@@ -79,8 +80,8 @@ class Router:
         if name not in router.broker_sources:
             self._declare_event(handler.event)
         self._add(handler)
-        if name in router.schedules:
-            self.schedules[name] = router.schedules[name]
+        if name in router.cron_schedules:
+            self.cron_schedules[name] = router.cron_schedules[name]
         if name in router.relays:
             self.relays[name] = router.relays[name]
         if name in router.broker_sources:
@@ -297,10 +298,10 @@ class Router:
         refuse_bare("@hf.workflow('order')", name)
         declaration = new_declaration(name, version, compatible_with)
         self._take_workflow(declaration)
-        self._add_step(command_handler())
+        self._add_handler(command_handler())
         return Workflow(self, declaration)
 
-    def _add_step(self, handler: Handler) -> None:
+    def _add_handler(self, handler: Handler) -> None:
         self._add(handler)
         self._declared(handler.name)
 
@@ -323,7 +324,7 @@ class Router:
 
         def decorate(function: Callable[..., Any]) -> Any:
             job = self._job(function, Kind.JOB, None, options, scheduled=True)
-            self.schedules[job.name] = Schedule(job.name, expression, tz, policy, job.handler.queue)
+            self.cron_schedules[job.name] = Schedule(job.name, expression, tz, policy, job.handler.queue)
             self._declared(job.name)
             return job
 
@@ -340,8 +341,7 @@ class Router:
         if key is not None:
             check_key_template(handler.name, key, parameters.names)
         handler = replace(handler, parameters=parameters)
-        self._add(handler)
-        self._declared(handler.name)
+        self._add_handler(handler)
         return Job(self, handler, function, key)
 
     def _handler(self, function: Callable[..., Any], kind: Kind, options: HandlerOptions) -> Handler:

@@ -13,10 +13,11 @@ from holdfast.app.app_loader import app_spec
 from holdfast.app.supervisor import worker_command
 from holdfast.app.telemetry import export_once
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.events.payload import decode
 from holdfast.core.message import Address, NewMessage
 from holdfast.engine.cron import CronRunner, Schedule
 from holdfast.engine.deps import PeriodicTask, WorkerDeps
-from holdfast.engine.handler import Handler
+from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.periodic import first
 from holdfast.engine.process_limits import ProcessLimits
@@ -33,6 +34,7 @@ from holdfast.runtime.redactions import RedactionRefresher
 from holdfast.runtime.relays import Relays
 from holdfast.runtime.runtime import Runtime
 from holdfast.runtime.store_factory import open_store
+from holdfast.stores.messages.schedule import StoredSchedule
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ async def _work(
         relays = Relays(runtime, options)
         streams = BrokerStreams(runtime, options)
         deps = replace(
-            worker_deps(runtime, app.schedules, lease_store, options, quarantine, endpoints),
+            worker_deps(runtime, app.cron_schedules, lease_store, options, quarantine, endpoints),
             woken=relays.wake,
             receiving=streams.receiving,
         )
@@ -160,14 +162,14 @@ def _quarantine(
     return QuarantineRunner(store, handlers, options.generation, queues, command)
 
 
-def occurrence(runtime: Runtime, schedule: Schedule, at: datetime) -> NewMessage:
+def occurrence(runtime: Runtime, schedule: StoredSchedule, at: datetime) -> NewMessage:
     """The job that a schedule fires at a time; its key makes it one job for all schedulers."""
-    handler = runtime.handlers[schedule.name]
+    handler = runtime.handlers[schedule.job]
     return runtime.producer.build(
-        f"job.{schedule.name}",
-        {},
+        f"job.{schedule.job}",
+        {} if schedule.args is None else decode(schedule.args),
         key=f"cron:{schedule.name}:{at.isoformat()}",
-        key_scope=f"job.{schedule.name}",
+        key_scope=f"job.{schedule.job}",
         headers={"scheduled_for": at.isoformat()},
         addressed=[Address(consumer=handler.name, queue=handler.queue, priority=handler.priority)],
     )
@@ -186,8 +188,9 @@ def worker_deps(
     periodic_tasks: list[PeriodicTask] = [endpoints, RedactionRefresher(store, runtime.redactions)]
     if quarantine is not None:
         periodic_tasks.append(quarantine)
-    if schedules and options.cron:
-        periodic_tasks.append(CronRunner(store, schedules, partial(occurrence, runtime)))
+    if options.cron and any(handler.kind is Kind.JOB for handler in runtime.handlers.values()):
+        build, flows = partial(occurrence, runtime), runtime.registration.flows
+        periodic_tasks.append(CronRunner(store, schedules, runtime.handlers, build, flows))
     if runtime.retention is not None:
         periodic_tasks.append(Pruner(store, runtime.retention))
         periodic_tasks.append(HandledKeyPruner(store, runtime.broker_sources, runtime.retention))

@@ -251,7 +251,7 @@ class Workflow:
         named: HandlerOptions = {**options, "name": step_consumer(self.name, spec.name)}
         handler = self._router._handler(function, Kind.STEP, named)
         check_key_field(handler.name, handler.flow, self.declaration.parameters.names)
-        self._router._add_step(replace(handler, step=spec))
+        self._router._add_handler(replace(handler, step=spec))
 
 
 class FunctionWorkflow(Workflow, Generic[P, R]):

@@ -1,47 +1,41 @@
-"""Cron: finds the occurrences that are due by the database's clock, and fires each once."""
+"""Cron: finds the schedules that are due by the database's clock, and fires each occurrence once."""
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-from cronsim import CronSim, CronSimError
+from datetime import datetime, timedelta
 
 from holdfast._log import get_logger
-from holdfast.core.errors import ConfigurationError, StoreUnavailable
+from holdfast.core.errors import KeyConflict, StoreUnavailable
+from holdfast.core.flow import FlowSettings
 from holdfast.core.message import NewMessage
+from holdfast.core.schedule import AT, Missed, check_schedule, next_occurrence, occurrences_to_run
+from holdfast.engine.handler import Handler, Kind
 from holdfast.engine.log_fields import error_fields
 from holdfast.stores.messages.fanout import Fanout
-from holdfast.stores.messages.schedule import StoredSchedule, fire, save_schedules, schedules
+from holdfast.stores.messages.schedule import (
+    Firing,
+    StoredSchedule,
+    due_schedules,
+    fire,
+    has_schedules,
+    postpone_schedules,
+    save_schedules,
+)
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.cron")
 
-_MOST = 1000
-_WINDOW = timedelta(hours=1)
-_ON_TIME = timedelta(minutes=1)
-
-
-class Missed(StrEnum):
-    """What happens to occurrences that were due while no scheduler ran."""
-
-    LAST = "last"
-    ALL = "all"
-    SKIP = "skip"
-
-    @classmethod
-    def parse(cls, value: str) -> "Missed":
-        try:
-            return cls(value)
-        except ValueError:
-            raise ConfigurationError(f"missed is {value!r}; use one of {', '.join(cls)}") from None
+BATCH = 500
+_ROUNDS = 20
+_IDLE_SECONDS = 5.0
+_AFTER_FAILURE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job that runs at every occurrence of an expression in a time zone."""
+    """A declared schedule: a job that runs at every occurrence of an expression in a time zone."""
 
     name: str
     expression: str
@@ -53,96 +47,125 @@ class Schedule:
         check_schedule(self.expression, self.tz)
 
 
-def check_schedule(expression: str, tz: str) -> None:
-    """Raises `ConfigurationError` for an expression or a time zone that cannot be read, or that never occurs."""
-    if not isinstance(expression, str):
-        raise ConfigurationError(f"cron expression is {expression!r}; give five fields, such as '0 7 * * *'")
-    if not isinstance(tz, str):
-        raise ConfigurationError(f"tz is {tz!r}; give the name of a time zone, such as 'Europe/Berlin'")
-    if next(_times(expression, tz, datetime(2000, 1, 1, tzinfo=UTC)), None) is None:
-        raise ConfigurationError(f"cron expression {expression!r} matches no date; check its day and month")
-
-
-def occurrences(expression: str, tz: str, after: datetime, until: datetime, most: int = _MOST) -> list[datetime]:
-    """The newest occurrences later than `after` and not later than `until`, oldest first.
-
-    A time of day that the change to summer time skips, or that occurs twice in autumn, fires once. An expression with a
-    star for minutes or hours follows elapsed time.
-    """
-    # Backwards from the end: a schedule that no worker served for a year may have missed half a million occurrences.
-    window = _WINDOW
-    while True:
-        start = max(after, until - window)
-        found = [at for at in itertools.takewhile(lambda at: at <= until, _times(expression, tz, start)) if at > after]
-        if len(found) >= most or start == after:
-            return sorted(set(found))[-most:]
-        window *= 24
-
-
-def _times(expression: str, tz: str, after: datetime) -> Iterator[datetime]:
-    try:
-        zone = ZoneInfo(tz)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ConfigurationError(
-            f"time zone {tz!r} is not known; use a name such as 'Europe/Berlin' or 'UTC'"
-        ) from None
-    try:
-        times = CronSim(expression, after.astimezone(zone))
-    except (CronSimError, ValueError) as error:
-        raise ConfigurationError(
-            f"cron expression {expression!r} cannot be read: {error}; give minute, hour, day, month and weekday, such as "
-            "'0 7 * * *'"
-        ) from None
-    return (at.astimezone(UTC) for at in times)
-
-
 def to_fire(schedule: StoredSchedule) -> tuple[list[datetime], datetime | None]:
     """The occurrences to fire now, and the time of the last one that is dealt with then."""
     if schedule.paused_at is not None:
         return [], None
-    missed = Missed.parse(schedule.missed)
-    most = _MOST if missed is Missed.ALL else 1
-    due = occurrences(schedule.expression, schedule.tz, schedule.last_at, schedule.now, most)
-    if not due:
-        return [], None
-    if missed is Missed.SKIP:
-        return [at for at in due if schedule.now - at <= _ON_TIME], due[-1]
-    return due, due[-1]
+    return occurrences_to_run(
+        schedule.expression,
+        schedule.tz,
+        Missed.parse(schedule.missed),
+        schedule.last_at,
+        schedule.now,
+        schedule.next_at,
+    )
 
 
 class CronRunner:
-    """Fires this app's schedules. All workers may do so at once: an occurrence is a key, and a key is stored once."""
+    """Fires the schedules of this app's jobs. All workers may do so at once: an occurrence is a key, and a key is stored once.
+
+    A tick is one query for the schedules that are due, so that its cost does not depend on how many are stored. They are
+    fired in batches; what a tick does not reach, the next one does.
+    """
 
     interval = timedelta(seconds=1)
 
     def __init__(
-        self, store: Store, declared: Mapping[str, Schedule], build: Callable[[Schedule, datetime], NewMessage]
+        self,
+        store: Store,
+        declared: Mapping[str, Schedule],
+        handlers: Mapping[str, Handler],
+        build: Callable[[StoredSchedule, datetime], NewMessage],
+        flows: Mapping[str, FlowSettings] | None = None,
     ) -> None:
-        self._store, self._declared, self._build = store, declared, build
-        self._fanout = Fanout()
+        self._store, self._declared, self._handlers, self._build = store, declared, handlers, build
+        self._fanout = Fanout(flows=flows or {})
         self._saved = False
+        self._idle_until = 0.0
 
     async def perform(self, worker: str) -> None:
         if not self._saved:
-            rows = [(s.name, s.expression, s.tz, s.missed.value) for s in self._declared.values()]
-            await self._store.run(save_schedules(rows))
-            self._saved = True
-        for stored in await self._store.run(schedules()):
-            if (schedule := self._declared.get(stored.name)) is None:
+            await self._save(worker)
+        if time.monotonic() < self._idle_until:
+            return
+        jobs = [name for name, handler in self._handlers.items() if handler.kind is Kind.JOB]
+        # The jobs share a limit, so none of them may always be first.
+        random.shuffle(jobs)
+        for _ in range(_ROUNDS):
+            due = await self._store.run(due_schedules(jobs, BATCH))
+            if not due:
+                break
+            advanced = await self._fire_all(due, worker)
+            if len(due) < BATCH or not advanced:
+                return
+        if not self._declared and not await self._store.run(has_schedules(jobs)):
+            # Apps without schedules get fewer queries. The first schedule is noticed after this time.
+            self._idle_until = time.monotonic() + _IDLE_SECONDS
+
+    async def _save(self, worker: str) -> None:
+        rows = [(s.name, s.expression, s.tz, s.missed.value) for s in self._declared.values()]
+        for name in await self._store.run(save_schedules(rows)) if rows else ():
+            log.error(
+                "schedule name taken",
+                schedule=name,
+                worker=worker,
+                hint=f"a run-time schedule has this name; rename the cron function, or `holdfast schedules remove {name}`",
+            )
+        self._saved = True
+
+    async def _fire_all(self, due: Sequence[StoredSchedule], worker: str) -> set[str]:
+        """Fires schedules in one transaction, or one by one if one of them cannot fire."""
+        firings, failed = [], []
+        for one in due:
+            if one.declared and one.name not in self._declared:
                 continue
             try:
-                await self._fire(stored, schedule, worker)
-            except StoreUnavailable:
-                raise
+                firings.append(self._firing(one))
             except Exception as error:  # noqa: BLE001
                 # One schedule that cannot fire must not stop the others.
-                log.error("schedule failed", schedule=stored.name, worker=worker, **error_fields(error))
+                log.error("schedule failed", schedule=one.name, worker=worker, **error_fields(error))
+                failed.append(one.name)
+        advanced: set[str] = set()
+        try:
+            advanced = await self._fire(firings, worker)
+        except StoreUnavailable:
+            raise
+        except Exception:  # noqa: BLE001
+            for firing in firings:
+                advanced |= await self._fire_one(firing, worker, failed)
+        if failed:
+            await self._store.run(postpone_schedules(failed, _AFTER_FAILURE))
+        return advanced
 
-    async def _fire(self, stored: StoredSchedule, schedule: Schedule, worker: str) -> None:
+    async def _fire_one(self, firing: Firing, worker: str, failed: list[str]) -> set[str]:
+        name = firing.schedule.name
+        try:
+            return await self._fire([firing], worker)
+        except StoreUnavailable:
+            raise
+        except KeyConflict as error:
+            # The occurrence was fired before with other arguments, for example before a backup was restored.
+            log.error("schedule failed", schedule=name, worker=worker, **error_fields(error))
+            return await self._fire([firing._replace(messages=())], worker)
+        except Exception as error:  # noqa: BLE001
+            log.error("schedule failed", schedule=name, worker=worker, **error_fields(error))
+            failed.append(name)
+            return set()
+
+    def _firing(self, stored: StoredSchedule) -> Firing:
         due, reached = to_fire(stored)
-        if reached is None:
-            return
-        messages = [self._build(schedule, at) for at in due]
-        if await self._store.run(fire(stored, messages, reached, self._fanout)):
-            times = [at.isoformat() for at in due]
-            log.info("schedule fired", schedule=stored.name, occurrences=times, worker=worker)
+        last = stored.last_at if reached is None else reached
+        following = None
+        if stored.expression != AT:
+            following = next_occurrence(stored.expression, stored.tz, last, stored.now)
+        return Firing(stored, [self._build(stored, at) for at in due], last, following)
+
+    async def _fire(self, firings: Sequence[Firing], worker: str) -> set[str]:
+        if not firings:
+            return set()
+        advanced = await self._store.run(fire(firings, self._fanout))
+        for one in firings:
+            if one.messages and one.schedule.name in advanced:
+                times = [message.headers["scheduled_for"] for message in one.messages]
+                log.info("schedule fired", schedule=one.schedule.name, occurrences=times, worker=worker)
+        return advanced

@@ -110,8 +110,11 @@ class _Catalogue:
     fork_run = ServiceMethod(_workflow_runs.fork_run)
 
     schedules = ServiceMethod(_schedules.schedules)
+    schedule = ServiceMethod(_schedules.show_schedule)
+    put_schedule = ServiceMethod(_schedules.put_schedule)
     pause_schedule = ServiceMethod(_schedules.pause_schedule)
     resume_schedule = ServiceMethod(_schedules.resume_schedule)
+    remove_schedule = ServiceMethod(_schedules.remove_schedule)
     run_schedule = ServiceMethod(_schedules.run_schedule)
 
     webhooks = ServiceMethod(_webhooks.webhooks)

@@ -10,7 +10,9 @@ w as (update {hf}worker set started_at = started_at - :by::interval, alive_until
 c as (update {hf}consumer
       set blocked_until = blocked_until - :by::interval, blocked_at = blocked_at - :by::interval,
           paused_at = paused_at - :by::interval),
-s as (update {hf}schedule set last_at = last_at - :by::interval),
+s as (update {hf}schedule
+      set last_at = last_at - :by::interval, next_at = next_at - :by::interval,
+          paused_at = paused_at - :by::interval),
 i as (update {hf}idempotency
       set reserved_at = reserved_at - :by::interval, lease_until = lease_until - :by::interval,
           completed_at = completed_at - :by::interval, expires_at = expires_at - :by::interval),

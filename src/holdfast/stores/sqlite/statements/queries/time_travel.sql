@@ -7,7 +7,7 @@ set run_at = run_at - :by, created_at = created_at - :by, claimed_at = claimed_a
     discarded_at = discarded_at - :by;
 update {hf}worker set started_at = started_at - :by, alive_until = alive_until - :by;
 update {hf}consumer set blocked_until = blocked_until - :by, blocked_at = blocked_at - :by, paused_at = paused_at - :by;
-update {hf}schedule set last_at = last_at - :by;
+update {hf}schedule set last_at = last_at - :by, next_at = next_at - :by, paused_at = paused_at - :by;
 update {hf}alert set told_at = told_at - :by;
 update {hf}seen set expires_at = expires_at - :by;
 update {hf}endpoint
