@@ -20,8 +20,8 @@ from tests.support.command_reference import commands
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-INTERNAL = {"HOLDFAST_DEMO", "HOLDFAST_PARENT", "HOLDFAST_ENGINE_FAMILY"}
-"""Variables that Holdfast sets for its child processes."""
+INTERNAL = {"HOLDFAST_COMPLETE", "HOLDFAST_DEMO", "HOLDFAST_PARENT", "HOLDFAST_ENGINE_FAMILY"}
+"""Variables that Holdfast and the completion script set for child processes."""
 _COMMAND = re.compile(r"(?:^|[`$ ])holdfast ([a-z][a-z-]*(?: [a-z][a-z-]*)?)((?: [^`\n|#]*)?)", re.MULTILINE)
 
 COMMANDS = {path.removeprefix("holdfast").strip(): command for path, command in commands()}

@@ -30,7 +30,7 @@ _COMMANDS = (
         "stats",
         "doctor",
     ),
-    *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "version"),
+    *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "completion", "version"),
 )
 # A command is `cli` in the module of its name, which is imported on first use, or has its name in one of these modules.
 _MODULES = {**dict.fromkeys(("queues", "cron", "breakers", "workers"), "resources"), "enqueue": "publish"}
