@@ -13,6 +13,7 @@ from typing import Protocol
 import orjson
 
 from tests.brokers.programs.app import CONSUMERS, TABLE
+from tests.brokers.programs.ingest_app import INGEST, SUBSCRIBERS
 from tests.engine.programs.place import Place, Process, until
 
 PATIENCE = 60.0
@@ -27,6 +28,9 @@ STEPS = (
     "straight.committed",
 )
 """Where a worker is killed: before the commit, between it and the acknowledgement, and after that."""
+
+INGEST_STEPS = ("in.fetched", "publish.uncommitted", "publish.committed", "in.unacknowledged", "in.acknowledged")
+"""The same for an ingest. After the commit and before the acknowledgement: `publish.committed` and `in.unacknowledged`."""
 
 
 class Broker(Protocol):
@@ -59,10 +63,10 @@ class Broker(Protocol):
         ...
 
 
-def start_worker(place: Place, broker: Broker, stream: str, crash: str = "") -> Process:
+def start_worker(place: Place, broker: Broker, stream: str, crash: str = "", app: str = "app") -> Process:
     """Starts a worker; it crashes at the named step, if one is given."""
     return place.program(
-        *("holdfast", "worker", "--app", "tests.brokers.programs.app:hf"),
+        *("holdfast", "worker", "--app", f"tests.brokers.programs.{app}:hf"),
         *("--lease", "2s", "--grace", "5s"),
         environment={
             **broker.environment,
@@ -128,6 +132,25 @@ def each_step(place: Place, broker: Broker, stream: str, steps: Sequence[str] = 
         worker.ended()
     start_worker(place, broker, stream)
     settled(place, broker, stream, records)
+
+
+def ingested_once(place: Place, broker: Broker, stream: str, steps: Sequence[str] = INGEST_STEPS) -> None:
+    """Records become events; a worker dies at each step, and each record is sent twice with the same dedupe key."""
+    place.sql(TABLE)
+    broker.prepare(stream, (INGEST,))
+    for number, step in enumerate(steps):
+        broker.put(stream, [orjson.dumps({"n": number, "sent": n}) for n in (1, 1)])
+        worker = start_worker(place, broker, stream, step, "ingest_app")
+        place.reached(f"crashed.{step}", PATIENCE)
+        worker.ended()
+    start_worker(place, broker, stream, app="ingest_app")
+    expected = len(steps) * len(SUBSCRIBERS)
+    until(lambda: sum(effects(place).values()) == expected, "effects are missing", PATIENCE, place.logs)
+    until(lambda: broker.unsettled(stream, INGEST) == 0, "records are left at the broker", PATIENCE, place.logs)
+    place.drained(PATIENCE)
+    assert place.one("select count(*) from {hf}message where type = 'payment.settled'") == len(steps)
+    assert place.one("select count(*) from {hf}delivery") == expected
+    assert place.one("select count(*) from effect") == expected
 
 
 def settled(place: Place, broker: Broker, stream: str, records: int, patience: float = PATIENCE) -> None:

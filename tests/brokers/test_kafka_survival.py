@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.brokers.contract import each_step, survives
+from tests.brokers.contract import each_step, ingested_once, survives
 from tests.brokers.kafka_broker import KafkaBroker
 from tests.engine.programs.place import Place
 from tests.servers.kafka import KafkaCluster
@@ -37,3 +37,8 @@ def test_ten_thousand_survive_on_sqlite(broker: KafkaBroker, sqlite_place: Place
 @pytest.mark.soak
 def test_a_worker_killed_at_any_step_loses_and_doubles_nothing(broker: KafkaBroker, sqlite_place: Place) -> None:
     each_step(sqlite_place, broker, "steps")
+
+
+@pytest.mark.long
+def test_an_ingest_killed_after_its_commit_stores_each_event_once(broker: KafkaBroker, sqlite_place: Place) -> None:
+    ingested_once(sqlite_place, broker, "ingest", ["in.unacknowledged"])

@@ -9,7 +9,7 @@ import pytest
 from holdfast.brokers.nats import stream
 from holdfast.brokers.protocol import OutgoingRecord
 from holdfast.core.errors import BrokerUnavailable
-from tests.brokers.contract import each_step, survives
+from tests.brokers.contract import each_step, ingested_once, survives
 from tests.brokers.nats_broker import NatsBroker
 from tests.engine.programs.place import Place
 from tests.servers.nats import NatsCluster, NatsServer
@@ -95,3 +95,8 @@ def test_ten_thousand_survive_on_a_cluster(cluster: NatsBroker, postgres_place: 
 @pytest.mark.soak
 def test_ten_thousand_survive_on_one_server_and_sqlite(broker: NatsBroker, sqlite_place: Place) -> None:
     survives(sqlite_place, broker, "many-more", records=10_000, workers=1, kills=30, restarts=4, patience=300)
+
+
+@pytest.mark.long
+def test_an_ingest_killed_after_its_commit_stores_each_event_once(broker: NatsBroker, sqlite_place: Place) -> None:
+    ingested_once(sqlite_place, broker, "ingest", ["in.unacknowledged"])

@@ -15,7 +15,7 @@ from holdfast.brokers.protocol import Lag, OutgoingRecord, Record, Source, Subsc
 from holdfast.brokers.rabbitmq import RabbitQueue
 from holdfast.brokers.rabbitmq.diagnostics import check_settings
 from holdfast.core.errors import BrokerUnavailable, ConfigurationError
-from tests.brokers.contract import each_step, survives
+from tests.brokers.contract import each_step, ingested_once, survives
 from tests.brokers.doc_examples import run_example
 from tests.brokers.rabbitmq_broker import RabbitBroker
 from tests.engine.programs.place import Place
@@ -329,3 +329,7 @@ def test_ten_thousand_survive_on_sqlite(server: RabbitMQ, sqlite_place: Place) -
 @pytest.mark.soak
 def test_a_worker_killed_at_any_step_loses_and_doubles_nothing(server: RabbitMQ, sqlite_place: Place) -> None:
     each_step(sqlite_place, RabbitBroker(server), "steps")
+
+
+def test_an_ingest_killed_after_its_commit_stores_each_event_once(server: RabbitMQ, sqlite_place: Place) -> None:
+    ingested_once(sqlite_place, RabbitBroker(server), "ingest", ["in.unacknowledged"])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.brokers.contract import each_step, survives
+from tests.brokers.contract import each_step, ingested_once, survives
 from tests.brokers.redis_broker import RedisBroker
 from tests.engine.programs.place import Place
 from tests.servers.redis import RedisServer
@@ -43,3 +43,11 @@ def test_a_worker_killed_before_or_after_its_commit_loses_and_doubles_nothing(
 @pytest.mark.soak
 def test_a_worker_killed_at_every_step_loses_and_doubles_nothing(broker: RedisBroker, postgres_place: Place) -> None:
     each_step(postgres_place, broker, "all-steps")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["sqlite_place", "postgres_place"])
+def test_an_ingest_killed_at_every_step_stores_each_event_once(
+    broker: RedisBroker, where: str, request: pytest.FixtureRequest
+) -> None:
+    ingested_once(request.getfixturevalue(where), broker, f"ingest-{where}")

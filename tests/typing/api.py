@@ -426,6 +426,10 @@ async def relayed() -> None:
     hf.relay("order.*", OrderPlaced, to=redis.stream("orders"), name="out", key=lambda event: event.key)
     hf.relay("order.*", to=redis.stream("orders"))  # type: ignore[call-arg]
     hf.relay("order.*", to="orders", name="out")  # type: ignore[arg-type]
+    hf.ingest(redis.stream("orders", group="shop"), as_=OrderPlaced, key="header:dedupe-key")
+    hf.ingest(redis.stream("orders", group="shop"), as_="order.placed", key=lambda order: order["id"], name="in")
+    hf.ingest(redis.stream("orders", group="shop"))  # type: ignore[call-arg]
+    hf.ingest("orders", as_=OrderPlaced)  # type: ignore[arg-type]
     page = await hf.events.read(["order.*"], limit=10)
     assert_type(hf.events.sync.read(after=page.cursor).more, bool)
     assert_type([event.id async for page in hf.events.pages() for event in page.events], list[UUID])

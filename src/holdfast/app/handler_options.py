@@ -196,3 +196,29 @@ def _window(dedupe: Duration | bool) -> timedelta | None:
     if isinstance(dedupe, bool):
         return _DEDUPE if dedupe else None
     return positive("dedupe", dedupe, "False to remember nothing")
+
+
+def refuse_positional(example: str, given: object) -> None:
+    """Rejects a positional argument of a decorator whose options are given by name."""
+    refuse_bare(example, given)
+    if given is not None:
+        raise ConfigurationError(f"{example.partition('(')[0]} got {given!r}; its options are given by name: {example}")
+
+
+def check_blocking(name: str, function: Callable[[Any], object]) -> None:
+    """Rejects a function that cannot be called with a blocking connection."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        raise ConfigurationError(f"projector {name}: {function!r} must take one argument, the connection") from None
+    if inspect.iscoroutinefunction(function):
+        raise ConfigurationError(
+            f"projector {name}: {function!r} must be a plain function, because its connection is blocking"
+        )
+
+
+def starts_at_beginning(name: str, start: str) -> bool:
+    """Whether a consumer starts with the first event of the store, not with the next one."""
+    if start not in ("beginning", "now"):
+        raise ConfigurationError(f"consumer {name}: start is {start!r}; use 'beginning' or 'now'")
+    return start == "beginning"

@@ -29,6 +29,7 @@ from holdfast.core.failures.classify import Classifier, Rules
 from holdfast.core.flow import Queue
 from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
+from holdfast.core.redaction.redact import Redaction
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.alert import AlertHook, Alerts
 from holdfast.engine.deps import Probe
@@ -185,6 +186,10 @@ class Holdfast(Router):
     def _add(self, handler: Handler) -> None:
         check_key_is_public(handler, self._redactions.own)
         super()._add(handler)
+
+    @property
+    def _redacted(self) -> frozenset[Redaction]:
+        return self._redactions.own
 
     def rebind(self, dsn: str | None, schema: str = "holdfast") -> None:
         """Moves the app to another store, for tests. The caller closes the old one."""

@@ -1,24 +1,30 @@
 """Declares handlers, on the app or on a router that an app includes."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, Unpack
 
+from holdfast.app.declarations import Declarations
 from holdfast.app.event_patterns import event_patterns
 from holdfast.app.flow_options import check_key_field, event_fields
-from holdfast.app.handler_options import HandlerOptions, check_options, make_handler, refuse_bare
+from holdfast.app.handler_options import (
+    HandlerOptions,
+    check_blocking,
+    check_flag,
+    check_options,
+    make_handler,
+    refuse_bare,
+    refuse_positional,
+    starts_at_beginning,
+)
 from holdfast.app.job import Job, MakesJob, check_key_template
 from holdfast.app.workflow import Workflow, new_declaration
 from holdfast.brokers.protocol import Source, Target
-from holdfast.brokers.relay import Relay
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
-from holdfast.core.events.event import EventType, EventTypes
+from holdfast.core.flow import By, FlowSettings
 from holdfast.core.message import DEFAULT_QUEUE, Message
-from holdfast.core.retry import RetryPolicy
 from holdfast.core.schedule import Missed, check_schedule
-from holdfast.engine.context import Context
 from holdfast.engine.cron import Schedule
 from holdfast.engine.handler import (
     Handler,
@@ -30,83 +36,18 @@ from holdfast.engine.handler import (
     takes_context,
 )
 from holdfast.engine.workflows.commands import command_handler
-from holdfast.engine.workflows.declaration import WorkflowDeclaration
-from holdfast.runtime.broker_source import BrokerSource, broker_source
-from holdfast.runtime.broker_streams import reprocess_raw
+from holdfast.runtime.broker_source import broker_source
+from holdfast.runtime.ingestion import event_rule, ingest_handler, ingest_name
 from holdfast.runtime.reactions import Reaction
 from holdfast.runtime.relays import declare, handler_of
-from holdfast.runtime.runtime import Runtime
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Router:
+class Router(Declarations):
     """Collects handlers. A declaration opens no connection, so that importing a module is safe."""
-
-    def __init__(self) -> None:
-        self.handlers: dict[str, Handler] = {}
-        self.cron_schedules: dict[str, Schedule] = {}
-        self.reactions: list[Reaction] = []
-        self.relays: dict[str, Relay] = {}
-        self.broker_sources: dict[str, BrokerSource] = {}
-        self.workflows: dict[str, WorkflowDeclaration] = {}
-        self.event_types = EventTypes()
-        self._parent: Router | None = None
-        self._defaulted: set[str] = set()
-
-    def include(self, router: "Router") -> None:
-        """Adds the present and later declarations of a router; its jobs can be enqueued once it belongs to an app.
-
-        A handler without a retry policy gets the policy of its queue here.
-        """
-        if not isinstance(router, Router):
-            raise ConfigurationError(f"include() got {router!r}; give a Router")
-        self.event_types.include(router.event_types)
-        for workflow in router.workflows.values():
-            self._take_workflow(workflow)
-        for name in list(router.handlers):
-            self._take(router, name)
-        for reaction in router.reactions:
-            self._take_reaction(reaction)
-        router._parent = self
-
-    def _take(self, router: "Router", name: str) -> None:
-        handler = router.handlers[name]
-        if name in router._defaulted:
-            self._defaulted.add(name)
-            handler = replace(handler, retry=self._default_retry(handler.queue))
-        if name not in router.broker_sources:
-            self._declare_event(handler.event)
-        self._add(handler)
-        if name in router.cron_schedules:
-            self.cron_schedules[name] = router.cron_schedules[name]
-        if name in router.relays:
-            self.relays[name] = router.relays[name]
-        if name in router.broker_sources:
-            self.broker_sources[name] = router.broker_sources[name]
-        self._declared(name)
-
-    def _take_reaction(self, reaction: Reaction) -> None:
-        self._declare_event(reaction.event)
-        if reaction not in self.reactions:
-            self.reactions.append(reaction)
-        if self._parent is not None:
-            self._parent._take_reaction(reaction)
-
-    def _take_workflow(self, workflow: WorkflowDeclaration) -> None:
-        if self.workflows.setdefault(workflow.name, workflow) is not workflow:
-            raise ConfigurationError(
-                f"two workflows are named {workflow.name!r}; give one of them another name, or use the same object"
-            )
-        if self._parent is not None:
-            self._parent._take_workflow(workflow)
-
-    def _declared(self, name: str) -> None:
-        """Passes a new handler to the router or app that includes this one."""
-        if self._parent is not None:
-            self._parent._take(self, name)
 
     def consumer(
         self,
@@ -157,7 +98,7 @@ class Router:
             check_key_field(
                 f"consumer {handler.name}", handler.flow, event_fields(None if known is None else known.cls)
             )
-            from_start = _from_start(handler.name, start)
+            from_start = starts_at_beginning(handler.name, start)
             if source is None:
                 self._declare_event(known)
                 self._add(replace(handler, patterns=patterns, event=known, from_start=from_start))
@@ -212,7 +153,7 @@ class Router:
             handler = self._handler(function, Kind.PROJECTOR, {"keep_runs": True, **options})
             check_event_function(handler.name, function, known)
             for given in filter(None, (reset, swap)):
-                _check_blocking(handler.name, given)
+                check_blocking(handler.name, given)
             if swap is not None and reset is None:
                 raise ConfigurationError(f"projector {handler.name}: swap= needs reset=, which empties the new result")
             if swap is not None and not handler.takes_context:
@@ -261,16 +202,52 @@ class Router:
         position moves only past events that the broker confirmed. `key` gets an event and returns the key by which the broker
         keeps order; it defaults to the event's key. Pause it like a consumer of this name.
         """
-        from_now = not _from_start(name, start)
+        from_now = not starts_at_beginning(name, start)
         relay = declare(events, name=name, to=to, queue=queue, from_now=from_now, key=key, mode=mode, lease=lease)
         self._add(handler_of(relay, lambda: self._runtime.store, self._default_retry(queue)))
         self._defaulted.add(name)
         self.relays[name] = relay
+        self._check_ingests()
+        self._declared(name)
+
+    def ingest(
+        self,
+        source: Source,
+        *,
+        as_: str | type,
+        key: By | None = None,
+        name: str | None = None,
+        queue: str = DEFAULT_QUEUE,
+        origin: str | None = None,
+        dead_letters: Target | None = None,
+        trust_identity: bool = False,
+    ) -> None:
+        """Stores each record of a broker as an event, once for each key; consumers and projectors get it as any event.
+
+        `hf.ingest(kafka.topic("orders", group="shop"), as_=OrderPlaced, key="order.id")`. `key` is a payload path, a header
+        (`"header:dedupe-key"`) or a function of the payload; without it, the id of the CloudEvent or record. The record is
+        acknowledged after the commit. One that does not fit the class, or has no key, becomes a dead letter of the ingest.
+        Pause it like a consumer of its name. The other options are those of `@hf.consumer(source=...)`.
+        """
+        name = ingest_name(source, name)
+        patterns, known = event_patterns(f"hf.ingest {name}: as_", (as_,))
+        rule = event_rule(name, known, key, trust_identity=check_flag("trust_identity", trust_identity))
+        check_key_field(
+            f"ingest {name}", FlowSettings(key=rule.key), event_fields(None if known is None else known.cls)
+        )
+        handler = ingest_handler(name, known, queue, self._reprocess_raw, trust_identity=trust_identity)
+        consumed = broker_source(
+            name, source, patterns, direct=False, concurrency=1, origin=origin, dead_letters=dead_letters, events=rule
+        )
+        self._declare_event(known)
+        self._add(handler)
+        self.broker_sources[name] = consumed
+        self._check_ingests()
         self._declared(name)
 
     def job(self, bare: None = None, /, **options: Unpack[HandlerOptions]) -> MakesJob:
         """Makes a function a job: `await send.enqueue(...)` stores the call, a worker runs it."""
-        _refuse_positional("@hf.job()", bare)
+        refuse_positional("@hf.job()", bare)
         check_options(Router.job, options)
 
         def decorate(function: Callable[..., Any]) -> Any:
@@ -281,7 +258,7 @@ class Router:
     def command(self, bare: None = None, /, *, key: str, **options: Unpack[HandlerOptions]) -> MakesJob:
         """A job whose key is built from its arguments (`"order:{user_id}:{order_id}:cancel:v1"`): the same
         command runs once, even if several senders enqueue it."""
-        _refuse_positional("@hf.command(key='pay:{order_id}:v1')", bare)
+        refuse_positional("@hf.command(key='pay:{order_id}:v1')", bare)
         check_options(Router.command, options)
 
         def decorate(function: Callable[..., Any]) -> Any:
@@ -349,52 +326,3 @@ class Router:
         if "retry" not in options:
             self._defaulted.add(handler.name)
         return handler
-
-    def _declare_event(self, known: EventType | None) -> None:
-        if known is not None:
-            self.event_types.add(known)
-
-    def _add(self, handler: Handler) -> None:
-        known = self.handlers.get(handler.name)
-        if known is not None and known.function is not handler.function:
-            raise ConfigurationError(
-                f"two handlers are named {handler.name!r} ({known.function.__qualname__} and "
-                f"{handler.function.__qualname__}); give one of them another name="
-            )
-        self.handlers[handler.name] = handler
-
-    def _default_retry(self, queue: str) -> RetryPolicy:
-        return RetryPolicy.exponential()
-
-    @property
-    def _runtime(self) -> Runtime:
-        if self._parent is None:
-            raise ConfigurationError("this router is not part of an app yet; call hf.include(router) first")
-        return self._parent._runtime
-
-    async def _reprocess_raw(self, context: Context) -> None:
-        await reprocess_raw(self._runtime, context)
-
-
-def _refuse_positional(example: str, given: object) -> None:
-    refuse_bare(example, given)
-    if given is not None:
-        raise ConfigurationError(f"{example.partition('(')[0]} got {given!r}; its options are given by name: {example}")
-
-
-def _check_blocking(name: str, function: Callable[[Any], object]) -> None:
-    """Rejects a function that cannot be called with a blocking connection."""
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        raise ConfigurationError(f"projector {name}: {function!r} must take one argument, the connection") from None
-    if inspect.iscoroutinefunction(function):
-        raise ConfigurationError(
-            f"projector {name}: {function!r} must be a plain function, because its connection is blocking"
-        )
-
-
-def _from_start(name: str, start: str) -> bool:
-    if start not in ("beginning", "now"):
-        raise ConfigurationError(f"consumer {name}: start is {start!r}; use 'beginning' or 'now'")
-    return start == "beginning"

@@ -12,13 +12,25 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast.brokers import cloudevents
+from holdfast.brokers.ingestion import EventRule
 from holdfast.brokers.protocol import Record
 from holdfast.core.errors import InvalidKey, InvalidPayload, UnreadableRecord
 from holdfast.core.events import payload
 from holdfast.core.events.pattern import ANY, matches
 from holdfast.core.events.payload import MAX_HEADER_BYTES, MAX_HEADERS
 from holdfast.core.key import check_key
-from holdfast.core.message import RAW_TYPE, SOURCE_MESSAGE_ID, Address, NewMessage, new_message
+from holdfast.core.message import (
+    PROVENANCE,
+    RAW_TYPE,
+    SOURCE_EVENT_ID,
+    SOURCE_MESSAGE_ID,
+    SOURCE_OFFSET,
+    SOURCE_PARTITION,
+    SOURCE_STREAM,
+    Address,
+    NewMessage,
+    new_message,
+)
 from holdfast.core.names import MAX_NAME, check_name
 from holdfast.core.text import storable
 
@@ -30,7 +42,7 @@ MISSING_ID_PREFIX = "fresh:"
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.:/-]")
 # About the record's bytes, and what only Holdfast sets.
-_NOT_KEPT = frozenset({"content-type", SOURCE_MESSAGE_ID})
+_NOT_KEPT = PROVENANCE | {"content-type"}
 _RAW_ENVELOPE = 4096 + 8 * MAX_HEADER_BYTES
 
 
@@ -39,7 +51,8 @@ class RecordDecoder:
     """Decodes the records of one consumer's source.
 
     `origin` is the prefix of a message's source, before the name of the stream. `patterns` are the types that the
-    consumer handles; if there is only one, a record without a type has that type. `fresh` creates message ids.
+    consumer handles; if there is only one, a record without a type has that type. `fresh` creates message ids. With
+    `events` a record becomes an event for all subscribers; only unreadable records go to `address`.
     """
 
     origin: str
@@ -48,12 +61,13 @@ class RecordDecoder:
     generation: int
     max_bytes: int
     fresh: Callable[[], UUID]
+    events: EventRule | None = None
 
     def message(self, record: Record, id: UUID | None = None) -> NewMessage | None:
         """The record as a message; None if the consumer does not handle its type.
 
-        Raises `UnreadableRecord` if it cannot be stored as a message. The payload is not validated here: an invalid
-        payload fails in the handler, like any other error.
+        Raises `UnreadableRecord` if it cannot be stored as a message. The payload of an event is validated; for a single
+        consumer it is not, because an invalid payload fails in the handler, like any other error.
         """
         if record.lost is not None:
             raise self._unreadable(record, record.lost)
@@ -69,9 +83,22 @@ class RecordDecoder:
             if type == RAW_TYPE:
                 # Decoded again, it would name any stream that its sender chose.
                 raise self._unreadable(record, f"only Holdfast creates messages of the type {RAW_TYPE}")
-            key = self._key(record.id if event is None else f"{event.source}#{event.id}")
-            kept = self._kept_headers(headers, None if record.id == key else _text(record.id))
-            return self._new(id or self.fresh(), type, record, body, key, kept, occurred_at, self.max_bytes)
+            identity = record.id if event is None else f"{event.source}#{event.id}"
+            if self.events is None:
+                key = self._key(identity)
+                provenance: dict[str, object] = {} if record.id == key else {SOURCE_MESSAGE_ID: record.id}
+            else:
+                key = self.events.key_of(record, body, headers) or self._key(identity)
+                headers = self.events.kept_headers(headers, is_plain=event is None)
+                provenance = _provenance(record) | (
+                    {} if event is None or identity == key else {SOURCE_EVENT_ID: identity}
+                )
+            kept = self._kept_headers(headers, provenance)
+            message = self._new(id or self.fresh(), type, record, body, key, kept, occurred_at, self.max_bytes)
+            if self.events is None:
+                return message
+            self.events.check(message)
+            return message._replace(addressed=())
         except UnreadableRecord:
             raise
         except Exception as error:
@@ -93,9 +120,14 @@ class RecordDecoder:
             "at": None if record.at is None else record.at.isoformat(),
             "lost": record.lost,
         }
+        provenance: dict[str, object] = {}
+        if self.events is not None:
+            kept |= {"partition": record.partition, "offset": record.offset}
+            provenance = _provenance(record)
         key = self._key(None if record.id is None or unique else f"raw:{record.id}")
         room = _RAW_ENVELOPE + 2 * MAX_RAW_BYTES
-        return self._new(self.fresh(), RAW_TYPE, record, kept, key, self._kept_headers(record.headers), record.at, room)
+        headers = self._kept_headers(record.headers, provenance)
+        return self._new(self.fresh(), RAW_TYPE, record, kept, key, headers, record.at, room)
 
     def source_of(self, stream: str) -> str:
         """The source of a message. A stream name that is too long or has other characters gets a hash as its suffix."""
@@ -129,9 +161,9 @@ class RecordDecoder:
             max_bytes=max_bytes,
         )
 
-    def _kept_headers(self, given: Mapping[str, str], source_message_id: str | None = None) -> dict[str, str]:
-        """The headers of a record that its message keeps."""
-        first = {} if source_message_id is None else {SOURCE_MESSAGE_ID: source_message_id}
+    def _kept_headers(self, given: Mapping[str, str], provenance: Mapping[str, object]) -> dict[str, str]:
+        """The headers of a record that its message keeps, after those that Holdfast sets."""
+        first = {name: _text(str(value)) or "" for name, value in provenance.items() if value is not None}
         kept = {name: value for name, value in given.items() if name.lower() not in _NOT_KEPT}
         return _headers(first | kept)
 
@@ -174,7 +206,19 @@ def record_of(kept: object) -> Record:
         key=kept.get("key"),
         at=None if at is None else datetime.fromisoformat(at),
         lost=lost,
+        partition=kept.get("partition"),
+        offset=kept.get("offset"),
     )
+
+
+def _provenance(record: Record) -> dict[str, object]:
+    """The place of a record in its broker."""
+    return {
+        SOURCE_MESSAGE_ID: record.id,
+        SOURCE_STREAM: record.stream,
+        SOURCE_PARTITION: record.partition,
+        SOURCE_OFFSET: record.offset,
+    }
 
 
 def _headers(given: Mapping[str, str]) -> dict[str, str]:

@@ -14,12 +14,13 @@ from holdfast.core.errors import KeyConflict, StoreError, UnreadableRecord
 from holdfast.core.failures.report import ErrorReport, report
 from holdfast.core.failures.verdict import Verdict
 from holdfast.core.identity import delivery_id
-from holdfast.core.message import NewMessage
+from holdfast.core.message import SOURCE_MESSAGE_ID, NewMessage
 from holdfast.core.outcome import Failed
 from holdfast.core.retry import RetryPolicy
 from holdfast.stores.deliveries.settle import Settlement
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import IntakeReadiness, readiness, take_in, take_in_settled
+from holdfast.stores.messages.publish import Published
 
 log = get_logger("holdfast.brokers")
 
@@ -32,6 +33,9 @@ _CHECK_RECORDS = 2_000
 
 OnDeadLetter = Callable[[NewMessage, ErrorReport], None]
 """Called with a raw message after it is stored as a dead letter."""
+
+OnStored = Callable[[Sequence[NewMessage], Sequence[Published]], None]
+"""Called after the commit with the messages of a batch and their results."""
 
 
 class _ReadAttempt(NamedTuple):
@@ -126,19 +130,23 @@ class Inbox:
     """Stores records in batches, each with a delivery for the consumer. Deliveries are not ordered."""
 
     batch_size = max_in_flight = BATCH_SIZE
-    is_paused = False
-    """A paused consumer still collects deliveries."""
+
+    @property
+    def is_paused(self) -> bool:
+        """False: a paused consumer still collects deliveries."""
+        return False
 
     def __init__(
         self,
         store: RetryingStore,
         decoder: RecordDecoder,
         unreadable: UnreadableRecords,
-        on_stored: Callable[[], None],
+        fanout: Fanout,
+        on_stored: OnStored,
     ) -> None:
         self._store, self._decoder, self._unreadable, self._on_stored = store, decoder, unreadable, on_stored
         self._backpressure = Backpressure(store, decoder.address.consumer, decoder.address.queue)
-        self._fanout = Fanout()
+        self._fanout = fanout
         self._missing_id = MissingIdWarning(decoder.address.consumer)
 
     async def ready(self) -> bool:
@@ -158,30 +166,54 @@ class Inbox:
                     readable.append((record, message))
         await self._store_all(readable)
         self._backpressure.count(len(records))
-        if readable:
-            self._on_stored()
 
     async def _store_all(self, readable: Sequence[tuple[Record, NewMessage]]) -> None:
         if not readable:
             return
+        messages = [message for _, message in readable]
         try:
-            await self._store.run(take_in([message for _, message in readable], self._fanout))
+            stored = await self._store.run(take_in(messages, self._fanout))
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001
             if len(readable) > 1:
                 # A record that the store rejects must not block the others.
-                for one in readable:
-                    await self._store_all([one])
+                half = len(readable) // 2
+                await self._store_all(readable[:half])
+                await self._store_all(readable[half:])
                 return
             ((record, message),) = readable
             if isinstance(error, KeyConflict):
                 error = key_conflict(message, record, error.message_id)
             await self._unreadable.keep(record, error)
+        else:
+            self._on_stored(messages, stored)
+
+
+class EventInbox(Inbox):
+    """Stores records as events: each subscriber gets a delivery.
+
+    A pause stops fetching. The backlog of a consumer does not: it would stop the events of all others.
+    """
+
+    async def ready(self) -> bool:
+        known = await self._backpressure.readiness()
+        return known is not None and not known.held
+
+    @property
+    def is_paused(self) -> bool:
+        return self._backpressure.known is not None and self._backpressure.known.held
 
 
 def key_conflict(message: NewMessage, record: Record, first: UUID) -> UnreadableRecord:
-    """The error for a record whose id belongs to a message with other content."""
+    """The error for a record whose id or key belongs to a message with other content."""
+    if not message.addressed and message.headers.get(SOURCE_MESSAGE_ID) != message.key:
+        return UnreadableRecord(
+            message.source,
+            record.id,
+            f"its key {message.key!r} belongs to an event with other content (message {first}). Discard it if it is a "
+            "duplicate; otherwise take key= from a value that differs",
+        )
     return UnreadableRecord(
         message.source,
         record.id,

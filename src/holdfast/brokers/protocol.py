@@ -19,7 +19,7 @@ class Record:
     `stream` is the name of the topic, stream or queue. `id` identifies the record in its stream and is the same on
     each redelivery; None if the broker has no id. `receipt` is what the adapter needs to acknowledge the record.
     `delivery_count` is the number of deliveries so far, as far as the broker reports it. `lost` is the reason why the
-    broker lists the record but no longer has its content.
+    broker lists the record but no longer has its content. `partition` and `offset` are those of the broker, if it has them.
     """
 
     stream: str
@@ -31,6 +31,8 @@ class Record:
     delivery_count: int = 1
     receipt: object = None
     lost: str | None = None
+    partition: int | None = None
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

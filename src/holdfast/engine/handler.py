@@ -35,6 +35,7 @@ class Kind(StrEnum):
     WEBHOOK = "webhook"
     RELAY = "relay"
     STEP = "step"
+    INGEST = "ingest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,15 @@
-"""The consumers of a worker that read from brokers: `@hf.consumer(..., source=...)`."""
+"""What a worker reads from brokers: the records of `@hf.consumer(..., source=...)` and of `hf.ingest`."""
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
 from holdfast.brokers.decoder import RecordDecoder, record_of
-from holdfast.brokers.inbox import Inbox, UnreadableRecords, key_conflict
+from holdfast.brokers.inbox import EventInbox, Inbox, UnreadableRecords, key_conflict
 from holdfast.brokers.intake import Intake
 from holdfast.brokers.protocol import Lag
 from holdfast.brokers.retrying_store import RetryingStore
@@ -30,6 +30,7 @@ from holdfast.runtime.direct_consumer import DirectConsumer
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.intake import forget_handled, report_intake, take_in_completing
+from holdfast.stores.messages.publish import Published
 from holdfast.stores.protocol import Store
 
 _CUT_OFF_SECONDS = 2.0
@@ -45,14 +46,14 @@ async def reprocess_raw(runtime: Runtime, context: Context) -> None:
         return
     context.completing = True
     try:
-        await runtime.store.run(take_in_completing(context.claim, IDLE_TIMEOUT, message, Fanout()))
+        stored = await runtime.store.run(take_in_completing(context.claim, IDLE_TIMEOUT, message, _fanout(runtime)))
     except KeyConflict as error:
         raise key_conflict(message, record, error.message_id) from error
-    runtime.notifier.notify()
+    _on_stored(runtime, [message], [stored])
 
 
 class BrokerStreams:
-    """Runs the intakes of the broker consumers in a worker's queues."""
+    """Runs the intakes from brokers in a worker's queues."""
 
     def __init__(self, runtime: Runtime, options: WorkerOptions) -> None:
         self._limit = options.idle_limit.total_seconds()
@@ -119,7 +120,8 @@ class BrokerStreams:
             record_handler = DirectConsumer(runtime, handler, decoder, store, unreadable, worker, source.concurrency)
             self._direct.append(record_handler)
         else:
-            record_handler = Inbox(store, decoder, unreadable, runtime.notifier.notify)
+            inbox = Inbox if source.events is None else EventInbox
+            record_handler = inbox(store, decoder, unreadable, _fanout(runtime), partial(_on_stored, runtime))
 
         async def report(lag: Lag | None, problem: str | None) -> None:
             await store.run_once(
@@ -166,7 +168,20 @@ def _decoder(runtime: Runtime, handler: Handler, source: BrokerSource) -> Record
         generation=runtime.generation,
         max_bytes=runtime.max_payload,
         fresh=_fresh_id,
+        events=source.events,
     )
+
+
+def _fanout(runtime: Runtime) -> Fanout:
+    """Subscriptions with the key functions of this app's consumers."""
+    return Fanout(flows=runtime.registration.flows)
+
+
+def _on_stored(runtime: Runtime, messages: Sequence[NewMessage], stored: Sequence[Published]) -> None:
+    """Starts the reactions to new events, and wakes the workers."""
+    runtime.reactions.published(messages, stored, None)
+    runtime.meter.published(sum(one.created for one in stored))
+    runtime.notifier.notify()
 
 
 def _fresh_id() -> UUID:

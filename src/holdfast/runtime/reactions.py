@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast._log import get_logger
 from holdfast.core.events import payload
-from holdfast.core.events.event import EventType
+from holdfast.core.events.event import VERSION_HEADER, EventType, version_of
 from holdfast.core.events.pattern import matches
 from holdfast.core.message import DEFAULT_QUEUE, NewMessage
 from holdfast.core.redaction.redact import hiding
@@ -128,11 +128,13 @@ class Reactions:
 
     def _arguments(self, reaction: Reaction, message: NewMessage) -> tuple[Any, ...]:
         # Decoded from JSON, as for a consumer: the function works unchanged as a consumer.
-        body = (
-            payload.decode(message.payload)
-            if reaction.event is None
-            else reaction.event.read(message.payload, reaction.event.version)
-        )
+        if reaction.event is None:
+            body = payload.decode(message.payload)
+        else:
+            # An event from a broker may have an older version than the class.
+            is_versioned = VERSION_HEADER in message.headers
+            version = version_of(message.headers) if is_versioned else reaction.event.version
+            body = reaction.event.read(message.payload, version)
         if not reaction.takes_context:
             return (body,)
         invocation = MessageInvocation.of(message, reaction.function.__name__, DEFAULT_QUEUE)

@@ -5,7 +5,7 @@
 
 import importlib
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -92,11 +92,13 @@ def build(dsn: str, source: Any, stream: str) -> Holdfast:
     return hf
 
 
-if "HOLDFAST_TEST_SOURCE" in os.environ:
-    # The crash points are installed: the shop has done it.
-    _module, _, _function = os.environ["HOLDFAST_TEST_SOURCE"].partition(":")
-    hf = build(
-        os.environ["HOLDFAST_DSN"],
-        getattr(importlib.import_module(_module), _function),
-        os.environ["HOLDFAST_TEST_STREAM"],
-    )
+def built(build: Callable[[str, Any, str], Holdfast]) -> Holdfast | None:
+    """The app that the environment describes. The crash points are installed: the shop has done it."""
+    if "HOLDFAST_TEST_SOURCE" not in os.environ:
+        return None
+    module, _, function = os.environ["HOLDFAST_TEST_SOURCE"].partition(":")
+    source = getattr(importlib.import_module(module), function)
+    return build(os.environ["HOLDFAST_DSN"], source, os.environ["HOLDFAST_TEST_STREAM"])
+
+
+hf = built(build)

@@ -23,6 +23,8 @@ def record_of(message: Message, tracked: TrackedOffset) -> Record:
         key=None if key is None else header_text(key),
         at=time_of(milliseconds) if has_time else None,
         receipt=tracked,
+        partition=tracked.partition,
+        offset=tracked.offset,
     )
 
 

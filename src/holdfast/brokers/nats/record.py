@@ -22,4 +22,5 @@ def record_of(msg: "Msg") -> Record:
         at=metadata.timestamp,
         delivery_count=metadata.num_delivered,
         receipt=msg.reply,
+        offset=metadata.sequence.stream,
     )

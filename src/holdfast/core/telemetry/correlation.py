@@ -6,10 +6,10 @@ from contextvars import ContextVar, Token
 
 from holdfast.core.events.event import VERSION_HEADER
 from holdfast.core.events.payload import check_headers
-from holdfast.core.message import SOURCE_MESSAGE_ID
+from holdfast.core.message import PROVENANCE
 
 # These headers describe one message; events that its handler publishes are other messages.
-_OF_ONE_MESSAGE = frozenset({VERSION_HEADER, SOURCE_MESSAGE_ID})
+_OF_ONE_MESSAGE = PROVENANCE | {VERSION_HEADER}
 _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
 
 
