@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from holdfast.interfaces.cli import main
@@ -12,6 +13,7 @@ from holdfast.interfaces.drill import drills
 from holdfast.interfaces.drill.report import PromiseCheck, perform
 from holdfast.interfaces.drill.scratch import ConditionTimeout, ScratchStore
 from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
 
 
 @pytest.fixture
@@ -64,3 +66,12 @@ def test_a_broken_promise_is_named_and_the_exit_code_says_so(monkeypatch: pytest
     (result,) = json.loads(run.stdout)
     assert (result["name"], result["kept"], result["checks"][0]["found"]) == ("forgetful", False, "found 0, expected 1")
     assert CliRunner().invoke(main, ["drill", "run", "nonsense"]).exit_code == 2
+
+
+async def test_a_dedupe_key_emitted_twice_on_redis_is_one_event() -> None:
+    with RedisServer() as server:
+        result = await perform("duplicate-events", drills.duplicate_events, None, server.url)
+        assert [check for check in result.checks if not check.kept] == []
+        assert len(result.checks) == 8
+        with redis.Redis.from_url(server.url) as client:
+            assert client.keys("*") == []

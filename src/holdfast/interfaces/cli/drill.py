@@ -30,11 +30,12 @@ def list_() -> None:
 
 @command(cli, name="run")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-def run(names: tuple[str, ...]) -> ExitCode:
+@click.option("--redis", metavar="URL", help="Emit duplicate-events on a temporary stream of this Redis server too.")
+def run(names: tuple[str, ...], redis: str | None) -> ExitCode:
     """Run the given drills, or all of them. Exits with 1 if a promise was broken.
 
     Without --dsn each drill uses a temporary SQLite file; with a PostgreSQL DSN each creates a temporary schema there and
-    drops it at the end. HOLDFAST_DSN is ignored: it probably names a production store.
+    drops it at the end. HOLDFAST_DSN and HOLDFAST_REDIS are ignored: they probably name production servers.
     """
     unknown = [name for name in names if name not in DRILLS]
     if unknown:
@@ -45,7 +46,7 @@ def run(names: tuple[str, ...]) -> ExitCode:
     results = []
     for name in names or DRILLS:
         note(f"{name}: {' '.join((DRILLS[name].__doc__ or '').split())}")
-        result = asyncio.run(perform(name, DRILLS[name], dsn))
+        result = asyncio.run(perform(name, DRILLS[name], dsn, redis))
         results.append(result)
         if settings().tabular:
             _show(result)

@@ -5,6 +5,7 @@ from contextlib import closing
 
 from holdfast import Context, Holdfast, Outage, RetryPolicy
 from holdfast.core.delivery import Status
+from holdfast.interfaces.drill.broker_drills import emit_twice
 from holdfast.interfaces.drill.provider import Provider, TokenRejected
 from holdfast.interfaces.drill.report import PromiseCheck, check_equal
 from holdfast.interfaces.drill.scratch import ScratchStore, running_worker, until
@@ -62,7 +63,7 @@ async def stopped_service(store: ScratchStore) -> list[PromiseCheck]:
 
 
 async def duplicate_events(store: ScratchStore) -> list[PromiseCheck]:
-    """An event is published three times: one message is stored, and the projection does not change."""
+    """An event is published three times, and with --redis emitted twice on a stream: one message, an unchanged projection."""
     app = store.app()
     _totals(app, store)
     async with running_worker(app):
@@ -75,7 +76,9 @@ async def duplicate_events(store: ScratchStore) -> list[PromiseCheck]:
         await app.publish("order.placed", {"id": 7, "cents": 500}, conn=None, key=key)
         stored = await app.ops.messages(type="order.placed")
     projection = store.database.rows("select order_id, cents from {shop}charges")
+    emitted = [] if store.redis is None else await emit_twice(store, store.redis)
     return [
+        *emitted,
         check_equal("three publishes return one message", len(ids), 1),
         check_equal("one message is stored", len(stored), 1),
         check_equal("a replay of delivered work is skipped", (len(again.done), len(again.skipped)), (0, 1)),

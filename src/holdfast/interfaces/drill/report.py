@@ -32,11 +32,14 @@ def check_equal(promise: str, found: object, expected: object) -> PromiseCheck:
 
 
 async def perform(
-    name: str, drill: Callable[[ScratchStore], Awaitable[list[PromiseCheck]]], dsn: str | None
+    name: str,
+    drill: Callable[[ScratchStore], Awaitable[list[PromiseCheck]]],
+    dsn: str | None,
+    redis: str | None = None,
 ) -> DrillResult:
     """Runs one drill in a temporary store. An exception counts as a broken promise."""
     started = time.monotonic()
-    with scratch(dsn) as store:
+    with scratch(dsn, redis) as store:
         try:
             checks = tuple(await drill(store))
         except Exception as error:  # noqa: BLE001

@@ -31,6 +31,8 @@ class ScratchStore:
     database: Database
     logged: list[MutableMapping[str, Any]]
     """Every line logged during the drill."""
+    redis: str | None = None
+    """The URL of a Redis server in which a drill may create a stream."""
 
     def app(self, **options: Any) -> Holdfast:
         """An application on this store."""
@@ -38,12 +40,12 @@ class ScratchStore:
 
 
 @contextmanager
-def scratch(dsn: str | None) -> Iterator[ScratchStore]:
+def scratch(dsn: str | None, redis: str | None = None) -> Iterator[ScratchStore]:
     """A temporary SQLite file, or a temporary schema in a PostgreSQL database."""
     with tempfile.TemporaryDirectory(prefix="holdfast-drill-") as folder, capture_logs() as logged:
         where = dsn or f"sqlite:///{Path(folder) / 'drill.db'}"
         schema = "holdfast" if dsn is None else f"holdfast_drill_{secrets.token_hex(4)}"
-        store = ScratchStore(where, schema, open_database(where, schema), logged)
+        store = ScratchStore(where, schema, open_database(where, schema), logged, redis)
         app = store.app()
         try:
             app.store.migrate()
