@@ -16,6 +16,7 @@ from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.workflows.graph import Exhausted
 from holdfast.core.workflows.names import check_workflow_name, start_type, step_consumer
+from holdfast.core.workflows.upcasts import ResultUpcast
 from holdfast.engine.handler import Handler, Kind, check_function
 from holdfast.engine.workflows.declaration import StepSpec, WorkflowDeclaration
 from holdfast.engine.workflows.step import Step
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
+U = TypeVar("U", bound=ResultUpcast)
 
 MAIN = "main"
 _UNCHANGED = object()
@@ -138,6 +140,19 @@ class Workflow:
 
         return decorate if function is None else decorate(function)
 
+    def upcast(self, step: object, *, from_version: int) -> Callable[[U], U]:
+        """Declares the conversion of stored results of a step from `from_version` of the workflow to the next version.
+
+        A result that an older version stored is converted when a later step, `run.result()` or a parent run reads it. Declare
+        it in the deploy that changes the result; a version in which the result did not change needs none.
+        """
+
+        def decorate(function: U) -> U:
+            self.declaration.add_upcast(step, from_version, function)
+            return function
+
+        return decorate
+
     def using(
         self,
         *,
@@ -170,7 +185,7 @@ class Workflow:
             known = UUID(str(id))
         except ValueError:
             raise NotFound("run", id, "an id is a UUID; `holdfast workflows list` shows the ids") from None
-        return WorkflowRun(lambda: self._router._runtime, self.name, known)
+        return WorkflowRun(lambda: self._router._runtime, self.declaration, known)
 
     def _start_sync(self, *args: Any, **kwargs: Any) -> WorkflowRun:
         runtime, run = self._new_run(args, kwargs)
@@ -178,7 +193,7 @@ class Workflow:
         return self._handle(published)
 
     def _handle(self, published: Published) -> WorkflowRun:
-        return WorkflowRun(lambda: self._router._runtime, self.name, published.id, created=published.created)
+        return WorkflowRun(lambda: self._router._runtime, self.declaration, published.id, created=published.created)
 
     def _new_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runtime, NewRun]:
         runtime, options = self._router._runtime, self._options

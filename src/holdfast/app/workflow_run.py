@@ -11,6 +11,7 @@ from holdfast.core.names import check_name
 from holdfast.core.workflows.names import CANCEL, COMMANDS, start_type
 from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.commands import RETRY, SIGNAL, TRIGGER
+from holdfast.engine.workflows.declaration import WorkflowDeclaration
 from holdfast.engine.workflows.fan_out import result_of
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
@@ -26,9 +27,16 @@ class WorkflowRun:
     `created` says whether this start created it; the same key returns the same run.
     """
 
-    def __init__(self, runtime: Callable[[], Runtime], workflow: str, id: UUID, *, created: bool = False) -> None:
-        self._runtime, self.workflow, self.id, self.created = runtime, workflow, id, created
+    def __init__(
+        self, runtime: Callable[[], Runtime], declaration: WorkflowDeclaration, id: UUID, *, created: bool = False
+    ) -> None:
+        self._runtime, self._declaration, self.id, self.created = runtime, declaration, id, created
         self.sync = SyncWorkflowRun(self)
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow."""
+        return self._declaration.name
 
     def __repr__(self) -> str:
         return f"WorkflowRun({self.workflow!r}, {str(self.id)!r})"
@@ -90,7 +98,7 @@ class WorkflowRun:
             outcome = yield run_outcome(self.id)
         if outcome.status is not RunStatus.DONE:
             raise WorkflowFailed(outcome.name, self.id, outcome.status.value, outcome.reason)
-        return (yield from result_of(outcome))
+        return (yield from result_of(outcome, self._declaration))
 
     def _signal(self, name: str, value: object, key: str | None) -> NewMessage:
         return self._message(SIGNAL, key, signal=check_name("signal", name), payload=value)
@@ -109,7 +117,7 @@ class WorkflowRun:
         return self._runtime().producer.build(type, {}, key=key, key_scope=type)
 
     def _fork(self, published: Published) -> "WorkflowRun":
-        return WorkflowRun(self._runtime, self.workflow, published.id, created=published.created)
+        return WorkflowRun(self._runtime, self._declaration, published.id, created=published.created)
 
     def _message(self, type: str, key: str | None, **command: object) -> NewMessage:
         return self._runtime().producer.build(

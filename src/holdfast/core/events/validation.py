@@ -50,7 +50,11 @@ def misfit(error: ValueError, expected: str, at: tuple[str | int, ...] = ()) -> 
 
 def stored_value(text: str | None, annotation: Any, what: str, remedy: str = "") -> Any:
     """A stored value as its annotation describes it; `InvalidPayload` for one that does not fit."""
-    value = None if text is None else decode(text)
+    return fitting_value(None if text is None else decode(text), annotation, what, remedy)
+
+
+def fitting_value(value: object, annotation: Any, what: str, remedy: str = "") -> Any:
+    """A value as its annotation describes it; `InvalidPayload` for one that does not fit."""
     if annotation is Any or annotation is NoneType:
         return value
     try:

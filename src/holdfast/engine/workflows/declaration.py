@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
 from holdfast.core.workflows.names import check_step_name, is_undo, name_array, undo_of
+from holdfast.core.workflows.upcasts import ResultUpcast, ResultUpcasts
 from holdfast.engine.handler import hints_of, takes_context
 from holdfast.engine.parameters import Parameters
 
@@ -48,6 +49,10 @@ class WorkflowDeclaration:
     _nodes: dict[str, Node] = field(default_factory=dict)
     _inputs: dict[str, tuple[str, inspect.Parameter, Any]] = field(default_factory=dict)
     _graph: Graph | None = None
+    upcasts: ResultUpcasts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.upcasts = ResultUpcasts(self.name, self.version)
 
     @property
     def graph(self) -> Graph:
@@ -90,7 +95,7 @@ class WorkflowDeclaration:
                 f"workflow {self.name}: step {name} has the name of a parameter of step {self._inputs[name][0]}, which is "
                 "a value of the start; rename the parameter or the step, or declare the step first to pass its result"
             )
-        before = tuple(self._step_name(name, one) for one in after)
+        before = tuple(self._step_name(f"step {name} comes after", one) for one in after)
         graph = Graph(
             self.name, self.version, [*self._nodes.values(), Node(name, before, manual, exhausted, undo, mapped)]
         )
@@ -109,6 +114,10 @@ class WorkflowDeclaration:
         self._graph = None
         return spec
 
+    def add_upcast(self, step: object, from_version: int, function: ResultUpcast) -> None:
+        """Declares the conversion of a step's stored results from a version to the next."""
+        self.upcasts.add(self._step_name("upcast of", step), from_version, function)
+
     def _position(self, given: tuple[str, inspect.Parameter, Any]) -> tuple[bool, bool, bool]:
         """Sort key of a start parameter: required before optional before keyword-only ones, those of mapped steps last."""
         owner, parameter, _ = given
@@ -126,11 +135,11 @@ class WorkflowDeclaration:
             f"declare it with @{self.name}.step(mapped=True)"
         )
 
-    def _step_name(self, step: str, given: object) -> str:
+    def _step_name(self, use: str, given: object) -> str:
         if isinstance(given, str):
             if given not in self._nodes:
                 raise ConfigurationError(
-                    f"workflow {self.name}: step {step} comes after {given!r}, which is not declared above it; "
+                    f"workflow {self.name}: {use} {given!r}, which is not declared above it; "
                     f"{nearest_step(given, self._nodes)}"
                 )
             return given
@@ -138,7 +147,7 @@ class WorkflowDeclaration:
             if function is given:
                 return name
         raise ConfigurationError(
-            f"workflow {self.name}: step {step} comes after {getattr(given, '__name__', given)!r}, which is not a step of "
+            f"workflow {self.name}: {use} {getattr(given, '__name__', given)!r}, which is not a step of "
             f"this workflow; decorate it with @{self.name}.step first, or give the name of a step"
         )
 

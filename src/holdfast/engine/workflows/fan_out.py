@@ -7,10 +7,20 @@ from uuid import UUID
 from holdfast.core.errors import ConfigurationError, WorkflowFailed
 from holdfast.core.events import payload
 from holdfast.core.workflows.names import item_name, memo_name, step_consumer
+from holdfast.engine.workflows.declaration import WorkflowDeclaration
 from holdfast.stores.operation import Operation
 from holdfast.stores.workflows.definition import definition
 from holdfast.stores.workflows.items import item_results, start_items
-from holdfast.stores.workflows.run import NewRun, Parent, RunOutcome, RunStatus, child_of, run_outcome, start_runs
+from holdfast.stores.workflows.run import (
+    NewRun,
+    Parent,
+    RunOutcome,
+    RunStatus,
+    StepResult,
+    child_of,
+    run_outcome,
+    start_runs,
+)
 
 if TYPE_CHECKING:
     from holdfast.engine.workflows.step import Step
@@ -25,6 +35,9 @@ class ChildWorkflow(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def declaration(self) -> WorkflowDeclaration: ...
 
     def new_child(self, parent: Parent, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewRun:
         """A run with a parent. Each run of the step uses the same key, so the child is started once."""
@@ -50,8 +63,8 @@ def map_items(step: "Step", function: Callable[..., Any], items: Iterable[object
         yield start_items(step.claim, step.run_id, step.epoch, join, name, consumer, texts)
     if known is None or not known.done:
         step.suspend((join, 0), None, None, stored=False)
-    results: list[str | None] = yield item_results(step.run_id, name)
-    return [step.read(text, spec.returns, spec.name) for text in results]
+    results: list[StepResult] = yield item_results(step.run_id, name)
+    return [step.read(spec.name, spec.returns, *result) for result in results]
 
 
 def run_child(step: "Step", workflow: ChildWorkflow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Requests:
@@ -72,12 +85,14 @@ def run_child(step: "Step", workflow: ChildWorkflow, args: tuple[Any, ...], kwar
         step.suspend((wait, call), None, None)
     if outcome.status is not RunStatus.DONE:
         raise WorkflowFailed(outcome.name, child, outcome.status.value, outcome.reason)
-    return (yield from result_of(outcome))
+    return (yield from result_of(outcome, workflow.declaration))
 
 
-def result_of(outcome: RunOutcome) -> Requests:
+def result_of(outcome: RunOutcome, workflow: WorkflowDeclaration) -> Requests:
     """The result of a run that is done: that of its last step, or of each by name if it has several."""
     graph = yield definition(outcome.name, outcome.version)
-    last = () if graph is None else graph.last
-    results = {step: payload.decode(outcome.results.get(step) or "null") for step in last}
+    results: dict[str, object] = {}
+    for step in () if graph is None else graph.last:
+        text, version = outcome.results.get(step, (None, None))
+        results[step] = workflow.upcasts.read(step, text, version or outcome.version)
     return next(iter(results.values())) if len(results) == 1 else results

@@ -11,7 +11,7 @@ from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidPayload, LeaseLost
 from holdfast.core.events import payload
-from holdfast.core.events.validation import stored_value
+from holdfast.core.events.validation import fitting_value, stored_value
 from holdfast.core.names import check_name
 from holdfast.core.workflows.graph import Graph
 from holdfast.core.workflows.names import memo_name
@@ -165,6 +165,7 @@ class Step(Context):
             self._next(),
             run.source,
             run.generation,
+            self.spec.workflow.upcasts.stored_version(self.spec.name, self._loaded.version),
         )
 
     def arguments(self) -> dict[str, Any]:
@@ -173,16 +174,15 @@ class Step(Context):
         named = self.spec.inputs.take(given if isinstance(given, dict) else {})
         for step, annotation in self.spec.results.items():
             row = self._memos.get((step, 0))
-            what = f"the result of step {step}"
             if row is not None and row.done:
-                named[step] = stored_value(row.result, annotation, what)
+                named[step] = self.read(step, annotation, row.result, row.version)
             elif step in self._graph.nodes:
                 named[step] = None
             else:
                 remedy = (
                     f"; run {self.run_id} is of version {self._graph.version}, which has no step {step}: allow None"
                 )
-                named[step] = stored_value(None, annotation, what, remedy)
+                named[step] = stored_value(None, annotation, f"the result of step {step}", remedy)
         if self._item is not None and self.spec.item is not None:
             named[self.spec.item] = payload.decode(self._item.item or "null")
         return named
@@ -234,9 +234,16 @@ class Step(Context):
         """What this step stored under a name before this run."""
         return self._memos.get((name, occurrence))
 
-    def read(self, text: str | None, annotation: Any, what: str) -> Any:
-        """A stored value as its annotation describes it."""
-        return stored_value(text, annotation, f"the result of step {what}")
+    def read(self, step: str, annotation: Any, text: str | None, version: int | None) -> Any:
+        """The stored result of a step in the form of this code. `version` is the form that was stored, if it is not the run's."""
+        form = version or self._loaded.version
+        workflow = self.spec.workflow
+        value = workflow.upcasts.read(step, text, form)
+        remedy = (
+            f". If its type has changed since, raise version= of workflow {workflow.name} and convert older results with "
+            f"@{workflow.name}.upcast({step!r}, from_version={form}); then retry the run"
+        )
+        return fitting_value(value, annotation, f"the result of step {step}", remedy)
 
     def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
         found = memo_name(self.spec.name, name), self.next_call(name)

@@ -181,7 +181,8 @@ def _error(step: StepRecord) -> str:
 def _results(detail: WorkflowRunDetail) -> Iterator[str]:
     for step in shown_steps(detail):
         if step.result is not None and step.result != "null":
-            yield f"{step_label(step)}: {_value(step.result)}"
+            form = "" if step.result_version is None else f" (version {step.result_version})"
+            yield f"{step_label(step)}{form}: {_value(step.result)}"
     for one in detail.remembered:
         if ":" not in one.name and one.result is not None:
             yield f"{one.name} (remembered): {_value(one.result)}"

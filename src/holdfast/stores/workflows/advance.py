@@ -32,6 +32,8 @@ class StepEnd(NamedTuple):
     next: str
     source: str
     generation: int
+    version: int | None = None
+    """The version of the workflow whose form the result has, if it is not that of the run."""
 
 
 class Advanced(NamedTuple):
@@ -83,7 +85,7 @@ def advance(worker: str, ends: Sequence[StepEnd], events: WorkflowEvents, *, wai
     waits for such a lock, for a limited time.
     """
     ends = sorted(ends, key=lambda end: (end.run_id, end.step, end.occurrence))
-    single = not wait and not any(end.next == NO_NEXT or _is_large(end) for end in ends)
+    single = not wait and not any(end.next == NO_NEXT or _is_large(end) or end.version for end in ends)
     return Operation(lambda: _advance(worker, ends, events, wait), single=single, hot=True)
 
 
@@ -102,6 +104,8 @@ def _advance(worker: str, ends: Sequence[StepEnd], events: WorkflowEvents, wait:
         if _is_large(end) and end.delivery_id in advanced.settled:
             values = {"run_id": end.run_id, "step": end.step, "occurrence": end.occurrence, "result": end.result}
             yield Query("store_result", values)
+        if end.version is not None and end.delivery_id in advanced.settled:
+            yield _store_version(end)
     yield from announce(advanced.ended, events)
     return advanced
 
@@ -114,6 +118,8 @@ def complete_step(completion: Operation[None], end: StepEnd) -> Operation[None]:
         yield from completion.start()
         values = dict(zip(_STEP[:6], end, strict=False))
         yield Query("complete_step", values)
+        if end.version is not None:
+            yield _store_version(end)
 
     return Operation(steps)
 
@@ -164,6 +170,11 @@ def _read(rows: Rows, known: Mapping[UUID, tuple[str, int]]) -> Advanced:
     # A batch rarely contains a run that is being compensated; then all its runs are checked.
     checked = frozenset(known) - {run.run_id for run in ended} if compensating else frozenset()
     return Advanced(frozenset(settled), tuple(ended), frozenset(checked))
+
+
+def _store_version(end: StepEnd) -> Query:
+    values = {"run_id": end.run_id, "step": end.step, "occurrence": end.occurrence, "version": end.version}
+    return Query("store_version", values)
 
 
 def _is_large(end: StepEnd) -> bool:

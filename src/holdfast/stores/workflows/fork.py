@@ -14,9 +14,9 @@ from holdfast.stores.operation import Query, Steps, columns, operation
 from holdfast.stores.workflows.advance import COMPLETED, steps_json
 from holdfast.stores.workflows.definition import read_definition
 from holdfast.stores.workflows.retry import COUNTER, waiting_steps
-from holdfast.stores.workflows.run import NewRun, RunStatus, start_runs
+from holdfast.stores.workflows.run import NewRun, RunStatus, StepResult, start_runs
 
-_RESULT = ("run_id", "step", "delivery_id", "result")
+_RESULT = ("run_id", "step", "delivery_id", "result", "version")
 _BEGIN = "start:fork"
 """The row whose advance makes the first steps of a fork due."""
 
@@ -49,8 +49,8 @@ def fork_run(start: NewMessage, origin: Origin) -> Steps[Published]:
     if RunStatus(status) is RunStatus.COMPENSATING:
         raise Refused("fork", f"run {origin.run_id}", "being compensated", "wait until its undo steps are done")
     found = yield Query("finished_steps", {"run_id": origin.run_id})
-    _check_reached(origin, graph, {str(step) for step, _, _ in found})
-    kept = _kept(origin, graph, {str(step): result for step, result, was_undone in found if not was_undone})
+    _check_reached(origin, graph, {str(step) for step, *_ in found})
+    kept = _kept(origin, graph, {str(step): StepResult(*result) for step, *result, undone in found if not undone})
     waiting = len([step for step in graph.last if step not in kept])
     run = NewRun(start._replace(payload=str(payload)), graph.workflow, graph.version, waiting)
     (published,) = yield from start_runs([run]).start()
@@ -92,19 +92,19 @@ def _check_reached(origin: Origin, graph: Graph, done: Collection[str]) -> None:
         raise Refused("fork", what, f"not reached yet: step {first} is not done", "fork from a step that was reached")
 
 
-def _kept(origin: Origin, graph: Graph, done: Mapping[str, str | None]) -> dict[str, str | None]:
+def _kept(origin: Origin, graph: Graph, done: Mapping[str, StepResult]) -> dict[str, StepResult]:
     """The steps that stay done in the fork, with their results: no step before them runs again."""
     again = {origin.step, *(step for step in graph.order if step not in done)}
     again = again.union(*(graph.descendants(step) for step in again))
     return {step: result for step, result in done.items() if step in graph.nodes and step not in again}
 
 
-def _begin(run_id: UUID, origin: Origin, graph: Graph, kept: Mapping[str, str | None]) -> Steps[None]:
+def _begin(run_id: UUID, origin: Origin, graph: Graph, kept: Mapping[str, StepResult]) -> Steps[None]:
     """Stores the results of a new run and makes its first steps due. Triggers are not copied."""
     ids = {step: step_delivery_id(run_id, graph.workflow, step) for step in graph.order}
     yield Query("link_fork", {"run_id": run_id, "origin": origin.run_id, "step": origin.step})
     if kept:
-        rows = [(run_id, step, ids[step], result) for step, result in kept.items()]
+        rows = [(run_id, step, ids[step], *result) for step, result in kept.items()]
         yield Query("copy_results", batches={"steps": columns(_RESULT, rows)})
     again = [step for step in graph.order if step not in kept and not graph.nodes[step].mapped]
     ready, counters = waiting_steps(graph, again, kept, triggered=())

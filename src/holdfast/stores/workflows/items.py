@@ -9,6 +9,7 @@ from holdfast.core.delivery import Claim
 from holdfast.core.errors import LeaseLost
 from holdfast.core.identity import delivery_id
 from holdfast.stores.operation import Query, Steps, columns, operation
+from holdfast.stores.workflows.run import StepResult
 
 _ITEM = ("run_id", "step", "occurrence", "delivery_id", "item", "next")
 _CHUNK = 500
@@ -36,6 +37,6 @@ def start_items(
 
 
 @operation(reads=True)
-def item_results(run_id: UUID, name: str) -> Steps[list[str | None]]:
-    """The results of all items as JSON texts, in their order."""
-    return [result for (result,) in (yield Query("item_results", {"run_id": run_id, "step": name}))]
+def item_results(run_id: UUID, name: str) -> Steps[list[StepResult]]:
+    """The results of all items, in their order."""
+    return [StepResult(*row) for row in (yield Query("item_results", {"run_id": run_id, "step": name}))]

@@ -56,6 +56,8 @@ class StepRecord:
     ended_at: datetime | None = None
     last_error: str | None = None
     result: str | None = None
+    result_version: int | None = None
+    """The version of the workflow whose form the result has, if it is not that of the run. Results are shown as stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,8 @@ def _steps(
             row = results.get((name, 0))
             is_done = row is not None and row[8] is not None
             state = step_state(None, is_done=is_done, waits=False, can_block=False)
-            shown.append(StepRecord(name=name, state=state, result=row[7] if row is not None and is_done else None))
+            result, version = (None, None) if row is None or not is_done else (row[7], row[9])
+            shown.append(StepRecord(name=name, state=state, result=result, result_version=version))
     # The sort is stable: items stay in the order of the query.
     return sorted(shown, key=lambda step: (order.get(step.name, len(order)), step.name))
 
@@ -192,13 +195,15 @@ def _step(run: RunRecord, row: Row, results: Mapping[tuple[str, int], Row], wait
         ended_at=optional_time(completed),
         last_error=error,
         result=None if stored is None or stored[8] is None else stored[7],
+        result_version=None if stored is None or stored[8] is None else stored[9],
     )
 
 
 def _item(run: RunRecord, row: Row) -> StepRecord:
-    name, occurrence, result, *delivery = row
+    name, occurrence, result, version, *delivery = row
     _, parent, _ = item_parts(str(name))
-    return replace(_step(run, delivery, {}), occurrence=occurrence, item_of=parent, result=result)
+    shown = _step(run, delivery, {})
+    return replace(shown, occurrence=occurrence, item_of=parent, result=result, result_version=version)
 
 
 def _item_counts(run: RunStatus, rows: Sequence[Row]) -> list[ItemCounts]:
@@ -227,7 +232,7 @@ def _can_block(status: RunStatus, step: str) -> bool:
 
 
 def _remembered(row: Row) -> RememberedRow:
-    name, occurrence, _delivery, *rest = row
+    name, occurrence, _delivery, *rest, _version = row
     return _read_remembered((name, occurrence, *rest))
 
 

@@ -74,6 +74,8 @@ class StepRow(NamedTuple):
     done: bool
     item: str | None
     next: str | None
+    version: int | None = None
+    """The version of the workflow whose form the result has; None if it is that of the run."""
 
 
 class LoadedRun(NamedTuple):
@@ -108,14 +110,21 @@ class LockedRun(NamedTuple):
     generation: int
 
 
+class StepResult(NamedTuple):
+    """A stored result as JSON text. `version` is that of `StepRow`."""
+
+    text: str | None
+    version: int | None
+
+
 class RunOutcome(NamedTuple):
-    """The state of a run, and the results of its completed steps as JSON text."""
+    """The state of a run, and the results of its completed steps."""
 
     name: str
     version: int
     status: RunStatus
     reason: str | None
-    results: Mapping[str, str | None]
+    results: Mapping[str, StepResult]
 
 
 @operation
@@ -150,11 +159,11 @@ def load_steps(wanted: Sequence[StepRequest]) -> Steps[list[LoadedRun | None]]:
     rows = yield Query("load_steps", batches={"steps": columns(_LOADED, batch)})
     runs: dict[int, tuple[str, int, RunStatus, int, int]] = {}
     known: list[list[StepRow]] = [[] for _ in wanted]
-    for n, name, version, status, signals, epoch, step, occurrence, result, outcome, done, item, next in rows:
+    for n, name, version, status, signals, epoch, step, occurrence, result, outcome, done, item, next, form in rows:
         if name is not None:
             runs[n] = str(name), version, RunStatus(status), signals, epoch
         if step is not None:
-            known[n - 1].append(StepRow(str(step), occurrence, result, outcome, bool(done), item, next))
+            known[n - 1].append(StepRow(str(step), occurrence, result, outcome, bool(done), item, next, form))
     return [None if (run := runs.get(n)) is None else LoadedRun(*run, tuple(found)) for n, found in enumerate(known, 1)]
 
 
@@ -179,7 +188,7 @@ def run_outcome(run_id: UUID) -> Steps[RunOutcome]:
     if not rows:
         raise NotFound("run", run_id)
     name, version, status, reason = rows[0][:4]
-    results = {str(step): result for *_, step, result in rows if step is not None}
+    results = {str(step): StepResult(result, form) for *_, step, result, form in rows if step is not None}
     return RunOutcome(str(name), version, RunStatus(status), reason, results)
 
 

@@ -27,7 +27,7 @@ f as (
   insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, result, done_at)
   select u.run_id, u.step, u.occurrence, u.id, u.fence, u.result::jsonb, now() from u
   on conflict (run_id, name, occurrence) do update
-  set fence = excluded.fence, result = excluded.result, done_at = excluded.done_at, unadvanced = null),
+  set fence = excluded.fence, result = excluded.result, version = null, done_at = excluded.done_at, unadvanced = null),
 {join_counters},
 {successors},
 {woken_step},
@@ -115,6 +115,11 @@ select null, e.id, e.status, e.name, e.parent_run, e.reason from e where e.ended
 update {hf}workflow_step set result = :result::text::jsonb
 where run_id = :run_id::uuid and name = :step::text and occurrence = :occurrence::integer
 
+-- name: store_version
+-- Stores the form of the result of a step that this transaction completed.
+update {hf}workflow_step set version = :version::integer
+where run_id = :run_id::uuid and name = :step::text and occurrence = :occurrence::integer
+
 -- name: complete_step
 -- Stores the result of a step in the caller's transaction; a worker advances the run after its commit. Only the first
 -- completion advances it.
@@ -122,7 +127,7 @@ insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence
 values (:run_id::uuid, :step::text, :occurrence::integer, :delivery_id::uuid, :fence::bigint, :result::text::jsonb, now(),
         true)
 on conflict (run_id, name, occurrence) do update
-set fence = excluded.fence, result = excluded.result, done_at = coalesce(t.done_at, excluded.done_at),
+set fence = excluded.fence, result = excluded.result, version = null, done_at = coalesce(t.done_at, excluded.done_at),
     unadvanced = case when t.done_at is null then true else t.unadvanced end
 
 -- name: unadvanced_steps

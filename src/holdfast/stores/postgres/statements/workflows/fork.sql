@@ -6,7 +6,7 @@ where r.id = :run_id::uuid
 -- name: finished_steps
 -- The steps of a run that are done, with their results and whether they were undone. One statement, so that a retry
 -- at the same time takes away all of them or none.
-select t.name, t.result::text,
+select t.name, t.result::text, t.version,
        exists (
          select 1 from {hf}workflow_step u
          where u.run_id = t.run_id and u.name = t.name || ':undo' and u.occurrence = 0 offset 0)
@@ -24,6 +24,7 @@ update {hf}workflow_run set forked_from = :origin::uuid, forked_step = :step::te
 
 -- name: copy_results
 -- Stores results of another run as those of steps that are done.
-insert into {hf}workflow_step (run_id, name, delivery_id, result, done_at)
-select s.run_id, s.step, s.delivery_id, s.result::jsonb, now()
-from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :result::text[]) s (run_id, step, delivery_id, result)
+insert into {hf}workflow_step (run_id, name, delivery_id, result, version, done_at)
+select s.run_id, s.step, s.delivery_id, s.result::jsonb, s.version, now()
+from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :result::text[], :version::integer[])
+       s (run_id, step, delivery_id, result, version)

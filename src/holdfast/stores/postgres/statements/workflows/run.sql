@@ -32,21 +32,21 @@ select m.id from m
 -- name: load_steps
 -- The run of each claimed step, its own row, the results that it takes, and what it remembers, one row for each.
 select w.n, r.name, r.version, r.status, r.signals, r.epoch, t.name, t.occurrence, t.result::text, t.outcome,
-       t.done_at is not null, t.item::text, t.next
+       t.done_at is not null, t.item::text, t.next, t.version
 from unnest(:run_id::uuid[], :step::text[], :results::text[], :delivery_id::uuid[])
        with ordinality w (run_id, step, results, delivery_id, n)
 cross join lateral (
   select r.name, r.version, r.status, r.signals, r.epoch from {hf}workflow_run r where r.id = w.run_id offset 0) r
 left join lateral (
-  select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next
+  select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next, t.version
   from jsonb_array_elements_text(w.results::jsonb) wanted (name)
   cross join lateral (
     select t.* from {hf}workflow_step t where t.run_id = w.run_id and t.name = wanted.name and t.occurrence = 0 offset 0) t
   union all
-  select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next from {hf}workflow_step t
+  select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next, t.version from {hf}workflow_step t
   where t.delivery_id = w.delivery_id and t.item is not null
   union all
-  select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next from {hf}workflow_step t
+  select t.name, t.occurrence, t.result, t.outcome, t.done_at, t.item, t.next, t.version from {hf}workflow_step t
   where t.run_id = w.run_id and t.name >= w.step || '/' and t.name < w.step || '0'
   offset 0) t on true
 
@@ -83,7 +83,7 @@ returning d.id
 
 -- name: run_result
 -- The state of a run and the result of each last step.
-select r.name, r.version, r.status, r.reason, t.name, t.result::text
+select r.name, r.version, r.status, r.reason, t.name, t.result::text, t.version
 from {hf}workflow_run r
 left join {hf}workflow_step t on t.run_id = r.id and t.occurrence = 0 and t.done_at is not null
   and strpos(t.name, '/') = 0 and strpos(t.name, ':') = 0 and strpos(t.name, '@') = 0

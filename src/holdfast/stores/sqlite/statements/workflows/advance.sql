@@ -25,7 +25,7 @@ select json_extract(u.value, '$[1]'), json_extract(u.value, '$[2]'), json_extrac
        json_extract(u.value, '$[0]'), json_extract(u.value, '$[4]'), json_extract(u.value, '$[5]'), {now}
 from json_each(:rows) u where true
 on conflict (run_id, name, occurrence) do update
-set fence = excluded.fence, result = excluded.result, done_at = excluded.done_at, unadvanced = null;
+set fence = excluded.fence, result = excluded.result, version = null, done_at = excluded.done_at, unadvanced = null;
 -- all: returned
 {join_counters};
 -- all: returned
@@ -122,13 +122,17 @@ where r.ended_at is not null
 -- Stores the large result of a step that this transaction completed.
 update {hf}workflow_step set result = :result where run_id = :run_id and name = :step and occurrence = :occurrence
 
+-- name: store_version
+-- Stores the form of the result of a step that this transaction completed.
+update {hf}workflow_step set version = :version where run_id = :run_id and name = :step and occurrence = :occurrence
+
 -- name: complete_step
 -- Stores the result of a step in the caller's transaction; a worker advances the run after its commit. Only the first
 -- completion advances it.
 insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, result, done_at, unadvanced)
 values (:run_id, :step, :occurrence, :delivery_id, :fence, :result, {now}, 1)
 on conflict (run_id, name, occurrence) do update
-set fence = excluded.fence, result = excluded.result, done_at = coalesce(t.done_at, excluded.done_at),
+set fence = excluded.fence, result = excluded.result, version = null, done_at = coalesce(t.done_at, excluded.done_at),
     unadvanced = case when t.done_at is null then 1 else t.unadvanced end
 
 -- name: unadvanced_steps

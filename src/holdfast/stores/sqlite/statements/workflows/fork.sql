@@ -5,7 +5,7 @@ where r.id = :run_id
 
 -- name: finished_steps
 -- The steps of a run that are done, with their results and whether they were undone.
-select t.name, t.result,
+select t.name, t.result, t.version,
        exists (
          select 1 from {hf}workflow_step u
          where u.run_id = t.run_id and u.name = t.name || ':undo' and u.occurrence = 0)
@@ -24,5 +24,5 @@ update {hf}workflow_run set forked_from = :origin, forked_step = :step where id 
 -- name: copy_results
 -- Stores results of another run as those of steps that are done.
 -- each: steps
-insert into {hf}workflow_step (run_id, name, delivery_id, result, done_at)
-values (:run_id, :step, :delivery_id, :result, {now})
+insert into {hf}workflow_step (run_id, name, delivery_id, result, version, done_at)
+values (:run_id, :step, :delivery_id, :result, :version, {now})

@@ -19,7 +19,8 @@ where r.forked_from = :run_id order by r.id desc limit :limit
 
 -- name: workflow_run_steps
 -- The rows of a run without the items of its maps: results, joins, memos and waits.
-select t.name, t.occurrence, t.delivery_id, t.waiting, t.signal, t.wake_at, t.outcome, t.result, t.done_at
+select t.name, t.occurrence, t.delivery_id, t.waiting, t.signal, t.wake_at, t.outcome, t.result, t.done_at,
+       t.version
 from {hf}workflow_step t where t.run_id = :run_id and t.item is null
 order by t.name, t.occurrence limit :limit
 
@@ -32,7 +33,7 @@ order by d.created_at, d.id limit :limit
 
 -- name: workflow_run_items
 -- Items of a run's maps with their deliveries, those that failed or are not done first.
-select t.name, t.occurrence, t.result, {step_delivery}
+select t.name, t.occurrence, t.result, t.version, {step_delivery}
 from {hf}workflow_step t join {hf}delivery d on d.id = t.delivery_id
 where t.run_id = :run_id and t.item is not null
 order by t.done_at is not null, d.status <> 'failed', t.name, t.occurrence limit :limit

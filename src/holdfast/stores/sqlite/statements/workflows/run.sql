@@ -34,17 +34,20 @@ with w as materialized (
   select json_extract(value, '$[0]') as run_id, json_extract(value, '$[1]') as step, json_extract(value, '$[2]') as results,
          json_extract(value, '$[3]') as delivery_id, json_extract(value, '$[4]') as n
   from json_each(:rows))
-select w.n, r.name, r.version, r.status, r.signals, r.epoch, null, null, null, null, null, null, null
+select w.n, r.name, r.version, r.status, r.signals, r.epoch, null, null, null, null, null, null, null, null
 from w cross join {hf}workflow_run r on r.id = w.run_id
 union all
-select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next
+select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next,
+       t.version
 from w cross join json_each(w.results) x
 cross join {hf}workflow_step t on t.run_id = w.run_id and t.name = x.value and t.occurrence = 0
 union all
-select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next
+select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next,
+       t.version
 from w cross join {hf}workflow_step t on t.delivery_id = w.delivery_id and t.item is not null
 union all
-select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next
+select w.n, null, null, null, null, null, t.name, t.occurrence, t.result, t.outcome, t.done_at is not null, t.item, t.next,
+       t.version
 from w cross join {hf}workflow_step t on t.run_id = w.run_id and t.name >= w.step || '/' and t.name < w.step || '0'
 
 -- name: run_states
@@ -75,7 +78,7 @@ returning id
 
 -- name: run_result
 -- The state of a run and the result of each last step.
-select r.name, r.version, r.status, r.reason, t.name, t.result
+select r.name, r.version, r.status, r.reason, t.name, t.result, t.version
 from {hf}workflow_run r
 left join {hf}workflow_step t on t.run_id = r.id and t.occurrence = 0 and t.done_at is not null
   and instr(t.name, '/') = 0 and instr(t.name, ':') = 0 and instr(t.name, '@') = 0
