@@ -12,6 +12,7 @@ from holdfast.app.handler_options import HandlerOptions, check_flag, refuse_opti
 from holdfast.app.workflow_run import WorkflowRun
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, NotFound
+from holdfast.core.flow import positive
 from holdfast.core.key import check_key
 from holdfast.core.message import Address, NewMessage
 from holdfast.core.workflows.graph import Exhausted
@@ -97,6 +98,7 @@ class Workflow:
         exhausted: str = ...,
         manual: bool = ...,
         mapped: bool = ...,
+        deadline: Duration | None = ...,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[F], F]: ...
     def step(  # type: ignore[misc] # mypy does not match an unpacked TypedDict with itself here
@@ -109,6 +111,7 @@ class Workflow:
         exhausted: str = Exhausted.DEAD,
         manual: bool = False,
         mapped: bool = False,
+        deadline: Duration | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Any:
         """Declares a step. It stays an ordinary function.
@@ -116,26 +119,39 @@ class Workflow:
         It starts once the steps in `after` are done, and a `manual` one also needs its trigger. `exhausted` says what
         happens when its attempts are used up: `"dead"` fails the run, `"block"` holds it until the step is replayed. When
         the run fails, `undo` functions of all steps that ever started run, the latest first. A `mapped` step runs only through
-        `ctx.map`: its first parameter gets the item.
+        `ctx.map`: its first parameter gets the item. `deadline` is the time from the first start of the step in which it must
+        be done, over all attempts and waits; when it has passed, `exhausted` applies.
         """
         before = _sequence(after)
         policy = _exhausted(self.name, exhausted)
         check_flag("manual", manual)
-        if check_flag("mapped", mapped) and (before or manual or undo is not None):
+        limit = self._deadline(deadline, options)
+        if check_flag("mapped", mapped) and (before or manual or undo is not None or limit is not None):
             raise ConfigurationError(
-                f"workflow {self.name}: a mapped step runs only through ctx.map; leave after=, manual= and undo= out"
+                f"workflow {self.name}: a mapped step runs only through ctx.map; leave after=, manual=, undo= and deadline= "
+                "out, or give them to the step that calls ctx.map"
             )
         for option in options:
             if option not in _STEP_OPTIONS and option != "name":
                 refuse_option(
                     f"@{self.name}.step",
                     option,
-                    (*_STEP_OPTIONS, "after", "undo", "exhausted", "manual", "mapped", "name"),
+                    (*_STEP_OPTIONS, "after", "undo", "exhausted", "manual", "mapped", "deadline", "name"),
                 )
 
         def decorate(function: F) -> F:
             name = options.get("name", getattr(function, "__name__", None))
-            self._add_step(function, str(name), before, options, policy, undo=undo, manual=manual, mapped=mapped)
+            self._add_step(
+                function,
+                str(name),
+                before,
+                options,
+                policy,
+                undo=undo,
+                manual=manual,
+                mapped=mapped,
+                deadline=limit,
+            )
             return function
 
         return decorate if function is None else decorate(function)
@@ -251,16 +267,34 @@ class Workflow:
         undo: Callable[..., Any] | None = None,
         manual: bool = False,
         mapped: bool = False,
+        deadline: timedelta | None = None,
     ) -> None:
         check_function(f"step {name} of workflow {self.name}", function)
         if undo is not None:
             check_function(f"undo= of step {name} of workflow {self.name}", undo)
         spec = self.declaration.add(
-            function, name, after, manual=manual, exhausted=exhausted, undo=undo is not None, mapped=mapped
+            function,
+            name,
+            after,
+            manual=manual,
+            exhausted=exhausted,
+            undo=undo is not None,
+            mapped=mapped,
+            deadline=deadline,
         )
         self._declare(function, spec, options)
         if undo is not None:
             self._declare(undo, self.declaration.add_undo(undo, name), options)
+
+    def _deadline(self, deadline: Duration | None, options: HandlerOptions) -> timedelta | None:
+        limit = positive("deadline", deadline, "leave it out for no limit")
+        timeout = options.get("timeout")
+        if limit is not None and timeout is not None and to_timedelta(timeout, name="timeout") > limit:
+            raise ConfigurationError(
+                f"workflow {self.name}: timeout {timeout!r} of an attempt is longer than deadline {deadline!r} of all attempts "
+                "and waits; give a shorter timeout="
+            )
+        return limit
 
     def _declare(self, function: Callable[..., Any], spec: StepSpec, options: HandlerOptions) -> None:
         named: HandlerOptions = {**options, "name": step_consumer(self.name, spec.name)}

@@ -32,6 +32,7 @@ from holdfast.engine.runner import NEWER_VERSION_DELAY, FinishedRun, Runner
 from holdfast.engine.settlement import SettlementBuilder
 from holdfast.engine.settler import Settler
 from holdfast.engine.threads import Threads
+from holdfast.engine.workflows.deadline import RunningDeadline, StepDeadlinePassed
 from holdfast.engine.workflows.loader import StepLoader, has_steps, may_run
 from holdfast.engine.workflows.step import Step
 from holdfast.engine.workflows.step_ack import completed, for_run
@@ -123,13 +124,16 @@ class DeliveryExecutor:
         try:
             handler = self._deps.handlers[claimed.consumer]
             policy = handler.retry if claimed.retry is None else self._policy(claimed)
-            context = (
-                self._context(loaded, handler, policy)
-                if handler.step is None
-                else await self._step(loaded, handler, policy)
-            )
-            if context is None:
-                return
+            context: Context
+            if handler.step is None:
+                context = self._context(loaded, handler, policy)
+            else:
+                step = await self._step(loaded, handler, policy)
+                if step is None:
+                    return
+                context = step
+                if step.deadline is not None:
+                    handler = step.deadline.limited(handler)
             run = await self._runner.run(handler, context, task)
             if run.claim_state is None or run.claim_state is ClaimState.HELD:
                 await self._settle(claimed, handler, policy, context, run)
@@ -216,6 +220,9 @@ class DeliveryExecutor:
             delay = timedelta(seconds=2 ** min(loaded.fence - 1, 5))
             self.settle(claimed, Snoozed(min(delay, NEWER_VERSION_DELAY)))
             return None
+        deadline = None
+        if spec.deadline is not None and (deadline := await self._begin(loaded, spec.name, spec.deadline)) is None:
+            return None
         return Step(
             loaded,
             self._worker,
@@ -226,7 +233,21 @@ class DeliveryExecutor:
             spec=spec,
             loaded=run,
             graph=graph,
+            deadline=deadline,
         )
+
+    async def _begin(self, loaded: Claimed, step: str, limit: timedelta) -> RunningDeadline | None:
+        """The deadline of a step that starts; None if it has passed, and then the step is a dead letter."""
+        row = await self._steps.begin_deadline(self._worker, loaded, step, limit)
+        claimed = loaded._replace(payload="")
+        if row is None:
+            self._deps.meter.lost(claimed)
+            log.warning("lease lost", **self._settlements.log_fields(claimed))
+        elif row.left <= timedelta(0):
+            self.settle(claimed, Failed(report(StepDeadlinePassed(step, limit), hidden()), Verdict.dead()))
+        else:
+            return RunningDeadline(row)
+        return None
 
     async def _settle(
         self, claimed: Claimed, handler: Handler, policy: RetryPolicy, context: Context, run: FinishedRun

@@ -16,6 +16,9 @@ COMMANDS = "holdfast/workflows"
 CANCEL = "workflow.cancel"
 """The type of the command that cancels a run."""
 
+DEADLINE = "deadline:step"
+"""The name of the row of a step that has the time until which it must be done."""
+
 _START = "workflow.start."
 _STEP = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNDO = ":undo"

@@ -4,6 +4,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -27,6 +28,8 @@ class StepSpec:
     returns: Any
     item: str | None = None
     """The parameter that gets the item, of a step that runs through `ctx.map`."""
+    deadline: timedelta | None = None
+    """The time from its first start in which the step must be done."""
     is_undo: bool = field(init=False)
     stored_results: str = field(init=False)
     """The steps whose stored rows it needs, as `load_steps` takes them."""
@@ -85,6 +88,7 @@ class WorkflowDeclaration:
         exhausted: Exhausted = Exhausted.DEAD,
         undo: bool = False,
         mapped: bool = False,
+        deadline: timedelta | None = None,
     ) -> StepSpec:
         """Declares a step; raises `ConfigurationError` for one that could not run."""
         check_step_name(self.name, name)
@@ -99,7 +103,7 @@ class WorkflowDeclaration:
         graph = Graph(
             self.name, self.version, [*self._nodes.values(), Node(name, before, manual, exhausted, undo, mapped)]
         )
-        spec = self._spec(function, name, graph.ancestors(name), mapped=mapped)
+        spec = replace(self._spec(function, name, graph.ancestors(name), mapped=mapped), deadline=deadline)
         node = _taking(graph.nodes[name], spec)
         self._nodes[name], self.steps[name], self._functions[name] = node, spec, function
         self._graph = None

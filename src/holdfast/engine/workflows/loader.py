@@ -1,21 +1,28 @@
 """Loads the runs of claimed steps: one query for all steps of a claim."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TypeVar
 from uuid import UUID
 
 from holdfast._log import get_logger
+from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.workflows.graph import Graph
 from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import delivery_fields
 from holdfast.engine.workflows.declaration import StepSpec
 from holdfast.stores.deliveries.claim import Claimed
+from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.definition import definition
 from holdfast.stores.workflows.run import LoadedRun, RunStatus, StepRequest, load_steps
+from holdfast.stores.workflows.wait import DeadlineRow, begin_deadline
 
 log = get_logger("holdfast.worker")
+
+T = TypeVar("T")
 
 _MOST_LOADED = 5000
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
@@ -51,16 +58,26 @@ class StepLoader:
     async def load(self, claimed: Claimed, spec: StepSpec) -> LoadedRun | None:
         """The run of a claimed step; waits while the store is unavailable. None if the run does not exist."""
         task, n = self._loading.pop((claimed.id, claimed.fence), (None, 0))
+        if task is not None:
+            try:
+                return (task.result() if task.done() else await asyncio.shield(task))[n]
+            except StoreUnavailable as error:
+                _log_unavailable(claimed, error)
+            await asyncio.sleep(_SHORTEST_PAUSE)
+        return (await self._patiently(claimed, lambda: load_steps([_request(claimed, spec)])))[0]
+
+    async def begin_deadline(self, worker: str, claimed: Claimed, step: str, limit: timedelta) -> DeadlineRow | None:
+        """When a step must be done; waits while the store is unavailable. None if the claim was lost."""
+        claim = Claim(claimed.id, worker, claimed.fence)
+        return await self._patiently(claimed, lambda: begin_deadline(claim, claimed.message_id, step, limit))
+
+    async def _patiently(self, claimed: Claimed, operation: Callable[[], Operation[T]]) -> T:
         pause = _SHORTEST_PAUSE
         while True:
             try:
-                if task is not None:
-                    return (task.result() if task.done() else await asyncio.shield(task))[n]
-                return (await self._store.run(load_steps([_request(claimed, spec)])))[0]
+                return await self._store.run(operation())
             except StoreUnavailable as error:
-                known = delivery_fields(claimed) | {"task": "load run", "error": str(error)}
-                log.warning("store unavailable", **known)
-            task = None
+                _log_unavailable(claimed, error)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
@@ -91,6 +108,10 @@ def may_run(status: RunStatus, spec: StepSpec) -> bool:
 
 def _request(claimed: Claimed, spec: StepSpec) -> StepRequest:
     return StepRequest(claimed.message_id, spec.name, spec.stored_results, claimed.id)
+
+
+def _log_unavailable(claimed: Claimed, error: StoreUnavailable) -> None:
+    log.warning("store unavailable", **delivery_fields(claimed) | {"task": "load run", "error": str(error)})
 
 
 def _retrieve(task: "asyncio.Task[list[LoadedRun | None]]") -> None:

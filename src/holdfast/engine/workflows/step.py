@@ -17,6 +17,7 @@ from holdfast.core.workflows.graph import Graph
 from holdfast.core.workflows.names import memo_name
 from holdfast.engine.context import Context, SyncContext
 from holdfast.engine.handler import hints_of
+from holdfast.engine.workflows.deadline import RunningDeadline
 from holdfast.engine.workflows.declaration import StepSpec
 from holdfast.engine.workflows.fan_out import ChildWorkflow, Requests, map_items, run_child
 from holdfast.stores.operation import Operation
@@ -44,11 +45,30 @@ class Step(Context):
 
     keeps_result = True
 
-    __slots__ = ("_calls", "_graph", "_item", "_loaded", "_max_bytes", "_memos", "result", "spec", "suspension")
+    __slots__ = (
+        "_calls",
+        "_graph",
+        "_item",
+        "_loaded",
+        "_max_bytes",
+        "_memos",
+        "deadline",
+        "result",
+        "spec",
+        "suspension",
+    )
 
-    def __init__(self, *args: Any, spec: StepSpec, loaded: LoadedRun, graph: Graph, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        spec: StepSpec,
+        loaded: LoadedRun,
+        graph: Graph,
+        deadline: RunningDeadline | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.spec, self._loaded, self._graph = spec, loaded, graph
+        self.spec, self._loaded, self._graph, self.deadline = spec, loaded, graph, deadline
         self._memos = {(row.name, row.occurrence): row for row in loaded.rows}
         self._item = next((row for row in loaded.rows if row.item is not None and spec.item is not None), None)
         self._calls: Counter[str] = Counter()
@@ -281,8 +301,9 @@ class Step(Context):
         self, wait: tuple[str, int], signal: str | None, delay: timedelta | None, *, stored: bool = True
     ) -> NoReturn:
         """Ends this run of the step until its wait is over. A wait that is not `stored` has a row already."""
+        until = None if self.deadline is None else self.deadline.at
         self.suspension = Suspension(
-            self.run_id, *wait, self.delivery_id, self.fence, self._loaded.signals, signal, delay, stored
+            self.run_id, *wait, self.delivery_id, self.fence, self._loaded.signals, signal, delay, stored, until
         )
         raise StepSuspended(f"step {self.spec.name} waits for {wait[0]}")
 

@@ -10,6 +10,9 @@ from holdfast.stores.deliveries.settle import Settlement
 
 def for_run(ack: Ack, change: Change, step: Step) -> Ack:
     """The settlement of a step with what it means for its run; retries and releases mean nothing for it."""
+    if step.deadline is not None:
+        brought = step.deadline.brought_forward(change)
+        ack = ack if brought is change else ack._replace(settlement=ack.settlement._replace(change=brought))
     outcome: StepOutcome | None = ack.step
     match change:
         case Deliver():

@@ -177,6 +177,8 @@ def _ended(one: RememberedRow) -> str:
     kind, colon, name = what.partition(":")
     if not colon:
         return f"{step}: remembered {what}"
+    if kind == "deadline" and one.wake_at is not None:
+        return f"{step}: must be done by {clock(one.wake_at)}"
     how = {"signal": "got its signal", "timeout": "timed out"}.get(one.outcome or "", "ended")
     return f"{step}: sleep ended" if kind == "sleep" else f"{step}: {kind} {name.partition('#')[0]} {how}"
 

@@ -9,7 +9,17 @@ from holdfast.core.identity import delivery_id, delivery_range
 from holdfast.core.message import Address, NewMessage, new_message
 from holdfast.core.text import sanitise
 from holdfast.core.workflows.graph import Exhausted, Graph, nearest_step
-from holdfast.core.workflows.names import CANCEL, COMMANDS, is_undo, step_delivery_id, step_of, undo_of, undone_step
+from holdfast.core.workflows.names import (
+    CANCEL,
+    COMMANDS,
+    DEADLINE,
+    is_undo,
+    memo_name,
+    step_delivery_id,
+    step_of,
+    undo_of,
+    undone_step,
+)
 from holdfast.stores.deliveries.settle import SETTLEMENT, Settlement, settlement_row
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Steps, columns, operation
@@ -42,6 +52,7 @@ def fail_step(
     if run is None or not run.status.is_active:
         return FailedStep(True)
     step = step_of(consumer)
+    yield Query("forget_deadline", {"run_id": run_id, "step": memo_name(step, DEADLINE)})
     graph = yield from read_definition(run.name, run.version)
     node = None if graph is None else graph.nodes.get(undone_step(step))
     error = "" if settlement.error is None else f": {settlement.error.type}: {settlement.error.message}"

@@ -1,23 +1,24 @@
 """Waits: steps that are suspended until a signal, a time, their items or a child run, and what steps remember."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import NotFound
-from holdfast.stores.dialect import as_uuid
+from holdfast.core.workflows.names import DEADLINE, memo_name
+from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.operation import Operation, Query, Steps, columns, operation
 from holdfast.stores.workflows.run import lock_run
 
-_SUSPENDED = ("run_id", "step", "occurrence", "delivery_id", "fence", "seen", "signal", "delay", "stored")
+_SUSPENDED = ("run_id", "step", "occurrence", "delivery_id", "fence", "seen", "signal", "delay", "stored", "until")
 
 
 class Suspension(NamedTuple):
     """A step that waits. `step` and `occurrence` name its wait; `seen` is the run's counter from before the step started.
 
-    `signal` may wake it before `delay`. A wait that is not `stored` has a row already.
+    `signal` may wake it before `delay`. A wait that is not `stored` has a row already. `until`: the deadline of the step.
     """
 
     run_id: UUID
@@ -29,6 +30,14 @@ class Suspension(NamedTuple):
     signal: str | None
     delay: timedelta | None
     stored: bool = True
+    until: datetime | None = None
+
+
+class DeadlineRow(NamedTuple):
+    """When a step must be done, and what was left of that time when it was read, by the database's clock."""
+
+    at: datetime
+    left: timedelta
 
 
 class WaitOutcome(NamedTuple):
@@ -74,6 +83,17 @@ def reopen_wait(claim: Claim, run_id: UUID, wait: str, occurrence: int) -> Steps
 def memo(claim: Claim, run_id: UUID, name: str, occurrence: int, result: str) -> Steps[bool]:
     """Remembers a value of a step while its claim is held; False if the claim was lost or the value exists."""
     return bool((yield Query("memo", {**_owned(claim, run_id, name, occurrence), "result": result})))
+
+
+@operation(single=True)
+def begin_deadline(claim: Claim, run_id: UUID, step: str, deadline: timedelta) -> Steps[DeadlineRow | None]:
+    """When a step must be done: `deadline` after its first start, over all attempts and waits. None if the claim was lost."""
+    values = {**_owned(claim, run_id, memo_name(step, DEADLINE), 0), "deadline": deadline}
+    rows = yield Query("begin_deadline", values)
+    if not rows:
+        return None
+    at, now = (aware_time(value) for value in rows[0])
+    return DeadlineRow(at, at - now)
 
 
 @operation

@@ -6,18 +6,19 @@ where d.message_id = :run_id::uuid and d.id between :low::uuid and :high::uuid a
 -- name: reset_steps
 -- Forgets the results of steps that run again, and what those remember that were done; discards their deliveries with a
 -- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again. Children of a step
--- that was done no longer belong to its waits, so that it starts others.
+-- that was done no longer belong to its waits, so that it starts others. The deadline of each step starts again.
 with s as materialized (
   select s.* from unnest(:run_id::uuid[], :step::text[], :delivery_id::uuid[], :was_done::boolean[], :consumer::text[],
                          :undo_consumer::text[]) s (run_id, step, delivery_id, was_done, consumer, undo_consumer)),
 gone as (
   delete from {hf}workflow_step t using s
   where t.run_id = s.run_id
-    and (t.name in (s.step, s.step || ':undo', 'compensation:undo')
+    and (t.name in (s.step, s.step || ':undo', s.step || '/deadline:step', 'compensation:undo')
          or (s.was_done and ((t.name >= s.step || '/' and t.name < s.step || '0') or strpos(t.name, '@' || s.step || '#') > 0)))),
 moved as (
   update {hf}workflow_step t set delivery_id = s.delivery_id from s
-  where t.run_id = s.run_id and not s.was_done and t.name >= s.step || '/' and t.name < s.step || '0'),
+  where t.run_id = s.run_id and not s.was_done and t.name >= s.step || '/' and t.name < s.step || '0'
+    and t.name <> s.step || '/deadline:step'),
 children as (
   update {hf}workflow_run r set parent_wait = '@' || r.parent_wait from s
   where r.parent_run = s.run_id and s.was_done and strpos(r.parent_wait, s.step || '/') = 1),

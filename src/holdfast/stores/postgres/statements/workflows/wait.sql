@@ -1,11 +1,12 @@
 -- name: suspend
 -- Returns suspended steps to pending until their signal or their time, without an attempt. A run whose `signals` rose since
--- the step started is due at once: the signal may have come before the wait was stored.
+-- the step started is due at once: the signal may have come before the wait was stored. A step with a deadline is due then.
 with l as materialized (
-  select s.run_id, s.step, s.occurrence, s.delivery_id, s.fence, s.seen, s.signal, s.delay, s.stored, r.signals, p.wake_at
+  select s.run_id, s.step, s.occurrence, s.delivery_id, s.fence, s.seen, s.signal, s.delay, s.stored, s.until, r.signals,
+         p.wake_at
   from unnest(:run_id::uuid[], :step::text[], :occurrence::integer[], :delivery_id::uuid[], :fence::bigint[],
-              :seen::bigint[], :signal::text[], :delay::interval[], :stored::boolean[])
-         s (run_id, step, occurrence, delivery_id, fence, seen, signal, delay, stored)
+              :seen::bigint[], :signal::text[], :delay::interval[], :stored::boolean[], :until::timestamptz[])
+         s (run_id, step, occurrence, delivery_id, fence, seen, signal, delay, stored, until)
   cross join lateral (
     select r.signals from {hf}workflow_run r where r.id = s.run_id and r.status in ('running', 'compensating')
     for no key update {locking}) r
@@ -16,7 +17,7 @@ u as (
   update {hf}delivery d
   set status = 'pending', attempts = d.attempts - 1, expiries = 0, lease_until = null, locked_by = null,
       run_at = case when l.signals <> l.seen then now()
-                    else coalesce(l.wake_at, now() + l.delay, now() + interval '100 years') end
+                    else least(coalesce(l.wake_at, now() + l.delay, now() + interval '100 years'), l.until) end
   from l
   where d.id = any (array[l.delivery_id]) and case when d.locked_by = :worker::text then d.fence = l.fence end
   returning d.id, l.run_id, l.step, l.occurrence, l.fence, l.signal, l.delay, l.stored),
@@ -73,6 +74,20 @@ insert into {hf}workflow_step (run_id, name, occurrence, delivery_id, fence, res
 select :run_id::uuid, :step::text, :occurrence::integer, own.id, :fence::bigint, :result::text::jsonb, now() from own
 on conflict (run_id, name, occurrence) do nothing
 returning 1
+
+-- name: begin_deadline
+-- Stores at its first start until when a step must be done, while its claim is held; returns that time, and the time now.
+with own as materialized (
+  select d.id from {hf}delivery d
+  where d.id = :delivery_id::uuid and d.fence = :fence::bigint and d.locked_by = :worker::text for share)
+insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, wake_at, done_at)
+select :run_id::uuid, :step::text, :occurrence::integer, own.id, :fence::bigint, now() + :deadline::interval, now() from own
+on conflict (run_id, name, occurrence) do update set fence = excluded.fence
+returning t.wake_at, now()
+
+-- name: forget_deadline
+-- Forgets the deadline of a step that has failed: a replay starts another one.
+delete from {hf}workflow_step where run_id = :run_id::uuid and name = :step::text
 
 -- name: raise_signals
 -- Locks an active run and records that a suspended step may continue; the second statement then sees every wait.

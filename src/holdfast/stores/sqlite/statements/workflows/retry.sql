@@ -6,11 +6,11 @@ where d.message_id = :run_id and d.id between :low and :high and d.status = 'fai
 -- name: reset_steps
 -- Forgets the results of steps that run again, and what those remember that were done; discards their deliveries with a
 -- new fence. What a step that was not done remembers belongs to its next delivery. Items that failed run again. Children of a step
--- that was done no longer belong to its waits, so that it starts others.
+-- that was done no longer belong to its waits, so that it starts others. The deadline of each step starts again.
 -- each: steps
 delete from {hf}workflow_step
 where run_id = :run_id
-  and (name in (:step, :step || ':undo', 'compensation:undo')
+  and (name in (:step, :step || ':undo', :step || '/deadline:step', 'compensation:undo')
        or (:was_done and ((name >= :step || '/' and name < :step || '0') or instr(name, '@' || :step || '#') > 0)));
 update {hf}workflow_step set delivery_id = :delivery_id
 where run_id = :run_id and not :was_done and name >= :step || '/' and name < :step || '0';

@@ -1,15 +1,17 @@
 -- name: suspend
 -- Returns suspended steps to pending until their signal or their time, without an attempt. A run whose `signals` rose since
--- the step started is due at once: the signal may have come before the wait was stored.
+-- the step started is due at once: the signal may have come before the wait was stored. A step with a deadline is due then.
 -- each: steps
 update {hf}delivery
 set status = 'pending', attempts = attempts - 1, expiries = 0, lease_until = null, locked_by = null,
     run_at = case
       when (select r.signals from {hf}workflow_run r where r.id = :run_id) <> :seen then {now}
-      else coalesce(
-        (select t.wake_at from {hf}workflow_step t
-         where t.run_id = :run_id and t.name = :step and t.occurrence = :occurrence),
-        {now} + :delay, {now} + 3155760000000) end
+      else min(
+        coalesce(
+          (select t.wake_at from {hf}workflow_step t
+           where t.run_id = :run_id and t.name = :step and t.occurrence = :occurrence),
+          {now} + :delay, {now} + 3155760000000),
+        coalesce(:until, {now} + 3155760000000)) end
 where id = :delivery_id and fence = :fence and locked_by = :worker
   and exists (select 1 from {hf}workflow_run r where r.id = :run_id and r.status in ('running', 'compensating'))
 returning id, :run_id as run_id, :step as step, :occurrence as occurrence, :fence as fence, :signal as signal,
@@ -65,6 +67,18 @@ select :run_id, :step, :occurrence, d.id, :fence, :result, {now}
 from {hf}delivery d where d.id = :delivery_id and d.fence = :fence and d.locked_by = :worker
 on conflict (run_id, name, occurrence) do nothing
 returning 1
+
+-- name: begin_deadline
+-- Stores at its first start until when a step must be done, while its claim is held; returns that time, and the time now.
+insert into {hf}workflow_step as t (run_id, name, occurrence, delivery_id, fence, wake_at, done_at)
+select :run_id, :step, :occurrence, d.id, :fence, {now} + :deadline, {now}
+from {hf}delivery d where d.id = :delivery_id and d.fence = :fence and d.locked_by = :worker
+on conflict (run_id, name, occurrence) do update set fence = excluded.fence
+returning wake_at, {now}
+
+-- name: forget_deadline
+-- Forgets the deadline of a step that has failed: a replay starts another one.
+delete from {hf}workflow_step where run_id = :run_id and name = :step
 
 -- name: raise_signals
 -- Locks an active run and records that a suspended step may continue; the second statement then sees every wait.

@@ -1,0 +1,53 @@
+"""The deadline of a step: the time from its first start in which it must be done, over all attempts and waits."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from holdfast.core.change import Change, Postpone, Retry
+from holdfast.core.duration import format_duration
+from holdfast.core.errors import HoldfastError
+from holdfast.engine.handler import Handler
+from holdfast.stores.workflows.wait import DeadlineRow
+
+_NONE = timedelta(0)
+
+
+class StepDeadlinePassed(HoldfastError):
+    """A step was not done within its deadline."""
+
+    def __init__(self, step: str, limit: timedelta) -> None:
+        super().__init__(step, limit)
+        self.step, self.limit = step, limit
+
+    def __str__(self) -> str:
+        return f"step {self.step} was not done within its deadline of {format_duration(self.limit)}"
+
+
+class RunningDeadline:
+    """The deadline of a step that runs. The database's clock decides; what is left is measured from the query."""
+
+    __slots__ = ("_ends", "_timer", "at")
+
+    def __init__(self, row: DeadlineRow, timer: Callable[[], float] = time.monotonic) -> None:
+        self.at: datetime = row.at
+        self._timer, self._ends = timer, timer() + row.left.total_seconds()
+
+    @property
+    def left(self) -> timedelta:
+        """The time that is left; zero when it has passed."""
+        return max(timedelta(seconds=self._ends - self._timer()), _NONE)
+
+    def limited(self, handler: Handler) -> Handler:
+        """The handler with a time-out that ends not later than the deadline."""
+        left = self.left
+        return handler if handler.timeout is not None and handler.timeout <= left else replace(handler, timeout=left)
+
+    def brought_forward(self, change: Change) -> Change:
+        """A retry or a postponement that is not later than the deadline: then the step is claimed and fails."""
+        match change:
+            case Retry(delay) | Postpone(delay) if delay > self.left:
+                return replace(change, delay=self.left)
+            case _:
+                return change
