@@ -4,9 +4,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from tests.servers.sessions import execute
+from tests.support.django_project import configure_django, set_database
 
 _TABLES = ("delivery", "message", "subscription", "consumer")
 
@@ -82,25 +82,5 @@ class PostgresPlace:
 
 def use_django(place: Place) -> None:
     """Makes the place known to Django under its alias, with Django's defaults."""
-    import django
-    from django.conf import settings
-    from django.db import connections
-
-    if not settings.configured:
-        settings.configure(DATABASES={}, USE_TZ=True)
-        django.setup()
-    if place.database == "sqlite":
-        options = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(place.path)}
-    else:
-        split = urlsplit(place.dsn)
-        options = {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": split.path[1:],
-            "USER": split.username or "",
-            "HOST": split.hostname or "",
-            "PORT": str(split.port or ""),
-        }
-    configured = connections.configure_settings({"default": {}, place.alias: options})
-    connections.settings[place.alias] = configured[place.alias]
-    if hasattr(connections._connections, place.alias):
-        del connections[place.alias]
+    configure_django()
+    set_database(place.alias, place.dsn)

@@ -44,6 +44,7 @@ from holdfast.outbound.breaker import BreakerOptions, CircuitBreaker
 from holdfast.outbound.circuits import StoreCircuits
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.produce.producer import Producer
+from holdfast.runtime.ambient_transaction import AmbientTransaction
 from holdfast.runtime.commit_notifier import CommitNotifier
 from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.loop import call_when_set, log_if_failed, run_loop, running_loop, stopped_by_signals
@@ -120,6 +121,7 @@ class Holdfast(Router):
         self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._bound: Runtime | None = None
+        self._ambient: AmbientTransaction | None = None
         self._breakers = Breakers(StoreCircuits(lambda: self.store, lambda: self._runtime.registration.create_tables()))
         self._redactions = DeclaredRedactions(redact)
         self.meter = Meter()
@@ -143,7 +145,7 @@ class Holdfast(Router):
     @property
     def _runtime(self) -> Runtime:
         if self._bound is None:
-            store = open_store(self.dsn, self.schema)
+            store = self._open_store()
             registration = Registration(store, self.handlers, self._redactions, self.generation, self._queues)
             completions = CompletionWatcher(store)
             notifier = CommitNotifier(store, completions)
@@ -180,8 +182,12 @@ class Holdfast(Router):
                 max_payload=self._max_payload,
                 retention=self._keep,
                 limited_queues={queue.name for queue in self._queues if queue.limit is not None},
+                ambient=self._ambient,
             )
         return self._bound
+
+    def _open_store(self, **options: Any) -> Store:
+        return open_store(self.dsn, self.schema, **options)
 
     def _add(self, handler: Handler) -> None:
         check_key_is_public(handler, self._redactions.own)

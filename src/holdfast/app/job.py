@@ -16,6 +16,7 @@ from holdfast.core.message import Address, NewMessage
 from holdfast.core.retry import RetryPolicy
 from holdfast.engine.context import Context
 from holdfast.engine.handler import Handler
+from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 
@@ -36,7 +37,7 @@ _CALLS = "give a tuple or a dict of arguments for each call, such as [('ada', 1)
 class Placement:
     """How one call of a job is enqueued."""
 
-    conn: Any = None
+    conn: Any = AMBIENT
     delay: timedelta | None = None
     run_at: datetime | None = None
     key: str | None = None

@@ -33,7 +33,6 @@ from holdfast.runtime.loop import call_when_set, wait_for_store
 from holdfast.runtime.redactions import RedactionRefresher
 from holdfast.runtime.relays import Relays
 from holdfast.runtime.runtime import Runtime
-from holdfast.runtime.store_factory import open_store
 from holdfast.stores.messages.schedule import StoredSchedule
 from holdfast.stores.protocol import Store
 
@@ -74,7 +73,7 @@ async def _work(
             return
         # A renewal that hangs is cancelled early enough to repeat it. The second connection is for the next session, which
         # must not wait for a renewal of the last one.
-        lease_store = open_store(app.dsn, app.schema, role="holdfast-lease", pool_size=2, patience=options.lease / 4)
+        lease_store = app._open_store(role="holdfast-lease", pool_size=2, patience=options.lease / 4)
         endpoints = EndpointHandlers(runtime.store, runtime.handlers, app.webhooks.options)
         quarantine = None if options.suspects else _quarantine(app, runtime.store, options, endpoints.handlers)
         relays = Relays(runtime, options)

@@ -21,6 +21,7 @@ from holdfast.core.workflows.upcasts import ResultUpcast
 from holdfast.engine.handler import Handler, Kind, check_function
 from holdfast.engine.workflows.declaration import StepSpec, WorkflowDeclaration
 from holdfast.engine.workflows.step import Step
+from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.workflows.run import NewRun, Parent
@@ -44,7 +45,7 @@ _STEP_OPTIONS = frozenset(
 class StartOptions:
     """How one run is started."""
 
-    conn: Any = None
+    conn: Any = AMBIENT
     key: str | None = None
     delay: timedelta | None = None
     run_at: datetime | None = None

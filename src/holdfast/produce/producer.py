@@ -79,7 +79,7 @@ class Producer:
         self._declared = EventTypes() if declared is None else declared
         self._fanout = Fanout(flows=registration.flows)
         self._random = random.SystemRandom()
-        self._durability_warned = False
+        self.warns_of_durability = True
         self._confirmed_at = float("-inf")
 
     def build(
@@ -195,8 +195,8 @@ class Producer:
         if adapter.database == "sqlite":
             with _tables_created_later():
                 await run_on_async(take_write_lock(), self.store.dialect, adapter)
-            if not self._durability_warned:
-                self._durability_warned = not await durable_async(adapter)
+            if self.warns_of_durability:
+                self.warns_of_durability = await durable_async(adapter)
         return BoundConnection(conn, adapter)
 
     def bind_sync(self, conn: Any, call: str) -> BoundConnection[Connection]:
@@ -205,8 +205,8 @@ class Producer:
         if adapter.database == "sqlite":
             with _tables_created_later():
                 run_on(take_write_lock(), self.store.dialect, adapter)
-            if not self._durability_warned:
-                self._durability_warned = not durable(adapter)
+            if self.warns_of_durability:
+                self.warns_of_durability = durable(adapter)
         return BoundConnection(conn, adapter)
 
     async def publish(self, messages: Messages, bound: BoundConnection[AsyncConnection] | None) -> list[Published]:

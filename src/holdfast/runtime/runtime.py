@@ -16,6 +16,7 @@ from holdfast.engine.meter import Meter
 from holdfast.engine.tracing import Tracing
 from holdfast.idempotency.dedupe import Dedupe
 from holdfast.produce.producer import Producer
+from holdfast.runtime.ambient_transaction import AMBIENT, AmbientTransaction
 from holdfast.runtime.broker_source import BrokerSource
 from holdfast.runtime.commit_notifier import CommitNotifier
 from holdfast.runtime.completion import CompletionWatcher
@@ -54,6 +55,8 @@ class Runtime:
     retention: timedelta | None
     limited_queues: Set[str]
     """The queues with a limit over all workers."""
+    ambient: AmbientTransaction | None = None
+    """The transaction that calls without a connection join, if one is open."""
 
     def build_many(self, events: Sequence[object], conn: Any, **options: Any) -> Messages:
         """Messages for `publish`, built while they are written if nothing needs them earlier."""
@@ -64,6 +67,10 @@ class Runtime:
 
         Reactions start after the commit. `call` is what the user called, for errors.
         """
+        if conn is AMBIENT:
+            if self.ambient is not None:
+                return await self.ambient.call(self.publish_sync, messages, conn, call)
+            conn = None
         bound = None if conn is None else await self.producer.bind(conn, call)
         with self.tracing.publishing(messages) as messages:
             published = await self.producer.publish(messages, bound)
@@ -73,6 +80,8 @@ class Runtime:
 
     def publish_sync(self, messages: Messages, conn: Any, call: str = "hf.publish") -> list[Published]:
         """`publish`, blocking."""
+        if conn is AMBIENT:
+            conn = None if self.ambient is None else self.ambient.connection()
         bound = None if conn is None else self.producer.bind_sync(conn, call)
         with self.tracing.publishing(messages) as messages:
             published = self.producer.publish_sync(messages, bound)
@@ -82,6 +91,10 @@ class Runtime:
 
     async def start_runs(self, runs: Sequence[NewRun], conn: Any, call: str) -> list[Published]:
         """Starts runs of workflows in the caller's transaction, or with `conn=None` in a separate one."""
+        if conn is AMBIENT:
+            if self.ambient is not None:
+                return await self.ambient.call(self.start_runs_sync, runs, conn, call)
+            conn = None
         bound = None if conn is None else await self.producer.bind(conn, call)
         with self.tracing.publishing([run.message for run in runs]) as messages:
             published = await self.producer.start(start_runs(_with_messages(runs, messages)), bound)
@@ -90,6 +103,8 @@ class Runtime:
 
     def start_runs_sync(self, runs: Sequence[NewRun], conn: Any, call: str) -> list[Published]:
         """`start_runs`, blocking."""
+        if conn is AMBIENT:
+            conn = None if self.ambient is None else self.ambient.connection()
         bound = None if conn is None else self.producer.bind_sync(conn, call)
         with self.tracing.publishing([run.message for run in runs]) as messages:
             published = self.producer.start_sync(start_runs(_with_messages(runs, messages)), bound)

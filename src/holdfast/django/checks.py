@@ -1,0 +1,61 @@
+"""System checks: `manage.py check`, and with `--database` the tables."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
+
+from holdfast.core.errors import HoldfastError
+from holdfast.django.app import project_app
+from holdfast.django.configuration import DjangoConfiguration, read_configuration
+from holdfast.django.database import database_of, is_in_memory
+
+
+def check_configuration(**_: Any) -> list[CheckMessage]:
+    """`settings.HOLDFAST` is complete, and its database can be used."""
+    try:
+        configuration = read_configuration()
+        database = database_of(configuration.database)
+    except HoldfastError as error:
+        return [Error(str(error), id="holdfast.E001")]
+    try:
+        project_app()
+    except HoldfastError as error:
+        return [Error(str(error), id="holdfast.E002")]
+    return _check_database(configuration, database)
+
+
+def _check_database(configuration: DjangoConfiguration, database: Any) -> list[CheckMessage]:
+    if configuration.dsn is not None or database.vendor != "sqlite":
+        return []
+    if is_in_memory(database):
+        return [
+            Warning(
+                f"Database {configuration.database!r} is in memory, so no worker process reaches it.",
+                hint="Use a file, or PostgreSQL. In tests this is fine.",
+                id="holdfast.W001",
+            )
+        ]
+    if str(database.settings_dict["OPTIONS"].get("transaction_mode", "")).upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        return [
+            Warning(
+                f"Transactions on SQLite database {configuration.database!r} begin without the write lock, so one that reads "
+                "before it publishes fails with 'database is locked' if another process wrote in the meantime.",
+                hint=f"Set DATABASES[{configuration.database!r}]['OPTIONS'] = {{'transaction_mode': 'IMMEDIATE'}}.",
+                id="holdfast.W002",
+            )
+        ]
+    return []
+
+
+def check_tables(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """The tables exist in the version that this release needs."""
+    try:
+        configuration = read_configuration()
+        if configuration.database not in (databases or ()) or configuration.database not in connections:
+            return []
+        project_app().store.check_schema()
+    except HoldfastError as error:
+        return [Error(str(error), hint="Run `manage.py migrate`.", id="holdfast.E003")]
+    return []

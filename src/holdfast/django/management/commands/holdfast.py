@@ -1,0 +1,45 @@
+"""`manage.py holdfast …`: the `holdfast` command with the app of this project."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from holdfast.interfaces.cli import main
+from holdfast.interfaces.cli.settings import Settings
+
+_APP = "holdfast.django:hf"
+
+
+class Command(BaseCommand):
+    """Passes its arguments on: `manage.py holdfast worker`, `manage.py holdfast dlq list`."""
+
+    help = "Run workers, inspect deliveries and replay dead letters of this project's Holdfast app."
+    requires_system_checks = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Leaves the arguments, also --help and --version, to the `holdfast` command."""
+        django = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        django.add_argument("--settings")
+        django.add_argument("--pythonpath")
+        # `manage.py` has applied both.
+        _, rest = django.parse_known_args(argv[2:])
+        _run(rest, f"{argv[0].rpartition('/')[2]} {argv[1]}")
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("arguments", nargs=argparse.REMAINDER)
+
+    def handle(self, *args: Any, arguments: Sequence[str] = (), **_: Any) -> None:
+        """`call_command("holdfast", "stats")`; raises `CommandError` if the command fails."""
+        try:
+            _run([*args, *arguments], "manage.py holdfast")
+        except SystemExit as ended:
+            if ended.code:
+                raise CommandError(
+                    f"holdfast {' '.join(arguments)} failed with exit code {ended.code}", returncode=int(ended.code)
+                ) from None
+
+
+def _run(arguments: Sequence[str], program: str) -> None:
+    main(list(arguments), prog_name=program, obj=Settings(app=_APP))

@@ -1,0 +1,1 @@
+"""No models: `manage.py migrate` creates the tables of Holdfast by its own migrations."""

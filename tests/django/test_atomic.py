@@ -1,0 +1,84 @@
+"""Calls without a connection belong to the open `atomic` block of the alias."""
+
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection, transaction
+
+from holdfast.stores.queries.query import messages
+
+
+def stored(hf: Any) -> int:
+    """The messages that another connection sees."""
+    return len(hf.store.run_sync(messages(limit=100)))
+
+
+def test_a_call_in_an_atomic_block_commits_and_rolls_back_with_it(hf: Any) -> None:
+    @hf.job()
+    def send(to: str) -> None: ...
+
+    flow = hf.workflow("order")
+
+    @flow.step
+    async def first() -> None: ...
+
+    hf.sync.publish("order.placed", {"id": 1}, conn=None)
+    with transaction.atomic():
+        hf.sync.publish("order.placed", {"id": 2})
+        hf.sync.publish_many([("order.placed", {"id": 3}), ("order.placed", {"id": 4})])
+        send.sync.enqueue("ada")
+        send.sync.enqueue_many([("ada",), ("bob",)])
+        flow.sync.start()
+        with transaction.atomic():
+            send.sync.enqueue("carol")
+            transaction.set_rollback(True)
+        assert stored(hf) == 1
+    assert stored(hf) == 8
+    with transaction.atomic():
+        hf.sync.publish("order.placed", {"id": 5})
+        send.sync.enqueue("ada")
+        flow.sync.start()
+        transaction.set_rollback(True)
+    assert stored(hf) == 8
+
+
+def test_a_call_outside_of_a_block_commits_at_once(hf: Any) -> None:
+    hf.sync.publish("order.placed", {"id": 1})
+    async_to_sync(hf.publish)("order.placed", {"id": 2})
+    assert stored(hf) == 2
+
+
+def test_a_transaction_without_autocommit_is_joined(hf: Any) -> None:
+    connection.set_autocommit(False)
+    hf.sync.publish("order.placed", {"id": 1})
+    connection.rollback()
+    connection.set_autocommit(True)
+    assert stored(hf) == 0
+
+
+def test_async_code_joins_the_block_of_the_thread_that_waits_for_it(hf: Any) -> None:
+    @hf.job()
+    async def send(to: str) -> None: ...
+
+    async def place() -> None:
+        await hf.publish("order.placed", {"id": 1})
+        await send.enqueue("ada")
+
+    with transaction.atomic():
+        async_to_sync(place)()
+        transaction.set_rollback(True)
+    assert stored(hf) == 0
+    with transaction.atomic():
+        async_to_sync(place)()
+    assert stored(hf) == 2
+
+
+def test_a_worker_is_woken_after_the_commit_only(hf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf.sync.publish("order.placed", {"id": 1})
+    woken: list[bool] = []
+    monkeypatch.setattr(hf._runtime.producer, "_notify", lambda: woken.append(connection.in_atomic_block))
+    with transaction.atomic():
+        hf.sync.publish("order.placed", {"id": 2})
+        assert woken == []
+    assert woken == [False]

@@ -1,0 +1,124 @@
+"""The settings, the system checks, the commands and the handlers' connections of a Django project."""
+
+import asyncio
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import CommandError, call_command
+from django.db import connection, connections
+from django.db.models.signals import post_migrate
+from django.test import override_settings
+
+import holdfast.django
+from holdfast import HoldfastError, WorkerOptions
+from holdfast.django import checks
+from holdfast.django.app import project_app
+from holdfast.django.configuration import read_configuration
+from holdfast.django.database import database_of, dsn_of
+from holdfast.stores.sqlite.store import SqliteStore
+from tests.support.django_project import set_database
+
+
+@pytest.fixture
+def fresh_app(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`holdfast.django.hf` is made again in the test, and forgotten after it."""
+    project_app.cache_clear()
+    monkeypatch.delitem(vars(holdfast.django), "hf", raising=False)
+    yield
+    project_app.cache_clear()
+    vars(holdfast.django).pop("hf", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], "settings.HOLDFAST is a list; give a dict"),
+        ({"DATABSE": "x"}, "has no key 'DATABSE'; did you mean 'DATABASE'?"),
+        ({"MIGRATE": 1}, r"settings.HOLDFAST\['MIGRATE'\] is 1; give True or False"),
+        ({"MODULES": "jobs"}, r"\['MODULES'\] is 'jobs'; give a list of module names"),
+        ({"OPTIONS": {"dsn": "x"}}, "give 'DSN' as a key of HOLDFAST itself"),
+        ({"CONSOLE_URL": "javascript:alert(1)"}, r"\['CONSOLE_URL'\] is .*; give the address of the console"),
+        ({"DSN": 1}, r"\['DSN'\] is 'int'; give text"),
+        ({"DATABASE": None}, r"\['DATABASE'\] is None; give text"),
+        ({"SCHEMA": "A b"}, "A b"),
+    ],
+)
+def test_wrong_settings_are_refused_with_the_remedy(given: Any, expected: str) -> None:
+    with pytest.raises(HoldfastError, match=expected):
+        read_configuration(given)
+
+
+def test_the_checks_report_wrong_settings_and_databases(tmp_path: Any, fresh_app: Any) -> None:
+    def found(**given: Any) -> list[str]:
+        project_app.cache_clear()
+        with override_settings(HOLDFAST=given):
+            return [str(one.id) for one in (*checks.check_configuration(), *checks.check_tables(["default"]))]
+
+    set_database("default", f"sqlite:///{tmp_path / 'shop.db'}")
+    assert found() == ["holdfast.W002", "holdfast.E003"]
+    set_database("default", f"sqlite:///{tmp_path / 'shop.db'}", OPTIONS={"transaction_mode": "IMMEDIATE"})
+    SqliteStore(tmp_path / "shop.db").migrate()
+    assert found() == []
+    assert found(KEEP="7d") == ["holdfast.E001", "holdfast.E003"]
+    assert found(DATABASE="other") == ["holdfast.E001"]
+    assert found(OPTIONS={"kep": "7d"}) == ["holdfast.E002", "holdfast.E003"]
+    set_database("default", "sqlite:///x", NAME=":memory:")
+    assert found() == ["holdfast.W001"]
+    del connections.settings["default"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "dsn"),
+    [
+        ({"NAME": "/srv/a b.db", "ENGINE": "django.db.backends.sqlite3"}, "sqlite:////srv/a%20b.db"),
+        ({"NAME": "shop"}, "postgresql:///shop"),
+        (
+            {"NAME": "shop", "USER": "ada", "PASSWORD": "p@:/", "HOST": "db", "PORT": 5433},
+            "postgresql://ada:p%40%3A%2F@db:5433/shop",
+        ),
+        ({"NAME": "shop", "HOST": "/run/pg"}, "postgresql://%2Frun%2Fpg/shop"),
+        (
+            {"NAME": "shop", "OPTIONS": {"sslmode": "require", "pool": True, "isolation_level": 2}},
+            "postgresql:///shop?sslmode=require",
+        ),
+    ],
+)
+def test_the_store_is_the_database_of_the_alias(settings: dict[str, Any], dsn: str) -> None:
+    set_database("default", "postgresql:///x", **settings)
+    assert dsn_of(database_of("default")) == dsn
+    del connections["default"], connections.settings["default"]
+
+
+def test_migrate_creates_the_tables_of_its_alias_and_the_commands_use_them(
+    tmp_path: Any, fresh_app: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_database("default", f"sqlite:///{tmp_path / 'shop.db'}")
+    config = apps.get_app_config("holdfast")
+    post_migrate.send(config, app_config=config, using="other", verbosity=1)
+    assert not (tmp_path / "shop.db").exists()
+    post_migrate.send(config, app_config=config, using="default", verbosity=1, stdout=(output := StringIO()))
+    assert "Holdfast: applied" in output.getvalue()
+    holdfast.django.hf.store.check_schema()
+    holdfast.django.hf.sync.publish("order.placed", {"id": 1})
+    call_command("holdfast", "messages", "list", "--format", "json")
+    assert "order.placed" in capsys.readouterr().out
+    with pytest.raises(CommandError, match="exit code 2"):
+        call_command("holdfast", "mesages", stderr=StringIO())
+    assert "no such command" in capsys.readouterr().err
+    del connections["default"], connections.settings["default"]
+
+
+def test_a_worker_runs_handlers_with_connections_that_it_closes(hf: Any) -> None:
+    used: list[Any] = []
+
+    @hf.consumer("order.placed")
+    def plain(order: dict[str, Any]) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("select 1")
+        used.append(connections["default"])
+
+    hf.sync.publish("order.placed", {"id": 1})
+    asyncio.run(hf.work(WorkerOptions(until_idle=True, cron=False)))
+    assert [one.connection for one in used] == [None], "CONN_MAX_AGE is 0"
