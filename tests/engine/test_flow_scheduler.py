@@ -1,6 +1,6 @@
 """Where a worker looks for deliveries with flow control, how much it claims, and when it looks again."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -10,11 +10,12 @@ from holdfast import Limit, Rate
 from holdfast.app.flow_options import flow_settings
 from holdfast.engine import flow_scheduler
 from holdfast.engine.flow_scheduler import FlowScheduler, flow_room, next_wait
-from holdfast.stores.deliveries.claim import Lane, LaneFlow
+from holdfast.stores.deliveries.claim import LOWEST_ID, Lane, LaneFlow
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
 
 AT, ID = datetime(2026, 1, 1, tzinfo=UTC), UUID(int=7)
 CLAIM: Any = object()
+SECOND = timedelta(seconds=1)
 
 
 def flow(queue: dict[str, Any] | None = None, **options: Any) -> LaneFlow:
@@ -142,12 +143,55 @@ def test_a_walk_that_finds_nothing_continues_until_it_has_come_round() -> None:
     scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
     state = scheduler.state(one)
     due = []
+    state.has_passed = True
     for before, after in (("k4", "k6"), ("k6", "k9"), ("k9", "k2"), ("k2", "k5"), ("k5", "k7")):
+        scheduler.first_scan(one, 10, 0.0)
         scan = FlowScan(10, before, visits=1000)
         assert scheduler.claimed(one, scan, FlowClaim([], cursor=after, keys=1000), 0.0, 0.1) is None
         due.append(state.walk_due)
     assert [at is not None for at in due] == [True, True, True, False, True]
     assert due[0] == pytest.approx(0.9)
     # A claim, or a walk over fewer keys than it may visit, ends the pass.
+    scheduler.first_scan(one, 10, 0.0)
     scheduler.claimed(one, FlowScan(10, "k7", visits=1000), FlowClaim([], cursor="k8", keys=999), 0.0, 0.1)
     assert (state.walk_due, state.pass_from) == (None, None)
+
+
+def test_the_first_walk_over_all_keys_is_not_delayed_but_gives_other_lanes_their_turn() -> None:
+    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
+    due = []
+    for before, after in (("", "k4"), ("k4", "k9"), ("k9", "k2"), ("k2", "k4")):
+        scheduler.first_scan(one, 10, 0.0)
+        scan = FlowScan(10, before, visits=1000)
+        assert scheduler.claimed(one, scan, FlowClaim([], cursor=after, keys=1000), 0.0, 0.1) is None
+        due.append(scheduler.state(one).walk_due)
+    assert due == [0.1, 0.1, None, pytest.approx(0.9)]
+
+
+def test_what_became_due_is_scanned_before_a_walk() -> None:
+    scheduler, one = FlowScheduler(), lane(limit=Limit(2, by="k"))
+    state, blocked = scheduler.state(one), FlowClaim([], left=300, at=AT)
+    start = AT - SECOND, LOWEST_ID
+
+    def first(now: float, found: FlowClaim = blocked) -> FlowScan | None:
+        return scheduler.claimed(one, scheduler.first_scan(one, 100, now)[1], found, now, now)
+
+    recent = FlowScan(100, since=start)
+    assert first(0.0) == recent
+    # A full window of what cannot run: the next scan starts behind it.
+    assert scheduler.claimed(one, recent, FlowClaim([], left=300, floor=(AT, ID), at=AT), 0.0, 0.1) == FlowScan(100, "")
+    assert (state.since, state.walk_due) == ((AT, ID), 0.1)
+    recent = FlowScan(100, since=(AT, ID))
+    assert first(0.1) == recent
+    # Some were claimed: the window that SQLite returns is not the one that was claimed from.
+    scheduler.claimed(one, recent, FlowClaim([CLAIM], left=299, floor=(AT + SECOND, ID), at=AT), 1.0, 1.0)
+    assert state.since == (AT, ID)
+    # All was read: a transaction may commit after it. The next scan waits for a multiple of the cost.
+    assert scheduler.claimed(one, recent, FlowClaim([], left=2, at=AT + SECOND), 0.1, 0.2) == FlowScan(100, "")
+    assert state.since == (AT, LOWEST_ID)
+    assert first(0.5) == FlowScan(100, "")
+    assert state.walk_due == pytest.approx(1.0)
+    # After a full claim a walk has its turn.
+    assert scheduler.claimed(one, recent, FlowClaim([CLAIM] * 100, left=9, at=AT), 1.0, 1.0) is None
+    assert first(1.1) == FlowScan(100, "")
+    assert first(1.2) == FlowScan(100, since=(AT, LOWEST_ID))

@@ -1,22 +1,25 @@
 """Decides how much to claim from lanes with flow control, where to search, and when to search again.
 
 Everything here is pure: no I/O and no clock. A claim reads the oldest due deliveries of a lane (the window). If they
-are blocked and the window is full, it continues with a walk over the keys. Lanes with fairness are only walked, so that
-each key gets one turn per round. Floors are hints that keep claims away from dead rows under a long-held snapshot; the row
-decides.
+are blocked and the window is full, it continues with the deliveries that became due since the last scan, and then with a
+walk over the keys. Lanes with fairness are only walked, so that each key gets one turn per round. Floors are hints that
+keep claims away from dead rows under a long-held snapshot; the row decides.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from holdfast.engine.claim_scheduler import CHEAP, COST_FACTOR, LONGEST_DELAY, SHALLOW, CostDelay, claim_size
-from holdfast.stores.deliveries.claim import Lane, LaneFlow
-from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan
+from holdfast.stores.deliveries.claim import LOWEST_ID, Lane, LaneFlow
+from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, window_size
 
 _SHALLOW_FACTOR = 8.0
 _FLOORS_EVERY = 1.0
+_COMMIT = timedelta(seconds=1)
+"""`run_at` is the start of the publisher's transaction. A walk finds what commits later than this."""
 _VISITS = 1000
 """Keys that a walk visits after one that found too few: thousands of keys may be held up by dead letters or limits."""
 _FEWEST_CHECKED = 2
@@ -70,12 +73,19 @@ class LaneState:
     whole: CostDelay = field(default_factory=CostDelay)
     shallow: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
     depth: CostDelay = field(default_factory=CostDelay)
+    recent: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
+    since: tuple[datetime, UUID] | None = None
+    """Where the next scan of the deliveries that became due starts."""
+    walks_next: bool = False
+    """Such a scan filled the last claim, so a walk comes first: a delivery that became due earlier waits for it."""
     long_walk: CostDelay = field(default_factory=lambda: CostDelay(_SHALLOW_FACTOR))
+    has_passed: bool = False
+    """A walk has come round: the first one is not delayed, because a worker starts without knowing any key."""
     pass_from: str | None = None
     """Where the walk began that has found nothing since."""
     wrapped: bool = False
     walk_due: float | None = None
-    """When to continue a walk that has not visited every key; None if it has."""
+    """When to continue a walk that has not visited every key, or a scan that was delayed; None without one."""
     idle: bool = True
     """The last claim found no candidate, so a check for due deliveries comes before the next one."""
 
@@ -146,6 +156,7 @@ class FlowScheduler:
     def first_scan(self, lane: Lane, room: int, now: float) -> tuple[Lane, FlowScan]:
         """The lane with its floor, and the first scan of a round."""
         state, size = self.state(lane), claim_size(room)
+        state.walk_due = None
         assert lane.flow is not None
         if self._walks and lane.flow.consumer is not None and lane.flow.consumer.fair:
             return lane, FlowScan(size, state.cursor, _share(size, state.keys))
@@ -165,6 +176,8 @@ class FlowScheduler:
         state.idle = not found.claims and not found.left
         if scan.cursor is not None:
             return self._walked(state, scan, found, started, ended)
+        if scan.since is not None:
+            return self._looked(state, scan, found, started, ended)
         state.depth.took(started, ended)
         state.floor = found.floor or state.floor
         assert lane.flow is not None
@@ -173,12 +186,35 @@ class FlowScheduler:
             return None
         if not self._walks or missing <= 0 or found.left < scan.size:
             return None
-        return FlowScan(claim_size(missing), state.cursor, _share(missing, state.keys))
+        if state.since is None and found.at is not None:
+            state.since = found.at - _COMMIT, LOWEST_ID
+        if state.since is not None and ended >= state.recent.at and not state.walks_next:
+            return FlowScan(claim_size(missing), since=state.since)
+        state.walks_next, state.walk_due = False, state.recent.at
+        return _walk(state, missing)
+
+    def _looked(
+        self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
+    ) -> FlowScan | None:
+        """Moves on to where the scan ended; a little back if it read everything, because a commit follows its `run_at`."""
+        missing = scan.size - len(found.claims)
+        state.walks_next = missing <= 0
+        if missing <= 0:
+            return None
+        if found.left + len(found.claims) >= window_size(scan.size):
+            state.walk_due = ended
+            # The window of SQLite is read after the claim, so it may contain deliveries that the claim did not.
+            state.since = scan.since if found.claims else found.floor
+        elif found.at is not None:
+            state.recent.took(started, ended)
+            state.since = found.at - _COMMIT, LOWEST_ID
+        return _walk(state, missing)
 
     def _walked(
         self, state: LaneState, scan: FlowScan, found: FlowClaim, started: float, ended: float
     ) -> FlowScan | None:
-        state.cursor, state.keys, state.walk_due = found.cursor or "", found.keys, None
+        state.cursor, state.keys = found.cursor or "", found.keys
+        state.has_passed = state.has_passed or state.cursor <= (scan.cursor or "")
         if scan.visits is not None:
             state.long_walk.took(started, ended)
         missing = scan.size - len(found.claims)
@@ -190,7 +226,8 @@ class FlowScheduler:
         if missing <= 0 or found.keys < (scan.visits or scan.size):
             return None
         if ended < state.long_walk.at:
-            state.walk_due = state.long_walk.at
+            # The walk waits even if it is not delayed, so that other lanes have their turn.
+            state.walk_due = min(state.walk_due or math.inf, state.long_walk.at if state.has_passed else ended)
             return None
         return FlowScan(claim_size(missing), state.cursor, visits=_VISITS)
 
@@ -201,6 +238,10 @@ def _is_complete(state: LaneState, before: str) -> bool:
         state.pass_from, state.wrapped = before, False
     state.wrapped = state.wrapped or state.cursor <= before
     return state.wrapped and state.cursor >= state.pass_from
+
+
+def _walk(state: LaneState, missing: int) -> FlowScan:
+    return FlowScan(claim_size(missing), state.cursor, _share(missing, state.keys))
 
 
 def _share(size: int, keys: int) -> int:

@@ -8,12 +8,16 @@ from holdfast import Limit, Queue, Rate
 from holdfast.core.change import Postpone, Retry
 from holdfast.stores.deliveries.claim import lanes, rescue
 from holdfast.stores.deliveries.flow import (
+    Floors,
+    FlowScan,
     adopt_deliveries,
+    claim_flow,
     due_lanes,
     flow_floors,
     forget_old_starts,
     unkeyed_deliveries,
 )
+from holdfast.stores.dialect import as_uuid, aware_time
 from holdfast.stores.messages.flow import DeliveryKey
 from holdfast.stores.messages.registry import register
 from holdfast.stores.protocol import Store
@@ -308,3 +312,24 @@ async def test_buckets_of_consumers_without_a_rate_are_removed(store: Store) -> 
     await declare(store, None, name="mail")
     await store.run(forget_old_starts())
     assert sql(store, "select consumer from {hf}flow_start") == []
+
+
+async def test_what_became_due_is_claimed_before_what_is_older(store: Store) -> None:
+    flow = settings(limit=Limit(1, by="k"))
+    await declare(store, flow)
+    await send(store, flow, *"aabcde")
+    lane = await lane_of(store)
+    number = "(m.payload ->> 'n')::integer" if "postgres" in store.dialect.name else "(m.payload ->> 'n')"
+    earlier = "interval '1 s'" if "postgres" in store.dialect.name else "1000"
+    sql(
+        store,
+        f"update {{hf}}delivery set run_at = run_at - {earlier} * (9 - (select {number} from {{hf}}message m "
+        "where m.id = message_id))",
+    )
+    due = sql(store, "select d.run_at, d.id from {hf}delivery d order by d.run_at")
+    since = aware_time(due[2][0]), as_uuid(due[2][1])
+    found = await store.run(claim_flow(lane, "w1", LEASE, FlowScan(2, since=since), Floors()))
+    assert numbers(found.claims) == [2, 3]
+    assert (found.left, found.floor) == (2, (aware_time(due[5][0]), as_uuid(due[5][1])))
+    assert found.at is not None
+    assert found.at >= aware_time(due[5][0])

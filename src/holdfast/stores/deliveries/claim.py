@@ -17,7 +17,7 @@ from holdfast.stores.operation import Query, Row, Steps, columns, operation
 LANE_COLUMNS = ("queue", "consumer", "generation", "priority", "floor_at", "floor_id")
 _PLAIN = [None, None, None, None]
 _BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
-_LOWEST = UUID(int=0)
+LOWEST_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Lane(NamedTuple):
     generation: int
     priority: int
     floor_at: datetime = _BEGINNING
-    floor_id: UUID = _LOWEST
+    floor_id: UUID = LOWEST_ID
     blocked: bool = False
     """The consumer was blocked and its pause is over: claim from it with `claim_trial` only."""
     flow: LaneFlow | None = None

@@ -29,15 +29,21 @@ class Floors(NamedTuple):
 
 
 class FlowScan(NamedTuple):
-    """Where a claim searches: the oldest due deliveries, or the keys after `cursor`, with `share` deliveries of each.
+    """Where a claim searches: the oldest due deliveries, those due after `since`, or the keys after `cursor`.
 
-    A walk visits `visits` keys, or as many as it claims deliveries.
+    A walk takes `share` deliveries of each key and visits `visits` keys, or as many as it claims deliveries.
     """
 
     size: int
     cursor: str | None = None
     share: int = 1
     visits: int | None = None
+    since: tuple[datetime, UUID] | None = None
+
+
+def window_size(size: int) -> int:
+    """How many deliveries of a lane with keys a scan without `cursor` considers."""
+    return 2 * size + 100
 
 
 class FlowClaim(NamedTuple):
@@ -45,7 +51,7 @@ class FlowClaim(NamedTuple):
 
     `left` candidates could not be claimed; `unkeyed` of them have no key yet. `wait` is the number of seconds until the
     next token of a rate. `cursor` and `keys` are the last key and the number of keys of a walk. `floor` is the oldest
-    candidate.
+    candidate, or with `since` the newest one. `at` is the time of the claim.
     """
 
     claims: list[Claimed]
@@ -55,6 +61,7 @@ class FlowClaim(NamedTuple):
     cursor: str | None = None
     keys: int = 0
     floor: tuple[datetime, UUID] | None = None
+    at: datetime | None = None
 
 
 class Unkeyed(NamedTuple):
@@ -90,7 +97,7 @@ def flow_claim_steps(
     found = [row for row in rows if row[0] is not None]
     (info,) = [row[_INFO:] for row in rows if row[0] is None]
     claims = yield from claimed_with_messages(found)
-    left, unkeyed, wait, cursor, keys, at, id = info
+    left, unkeyed, wait, cursor, keys, floor_at, floor_id, at = info
     return FlowClaim(
         claims,
         int(left),
@@ -98,7 +105,8 @@ def flow_claim_steps(
         None if wait is None else max(0.0, float(wait) / 1000),
         cursor,
         int(keys or 0),
-        None if id is None else (aware_time(at), as_uuid(id)),
+        None if floor_id is None else (aware_time(floor_at), as_uuid(floor_id)),
+        aware_time(at),
     )
 
 
@@ -122,13 +130,14 @@ def flow_query(
     """The claim statement of one lane. Two priorities of a key in one statement would both be admitted."""
     flow = lane.flow or LaneFlow(None, None)
     own, queue = flow.consumer, flow.queue
+    floor_at, floor_id = (lane.floor_at, lane.floor_id) if scan.since is None else scan.since
     values: dict[str, object] = {
         "queue": lane.queue,
         "consumer": lane.consumer,
         "generation": lane.generation,
         "priority": lane.priority,
-        "floor_at": lane.floor_at,
-        "floor_id": lane.floor_id,
+        "floor_at": floor_at,
+        "floor_id": floor_id,
         "worker": worker,
         "lease": lease,
         "size": scan.size,
@@ -142,7 +151,7 @@ def flow_query(
         **_rate("rate", "rate_window", "grain", own),
         **_rate("queue_rate", "queue_window", "queue_grain", queue),
     }
-    slots = _slots(flow, scan.cursor is not None, suspects)
+    slots = _slots(flow, scan.cursor is not None, scan.since is not None, suspects)
     return Query("flow_claim", values, slots=slots, limit=scan.size, locks=flow.locks(lane))
 
 
@@ -221,7 +230,7 @@ def forget_old_starts() -> Steps[None]:
 
 
 @lru_cache(maxsize=512)
-def _slots(flow: LaneFlow, walk: bool, suspects: bool) -> Slots:
+def _slots(flow: LaneFlow, walk: bool, recent: bool, suspects: bool) -> Slots:
     """The fragments of the claim statement for these settings."""
     own, queue = flow.consumer or FlowSettings(), flow.queue or FlowSettings()
     keyed, ordered = own.key is not None, own.order is not None
@@ -252,6 +261,7 @@ def _slots(flow: LaneFlow, walk: bool, suspects: bool) -> Slots:
         "turn": ["turn_key" if walk else "turn_due"],
         "cursor": ["cursor_walk" if walk else "cursor_none"],
         "keys": ["keys_walk" if walk else "keys_none"],
+        "edge": ["edge_last" if recent else "edge_first"],
         "room": room,
         "cap": cap,
         "ledger": [] if not rated else ["ledger_keys" if own.rate_by_key else "ledger_all"],

@@ -3,7 +3,7 @@
 -- key is found once, at its first candidate. Only the chosen ids are locked: a search that skipped locked rows would take
 -- the second delivery of an ordered key before the first. The last row has no delivery: it has the number of candidates
 -- left, how many of them have no key, the milliseconds until the next token of a rate, the last key of a walk, the number
--- of its keys, and the first candidate.
+-- of its keys, the first candidate (of recent ones the last), and the time.
 with recursive t as materialized (select clock_timestamp() as now),
 {candidates},
 n as materialized (
@@ -27,13 +27,14 @@ u as (
   returning d.*){ledger}{queue_ledger}
 select u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
        u.holds, u.expiries, u.suspect, u.run_at, u.retry::text, u.flow_key,
-       null::bigint, null::bigint, null::double precision, null::text, null::bigint, null::timestamptz, null::uuid
+       null::bigint, null::bigint, null::double precision, null::text, null::bigint, null::timestamptz, null::uuid,
+       null::timestamptz
 from u
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        (select count(*) from w) - (select count(*) from c), (select count(*) from w where {unkeyed}),
        least(null::double precision{wait}{queue_wait}) * 1000, {cursor}, {keys},
-       (select w.run_at from w order by w.run_at, w.id limit 1), (select w.id from w order by w.run_at, w.id limit 1)
+       {edge}, now()
 
 -- fragment: flow_window
 w as materialized (
@@ -126,6 +127,12 @@ null
 -- fragment: cursor_walk
 coalesce((select x.flow_key from x order by x.turn desc limit 1),
          (select p.key from walk p order by p.step desc limit 1))
+
+-- fragment: edge_first
+(select w.run_at from w order by w.run_at, w.id limit 1), (select w.id from w order by w.run_at, w.id limit 1)
+-- fragment: edge_last
+(select w.run_at from w order by w.run_at desc, w.id desc limit 1),
+(select w.id from w order by w.run_at desc, w.id desc limit 1)
 
 -- fragment: keys_none
 null

@@ -2,7 +2,7 @@
 -- Claims due deliveries of one lane within the limits, rates, pauses and order of its consumer and queue. The room of each
 -- key is found once, at its first candidate. The last row has no delivery: it has the number of candidates left, how
 -- many of them have no key, the milliseconds until the next token of a rate, the last key of a walk, the number of its
--- keys, and the first candidate.
+-- keys, the last of recent candidates, and the time.
 -- once
 update {hf}delivery
 {taken}, flow_key = coalesce(flow_key, '')
@@ -26,12 +26,13 @@ returning id;
 -- all: returned
 with recursive {candidates}
 select u.id, u.message_id, u.consumer, u.queue, u.priority, u.generation, u.attempts, u.max_attempts, u.fence,
-       u.holds, u.expiries, u.suspect, u.run_at, u.retry, u.flow_key, null, null, null, null, null, null, null
+       u.holds, u.expiries, u.suspect, u.run_at, u.retry, u.flow_key, null, null, null, null, null, null, null, null
 from json_each(:rows) j join {hf}delivery u on u.id = j.value
 union all
 select null, null, null, null, null, null, null, null, null, null, null, null, null, null, null,
        (select count(*) from w), (select count(*) from w where {unkeyed}),
-       (select min(a.at) from (select null as at {wait} {queue_wait}) a) - {now}, {cursor}, {keys}, null, null
+       (select min(a.at) from (select null as at {wait} {queue_wait}) a) - {now}, {cursor}, {keys},
+       {edge}, {now}
 
 -- fragment: flow_window
 w as materialized (
@@ -39,7 +40,7 @@ w as materialized (
   from {hf}delivery d
   where d.status = 'pending' and {suspicion}
     and d.queue = :queue and d.consumer = :consumer and d.generation = :generation and d.priority = :priority
-    and d.run_at <= {now}
+    and (d.run_at, d.id) >= (:floor_at, :floor_id) and d.run_at <= {now}
   order by d.run_at, d.id limit {window})
 
 -- fragment: flow_window_keyed
@@ -119,6 +120,12 @@ null
 coalesce((select u.flow_key from json_each(:rows) j join {hf}delivery u on u.id = j.value
           order by u.flow_key <= :cursor desc, u.flow_key desc limit 1),
          (select p.key from visit p order by p.step desc limit 1))
+
+-- fragment: edge_first
+null, null
+-- fragment: edge_last
+(select w.run_at from w order by w.run_at desc, w.id desc limit 1),
+(select w.id from w order by w.run_at desc, w.id desc limit 1)
 
 -- fragment: keys_none
 null
