@@ -17,6 +17,7 @@ from holdfast.ops.plans import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.admin.token import Scope
+from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
@@ -74,6 +75,7 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
     ids = await one_in_each_state(store)
     reader = client("admin")
     plan = await ops.plan_replay(Filter(), actor="ada")
+    await store.run(save_schedules([("nightly", "0 7 * * *", "UTC", "last")]))
     delivery = await get(reader, f"/deliveries/{ids['failed']}")
     for endpoint in ENDPOINTS:
         # Items that need more: see the tests of flow control and of workflows.
@@ -81,7 +83,9 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
             continue
         item = {"/messages/{id}": delivery["message_id"], "/deliveries/{id}": ids["failed"]}.get(endpoint.path, plan.id)
         await get(
-            reader, endpoint.path.replace("{id}", str(item)), **({"q": "boom"} if endpoint.path == "/search" else {})
+            reader,
+            endpoint.path.replace("{id}", str(item)).replace("{name}", "nightly"),
+            **({"q": "boom"} if endpoint.path == "/search" else {}),
         )
     assert delivery["message"]["payload"] == {"state": "failed"}
     assert [run["outcome"] for run in delivery["runs"]] == ["failed"]

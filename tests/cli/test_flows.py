@@ -182,7 +182,7 @@ def test_an_event_and_a_job_are_stored_by_hand_and_run(either: Shop) -> None:
     again = either.spawn("publish", "order.placed", '{"order_id": 99}', "--key", "k")
     assert (again.stdout, "nothing was published" in again.stderr) == (piped.stdout, True)
     id = either.spawn("enqueue", "mail", '{"to": "bob"}').stdout.strip()
-    ran = either.spawn("cron", "run", "nightly").stdout.strip()
+    ran = either.spawn("schedules", "run", "nightly").stdout.strip()
     shown = json.loads(either.spawn("jobs", "show", id, "--format", "json").stdout)
     assert (shown["consumer"], shown["message"]["payload"]) == ("mail", {"to": "bob"})
     worked = either.spawn(
@@ -276,7 +276,7 @@ def test_dead_letters_are_exported_with_their_messages(shop: Shop) -> None:
 
 
 def test_queues_consumers_and_schedules_are_paused_and_resumed(shop: Shop) -> None:
-    for noun, name in (("queues", "mail"), ("consumers", "mail"), ("cron", "nightly")):
+    for noun, name in (("queues", "mail"), ("consumers", "mail"), ("schedules", "nightly")):
         assert shop.run(noun, "pause", name, "--reason", "night").exit_code == 0
         (row,) = [one for one in json.loads(shop.run(noun, "list", "--format", "json").stdout) if one["name"] == name]
         assert row["paused_at"] is not None
@@ -287,6 +287,32 @@ def test_queues_consumers_and_schedules_are_paused_and_resumed(shop: Shop) -> No
         assert (again.exit_code, "was n" in again.stderr) == (0, True)
     actions = [one.action for one in shop.ask(audit(limit=6))]
     assert actions == ["resume", "pause"] * 3
+
+
+def test_a_schedule_is_put_shown_and_removed(shop: Shop) -> None:
+    words = (
+        "schedules",
+        "put",
+        "mail:7",
+        "mail",
+        "--every",
+        "90m",
+        "--args",
+        '{"to": "ada"}',
+        "--reason",
+        "new tenant",
+    )
+    assert shop.run(*words).exit_code == 0
+    shown = json.loads(shop.run("schedules", "show", "mail:7").stdout)
+    assert (shown["job"], shown["args"], shown["expression"]) == ("mail", {"to": "ada"}, "every 1h 30m")
+    listed = shop.run("schedules", "list", "--prefix", "mail:", "--limit", "1")
+    assert ("mail:7" in listed.stdout, "--after mail:7" in listed.stderr) == (True, True)
+    assert "mail:7" not in shop.run("schedules", "list", "--after", "mail:7").stdout
+    assert shop.run("schedules", "put", "mail:8", "mail", "--at", "2020-01-01T00:00Z").exit_code == 2
+    assert shop.run("schedules", "put", "mail:8", "mial", "--every", "1h").exit_code == 3
+    assert shop.run("schedules", "remove", "mail:7", "--yes").exit_code == 0
+    assert shop.run("schedules", "show", "mail:7").exit_code == 3
+    assert [(one.action, one.reason) for one in shop.ask(audit(limit=2))] == [("remove", None), ("put", "new tenant")]
 
 
 def test_a_subscription_is_ended_and_others_catch_up(shop: Shop) -> None:

@@ -31,7 +31,7 @@ LISTS = {
     "jobs list": 1,
     "queues list": 2,
     "consumers list": 4,
-    "cron list": 1,
+    "schedules list": 1,
     "workers list": 1,
     "audit list": 1,
 }

@@ -201,6 +201,8 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
         ("/schedules/pause", {"name": "nightly_report"}, "pause"),
         ("/schedules/resume", {"name": "nightly_report"}, "resume"),
         ("/schedules/run", {"name": "nightly_report"}, "run"),
+        ("/schedules/put", {"name": "push:7", "job": "push", "args": '{"n": "<7>"}', "every": "1h"}, "put"),
+        ("/schedules/remove", {"name": "push:7"}, "remove"),
         ("/breakers/reset", {"name": "partner"}, "reset"),
         ("/breakers/trip", {"name": "partner", "duration": "5m"}, "trip"),
         ("/webhooks/disable", {"name": hook.id}, "disable"),
@@ -235,6 +237,9 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
         ("/consumers/pause", {"name": "\x00"}),
         ("/webhooks/disable", {"name": "x"}),
         ("/breakers/trip", {"name": "partner", "duration": "long"}),
+        ("/schedules/put", {"name": "s", "job": "billing", "every": "often"}),
+        ("/schedules/put", {"name": "s", "job": "no-such-job", "every": "1h"}),
+        ("/schedules/put", {"name": "s", "job": "billing", "every": "1h", "args": "{"}),
     ],
 )
 async def test_an_invalid_form_changes_nothing(

@@ -149,6 +149,46 @@ def test_a_scheduler_killed_around_a_firing_leaves_one_firing(place: Place, poin
     assert place.one("select count(*) from {hf}message where type = 'job.tick'") == len(wanted)
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres18"])
+def test_run_time_schedules_fire_once_with_five_schedulers_of_which_one_is_stopped_and_one_killed(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """One has read what is due and is stopped for longer than its lease; one dies in the transaction that fires."""
+    with (
+        sqlite_place(tmp_path) if store == "sqlite" else postgres_place(request.getfixturevalue(store), tmp_path)
+    ) as place:
+        beats = {"HOLDFAST_TEST_SCHEDULES": "1"}
+        family = {"HOLDFAST_ENGINE_FAMILY": f"{place.directory / 'holdfast.db'}-engine"} if place.on_sqlite else {}
+        began = datetime.now(UTC) - timedelta(hours=20)
+        for n in range(20):
+            _put_beat(place, f"s{n:02}", began)
+        sleeper = start(place, environment=beats, crash="hold:schedules.committed")
+        place.reached("schedules.committed")
+        place.stop(sleeper)
+        dying = place.worker("lab", lease=LEASE, environment={**beats, **family}, crash="fire.uncommitted")
+        assert dying.ended() == -SIGKILL
+        others = [start(place, environment={**beats, **family}) for _ in range(4)]
+        until(lambda: place.times("beat") >= 400, "not fired", 60, place.logs)
+        time.sleep(max(0.0, LEASE - 1))
+        place.allow("schedules.committed")
+        sleeper.resumed()
+        sleeper.says("lease lost")
+        place.drained()
+        for worker in others:
+            worker.kill()
+        fired = sorted(text for _, text in place.notes() if text.startswith("beat"))
+        assert len(fired) == len(set(fired)) == 400
+        assert place.one("select count(*) from {hf}message where type = 'job.beat'") == 400
+
+
+def _put_beat(place: Place, name: str, began: datetime) -> None:
+    """A run-time schedule with an interval of an hour that has missed twenty occurrences."""
+    columns = "name, job, args, expression, tz, missed, declared, last_at, next_at"
+    off = 0 if place.on_sqlite else False
+    values = (name, "beat", f'{{"name": "{name}"}}', "every 1h", off, _stored(place, began), _stored(place, began))
+    place.sql(f"insert into {{hf}}schedule ({columns}) values (?, ?, ?, ?, 'UTC', 'all', ?, ?, ?)", *values)
+
+
 def _declare(place: Place, last: datetime) -> None:
     """A schedule that has fired until then."""
     columns, values = "name, expression, tz, missed, last_at", "?, ?, 'Europe/Berlin', 'all', ?"

@@ -244,6 +244,9 @@ async def test_a_schedule_whose_job_is_gone_waits_and_stops_nothing(hf: Holdfast
     await tick(newer)
     assert (await calls(newer), await calls(newer, "other")) == ([], [{}])
     assert [(one.name, one.is_overdue) for one in await newer.schedules.list()] == [("fine", False), ("orphan", True)]
+    (finding,) = [one for one in await newer.ops.doctor() if one.check == "schedules"]
+    assert "schedule orphan is overdue for" in finding.message
+    assert "no running worker has the job report" in finding.message
     await tick(hf)
     assert await calls(hf) == [{"tenant": 1, "note": ""}]
 

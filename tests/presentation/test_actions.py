@@ -7,7 +7,8 @@ from holdfast.interfaces.api.app import ENDPOINTS
 from holdfast.interfaces.cli.root import main
 from holdfast.interfaces.console import actions as console
 from holdfast.interfaces.console.user import ROLES
-from holdfast.interfaces.presentation.actions import ACTIONS, OperatorAction
+from holdfast.interfaces.presentation.actions import ACTIONS
+from holdfast.interfaces.presentation.operator_action import OperatorAction
 
 EACH = pytest.mark.parametrize("action", ACTIONS, ids=lambda one: f"{one.resource.command}-{one.verb}")
 

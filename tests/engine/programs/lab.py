@@ -99,6 +99,12 @@ def build(dsn: str) -> Holdfast:
         async def tick(ctx: Context) -> None:
             note(f"tick {ctx.headers['scheduled_for']}")
 
+    if "HOLDFAST_TEST_SCHEDULES" in os.environ:
+
+        @hf.job()
+        async def beat(ctx: Context, name: str) -> None:
+            note(f"beat {name} {ctx.headers['scheduled_for']}")
+
     return hf
 
 

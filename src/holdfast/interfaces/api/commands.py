@@ -8,7 +8,8 @@ from pydantic import Field, create_model
 
 from holdfast.interfaces.api.endpoint import ApiCall, ApiEndpoint, Changed, post
 from holdfast.interfaces.api.fields import Generation, Text, WithReason
-from holdfast.interfaces.presentation.actions import ACTIONS, FieldKind, OperatorAction
+from holdfast.interfaces.presentation.actions import ACTIONS
+from holdfast.interfaces.presentation.operator_action import FieldKind, OperatorAction
 from holdfast.ops.plans import Report
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.token import Scope

@@ -121,6 +121,13 @@ class FlowKeyQuery(PageParams):
     prefix: Text = ""
 
 
+class ScheduleQuery(PageParams):
+    """Filter for schedules."""
+
+    job: Text | None = None
+    prefix: Text | None = None
+
+
 class KeyQuery(PageParams):
     """Filter of idempotency keys."""
 
@@ -233,6 +240,13 @@ async def _groups(call: ApiCall) -> Page[FailureGroup]:
     return Page(await call.ops.failure_groups(limit=call.query.limit, consumers=call.query.consumer))
 
 
+async def _schedules(call: ApiCall) -> Page[ScheduleState]:
+    query = call.query
+    after = read_cursor("schedules", query.cursor, str)
+    found = await call.ops.schedules(job=query.job, prefix=query.prefix, after=after, limit=query.limit)
+    return page("schedules", found, query.limit, lambda one: one.name)
+
+
 async def _webhooks(call: ApiCall) -> Page[Webhook]:
     shown = call.caller.scope.covers(Scope.OPERATE)
     return Page(await call.ops.webhooks(tenant=call.query.tenant, show_path=shown))
@@ -316,7 +330,8 @@ ENDPOINTS = (
     ),
     _list("/projectors", "List projectors with their positions", Page[ProjectorState], lambda ops: ops.projectors()),
     _list("/relays", "List relays with their lag", Page[RelayState], lambda ops: ops.relays()),
-    _list("/schedules", "List schedules", Page[ScheduleState], lambda ops: ops.schedules()),
+    get("/schedules", "List schedules, by name", Page[ScheduleState], _schedules, query=ScheduleQuery),
+    get("/schedules/{name}", "Read a schedule", ScheduleState, lambda call: call.ops.schedule(call.name)),
     get("/webhooks", "List webhook endpoints, without secrets", Page[Webhook], _webhooks, query=WebhookQuery),
     _list("/breakers", "List circuit breakers that recorded a failure", Page[BreakerState], lambda ops: ops.breakers()),
     get("/idempotency-keys", "List idempotency keys", Page[KeyRecord], _keys, query=KeyQuery),

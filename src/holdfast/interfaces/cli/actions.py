@@ -9,7 +9,8 @@ from holdfast.interfaces.cli.filters import JSON
 from holdfast.interfaces.cli.output import note, show_json
 from holdfast.interfaces.cli.publish import print_published
 from holdfast.interfaces.cli.settings import command, settings
-from holdfast.interfaces.presentation.actions import ACTIONS, RUNS, ActionField, FieldKind, OperatorAction, Resource
+from holdfast.interfaces.presentation.actions import ACTIONS, RUNS
+from holdfast.interfaces.presentation.operator_action import ActionField, FieldKind, OperatorAction, Resource
 from holdfast.stores.messages.publish import Published
 
 REASON = click.option("--reason", metavar="TEXT", help="Reason, stored in the audit log.")

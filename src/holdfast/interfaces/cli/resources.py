@@ -1,4 +1,4 @@
-"""`holdfast queues`, `cron`, `breakers` and `workers`: lists without filters, and the actions on their items."""
+"""`holdfast queues`, `breakers` and `workers`: lists without filters, and the actions on their items."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -10,12 +10,11 @@ from holdfast.interfaces.cli.actions import add_actions
 from holdfast.interfaces.cli.output import show_list, status_style
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
-from holdfast.interfaces.presentation.actions import BREAKERS, QUEUES, SCHEDULES
+from holdfast.interfaces.presentation.actions import BREAKERS, QUEUES
 from holdfast.interfaces.presentation.flow import flow_text
 from holdfast.interfaces.presentation.formatting import ago, rough
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.queues import QueueState
-from holdfast.ops.resources.schedules import ScheduleState
 from holdfast.stores.deliveries.worker import WorkerRecord
 
 if TYPE_CHECKING:
@@ -71,28 +70,6 @@ def _queue_columns(now: datetime) -> list[Column[QueueState]]:
 
 
 add_actions(queues, QUEUES)
-
-
-@group("cron")
-def cron() -> None:
-    """List, pause, resume and run schedules."""
-
-
-@add_list(cron, lambda ops: ops.schedules(), "no schedules; they register when a worker with @hf.cron starts")
-def _schedule_columns(now: datetime) -> list[Column[ScheduleState]]:
-    """List schedules."""
-    return [
-        Column("NAME", lambda one: one.name),
-        Column("EXPRESSION", lambda one: one.expression),
-        Column("TIME ZONE", lambda one: one.tz),
-        time_column("NEXT", lambda one: one.next_at, now),
-        time_column("FIRED UNTIL", lambda one: one.last_at, now),
-        Column("MISSED", lambda one: one.missed),
-        paused_column(lambda one: one.paused_at, now),
-    ]
-
-
-add_actions(cron, SCHEDULES)
 
 
 @group("breakers")

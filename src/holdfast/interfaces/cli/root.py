@@ -22,7 +22,7 @@ _COMMANDS = (
         "consumers",
         "projectors",
         "workflows",
-        "cron",
+        "schedules",
         "breakers",
         "webhooks",
         "idempotency",
@@ -33,7 +33,7 @@ _COMMANDS = (
     *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "completion", "version"),
 )
 # A command is `cli` in the module of its name, which is imported on first use, or has its name in one of these modules.
-_MODULES = {**dict.fromkeys(("queues", "cron", "breakers", "workers"), "resources"), "enqueue": "publish"}
+_MODULES = {**dict.fromkeys(("queues", "breakers", "workers"), "resources"), "enqueue": "publish"}
 _PACKAGE = "holdfast.interfaces.cli"
 
 # Raised since click 8.2; earlier versions print the help themselves.

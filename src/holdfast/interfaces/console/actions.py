@@ -8,8 +8,8 @@ from holdfast.interfaces.console import plan_pages
 from holdfast.interfaces.console.request import ConsoleRequest, Redirect
 from holdfast.interfaces.console.user import ROLES, Role
 from holdfast.interfaces.presentation.actions import ACTIONS as OPERATOR_ACTIONS
-from holdfast.interfaces.presentation.actions import ActionField, FieldKind, OperatorAction
 from holdfast.interfaces.presentation.filters import parse_json
+from holdfast.interfaces.presentation.operator_action import ActionField, FieldKind, OperatorAction
 from holdfast.stores.messages.publish import Published
 
 

@@ -27,8 +27,23 @@ def _list_page(
 
 queues = _list_page("queues", lambda ops: ops.queues())
 consumers = _list_page("consumers", lambda ops: ops.consumers())
-schedules = _list_page("schedules", lambda ops: ops.schedules())
 breakers = _list_page("breakers", lambda ops: ops.breakers())
+
+
+async def schedules(request: ConsoleRequest) -> HtmlPage:
+    query = request.query
+    chosen = {name: query[name] for name in ("job", "prefix") if query.get(name)}
+    found = await request.ops.schedules(**chosen, after=query.get("after"), limit=PAGE + 1)
+    return HtmlPage(
+        "schedules.html",
+        {
+            "rows": found[:PAGE],
+            "next": request.with_query(after=found[PAGE - 1].name) if len(found) > PAGE else None,
+            "newest": request.with_query(after=None) if "after" in query else None,
+            "chosen": chosen,
+            "now": await _now(request),
+        },
+    )
 
 
 async def projectors(request: ConsoleRequest) -> HtmlPage:

@@ -4,112 +4,23 @@ An action calls one method of `ops` with its arguments, the actor, the reason an
 entry. A new row is a new route, form and command; each front end has its own way to read fields, see `FieldKind`.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Mapping
 from typing import Any
 
-from holdfast.ops.service import Operations, SyncOperations
+from holdfast.interfaces.presentation.operator_action import ActionField, FieldKind, OperatorAction, Resource
+from holdfast.interfaces.presentation.operator_action import new_action as _action
+from holdfast.ops.resources.schedules import ScheduleState
 from holdfast.stores.admin.token import Scope
 from holdfast.stores.messages.publish import Published
 
-
-class FieldKind(Enum):
-    """How a front end reads a field: a flag, a text, a JSON value, a whole number, or a duration with a default."""
-
-    FLAG = auto()
-    TEXT = auto()
-    JSON = auto()
-    NUMBER = auto()
-    DURATION = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class ActionField:
-    """A parameter of an action. `help` describes the option of the CLI; a `required` one is an argument there."""
-
-    name: str
-    kind: FieldKind
-    help: str
-    default: str = ""
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """The items that actions change: their names in texts and in `ops`, the path of their list in the API, and their
-    names in the console and the CLI.
-
-    `item_page` is the page of one item in the console, with its arguments in braces; without one, the list is shown.
-    """
-
-    noun: str
-    method: str
-    path: str
-    page: str
-    command: str
-    item_page: str = ""
-
-
 QUEUES = Resource("queue", "queue", "/queues", "/queues", "queues")
 CONSUMERS = Resource("consumer", "consumer", "/consumers", "/consumers", "consumers")
-SCHEDULES = Resource("schedule", "schedule", "/schedules", "/schedules", "cron")
+SCHEDULES = Resource("schedule", "schedule", "/schedules", "/schedules", "schedules")
 WEBHOOKS = Resource("webhook endpoint", "webhook", "/webhooks", "/webhooks", "webhooks")
 BREAKERS = Resource("circuit", "breaker", "/breakers", "/breakers", "breakers")
 KEYS = Resource("idempotency key", "idempotency_key", "/idempotency-keys", "/keys", "idempotency")
 RUNS = Resource("run", "run", "/workflow-runs", "/workflows", "workflows", "/workflows/{id}")
 TOKENS = Resource("token", "token", "/tokens", "", "tokens")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorAction:
-    """One action on one item.
-
-    `arguments` identify the item; the last one is its name. `done` and `unchanged` are the result in words. `effect`
-    is what the form of the console says before, `undo` the action that reverts it. An empty `label` means that the
-    console does not offer it, an empty `help` that the CLI does not. The CLI asks before it does what `confirm` describes.
-    """
-
-    resource: Resource
-    verb: str
-    summary: str
-    done: str
-    unchanged: str = ""
-    scope: Scope = Scope.OPERATE
-    arguments: tuple[str, ...] = ("name",)
-    fields: tuple[ActionField, ...] = ()
-    result: Any = bool
-    label: str
-    effect: str = ""
-    is_dangerous: bool = False
-    needs_reason: bool = False
-    help: str = ""
-    undo: str = ""
-    confirm: Callable[[Mapping[str, Any]], str] | None = None
-    confirm_verb: str = ""
-    method: str = ""
-    """The method of `ops`, if its name is not the verb and the resource."""
-    page: str = ""
-    """The page of the console that lists the item, with its first argument as a parameter, if `resource` has another."""
-
-    def call(self, ops: Operations | SyncOperations) -> Callable[..., Any]:
-        """The method of `ops` that makes the change, such as `pause_queue`."""
-        method: Callable[..., Any] = getattr(ops, self.method or f"{self.verb}_{self.resource.method}")
-        return method
-
-    def text(self, result: object, given: Mapping[str, object]) -> str:
-        """Describes what the action did. `given` are its arguments and fields."""
-        shown = ", ".join(result) if type(result) is tuple else result
-        return (self.unchanged if result is False else self.done).format(result=shown, **given)
-
-
-def _action(resource: Resource, verb: str, **more: Any) -> OperatorAction:
-    texts = {
-        "summary": f"{verb.capitalize()} a {resource.noun}",
-        "done": f"{resource.noun} {{name}} {verb}d",
-        "label": verb.capitalize(),
-    }
-    return OperatorAction(resource=resource, verb=verb, **{**texts, **more})
 
 
 def _subscriptions(given: Mapping[str, Any]) -> str:
@@ -118,6 +29,15 @@ def _subscriptions(given: Mapping[str, Any]) -> str:
 
 
 _KEY = ActionField("key", FieldKind.TEXT, "Idempotency key: the command is stored once per key.")
+_SCHEDULE_FIELDS = (
+    ActionField("job", FieldKind.TEXT, "Name of the job.", required=True),
+    ActionField("args", FieldKind.JSON, "Arguments of the job by name, as a JSON object.  [default: {}]"),
+    ActionField("cron", FieldKind.TEXT, "Run at each occurrence of this expression, such as '0 7 * * *'."),
+    ActionField("every", FieldKind.TEXT, "Run at this interval from now on, such as 90m."),
+    ActionField("at", FieldKind.TEXT, "Run once at this time, such as 2026-12-24T18:00Z."),
+    ActionField("tz", FieldKind.TEXT, "Time zone of the expression.  [default: UTC]"),
+    ActionField("missed", FieldKind.TEXT, "Runs missed while no worker ran: last, all or skip.  [default: last]"),
+)
 _FLOW_FIELDS = (
     ActionField("limit", FieldKind.NUMBER, "New limit: how many deliveries run at once."),
     ActionField("rate", FieldKind.TEXT, "New rate: a count and a window, such as 90/10s."),
@@ -235,6 +155,27 @@ ACTIONS = (
         "resume",
         unchanged="schedule {name} was not paused",
         help="Resume a schedule. Its missed= policy decides about runs missed during the pause.",
+    ),
+    _action(
+        SCHEDULES,
+        "put",
+        fields=_SCHEDULE_FIELDS,
+        result=ScheduleState,
+        summary="Add or change a run-time schedule",
+        done="schedule {name} stored",
+        label="Change",
+        effect="Workers use the new values within about a second. A new cron, interval or time starts now.",
+        help="Add or change a run-time schedule of JOB, with one of --cron, --every and --at. Workers check the arguments when "
+        "the job runs.",
+    ),
+    _action(
+        SCHEDULES,
+        "remove",
+        done="schedule {name} removed",
+        effect="It enqueues no more runs. Runs that it enqueued stay.",
+        is_dangerous=True,
+        help="Remove a run-time schedule, or one of @hf.cron that no running worker declares. Runs that it enqueued stay.",
+        confirm=lambda given: f"schedule {given['name']}",
     ),
     _action(
         SCHEDULES,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from holdfast.ops.doctor.broker_checks import CheckedEndpoint, check_brokers, check_intakes
 from holdfast.ops.doctor.checks import Facts, Finding, run_checks, schema_finding, worst_first
 from holdfast.ops.doctor.flow_checks import check_flow
+from holdfast.ops.doctor.schedule_checks import check_schedules
 from holdfast.ops.doctor.work_checks import GROUPS, check_work
 from holdfast.ops.doctor.workflow_checks import LONG, check_workflows
 from holdfast.ops.maintenance import now_and_skew
@@ -21,6 +22,7 @@ from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.event_log.projection import projectors
 from holdfast.stores.messages.intake import intakes
 from holdfast.stores.messages.registry import consumers
+from holdfast.stores.messages.schedule import overdue_schedules
 from holdfast.stores.queries.delivery_counts import counts, dead_letter_counts
 from holdfast.stores.queries.health import (
     at_history_bound,
@@ -78,5 +80,6 @@ def doctor(
     )
     waiting = Counter({row.consumer: int(row.count) for row in facts.counts if row.state == "pending"})
     flow = check_flow(facts, (yield from held(facts.consumers, waiting)))
+    late = check_schedules((yield from transact(overdue_schedules(_GRACE))), facts.now)
     runs = check_workflows((yield from transact(stalled_runs(LONG))), facts.now)
-    return worst_first([*work, *flow, *runs, *run_checks(facts), *sources, *rebuilds, *brokers])
+    return worst_first([*work, *flow, *late, *runs, *run_checks(facts), *sources, *rebuilds, *brokers])

@@ -71,9 +71,9 @@ def put_schedule(
     args: Mapping[str, object] | None = None,
     cron: str | None = None,
     every: Duration | None = None,
-    at: datetime | None = None,
-    tz: str = "UTC",
-    missed: str = "last",
+    at: datetime | str | None = None,
+    tz: str | None = None,
+    missed: str | None = None,
     actor: str,
     reason: str | None = None,
 ) -> TaskSteps[ScheduleState]:
@@ -81,9 +81,11 @@ def put_schedule(
 
     The arguments are checked when the job runs: only the app's code knows its parameters. `hf.schedules.put` checks them.
     """
+    if isinstance(at, str):
+        at = _read_time(at)
     if args is not None and not isinstance(args, Mapping):
         raise ConfigurationError(f"args is {args!r}; give an object of named arguments")
-    new = new_schedule(name, job, encode(dict(args or {})), cron, every, at, tz, missed)
+    new = new_schedule(name, job, encode(dict(args or {})), cron, every, at, tz or "UTC", missed or "last")
     known = {one.name for one in (yield from transact(consumers()))}
     subscribed = {one.consumer for one in (yield from transact(subscriptions())) if one.active}
     if job in subscribed:
@@ -170,6 +172,13 @@ def schedule_state(one: StoredSchedule, known: Redactor | None = None) -> Schedu
         paused_at=one.paused_at,
         is_overdue=is_active and one.next_at is not None and one.now - one.next_at > _GRACE,
     )
+
+
+def _read_time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"at is {text!r}; give a time such as 2026-12-24T18:00Z") from None
 
 
 def _next(one: StoredSchedule) -> datetime | None:
