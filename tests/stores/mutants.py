@@ -377,6 +377,12 @@ PUBLISHING = [
         sqlite("publish_one", "exists (select 1 from {hf}message m where m.id = :message_id)"),
     ),
     *collides(
+        test_publish.test_alike_messages_from_a_stale_fanout_are_not_stored_by_their_one_statement,
+        postgres("publish_alike", "n.epoch <= :known::bigint"),
+        sqlite("publish_alike", "(select coalesce(max(s.epoch), 0) from {hf}subscription s) <= :known"),
+        sqlite("publish_alike", ":known >= (select coalesce(max(s.epoch), 0) from {hf}subscription s)"),
+    ),
+    *collides(
         test_keys.test_a_key_published_twice_returns_the_first_message,
         postgres("publish_keyed", "on conflict do nothing", ""),
         postgres("publish_keyed", "d.message_id in (select s.id from stored s)"),

@@ -25,7 +25,7 @@ from holdfast.stores.connections.connection import AsyncConnection, Connection, 
 from holdfast.stores.connections.durability import durable, durable_async
 from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.publish import (
-    STREAMED,
+    LAZY,
     LazyMessages,
     Messages,
     Published,
@@ -176,7 +176,7 @@ class Producer:
                         retry=like.retry,
                     )
 
-        if at_once or retry is not None or len(events) < STREAMED:
+        if at_once or retry is not None or len(events) < LAZY or not self.store.dialect.streams:
             return list(make())
         # The redactions must be known before the first message is written.
         kinds: set[object] = set(map(type, events))

@@ -47,6 +47,8 @@ class Dialect(Protocol):
 
     name: str
     statements: Statements
+    streams: bool
+    """Whether to stream thousands of rows is faster than a statement for each thousand."""
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
         """Yields the SQL statements of the query in order, receives their results, returns the rows of the query."""

@@ -57,13 +57,15 @@ class Operation(Generic[T_co]):
     """A unit of work that commits as a whole and can be restarted from the beginning.
 
     `single`: one statement, which needs no explicit transaction. `reads`: it changes nothing. `hot`: it runs so often
-    that PostgreSQL keeps its query plan; it reads through indexes only.
+    that PostgreSQL keeps its query plan; it reads through indexes only. `publishes`: the same, on connections that claims
+    and settlements do not wait for.
     """
 
     start: Callable[[], Steps[T_co]]
     single: bool = False
     reads: bool = False
     hot: bool = False
+    publishes: bool = False
 
 
 @overload

@@ -36,6 +36,7 @@ _OPERATIONS = {
     "end_schedules": "fire",
     "publish": "publish",
     "publish_one": "publish",
+    "publish_alike": "publish",
     "publish_keyed": "publish",
     "stop_worker": "stop",
     "move_position": "mark",

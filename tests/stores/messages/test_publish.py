@@ -200,8 +200,54 @@ async def test_only_one_message_for_one_consumer_is_published_by_one_statement(s
         assert await store.run(alone) == [Published(one.id, True)]
         assert len(await consumers_of(store, one.id)) == 1
     to_two, to_none = message("order.paid"), message("other.thing")
-    for more in ([], [to_two], [to_none], [message(key="k")], [job("mail", unique="u")], [message(), message()]):
+    for more in ([], [to_two], [to_none], [message(key="k")], [job("mail", unique="u")], [message(), job("mail")]):
         assert publish_single(more, fanout) is None
+
+
+async def test_messages_that_differ_in_their_payload_are_published_by_one_statement(store: Store) -> None:
+    fanout = Fanout()
+    await register_consumers(store, {"billing": ["order.*"], "audit": ["order.paid"]}, priority=2)
+    await put(store, message("other.thing"), fanout=fanout)
+    events = [message(payload={"n": n, "text": '☃ "quoted" \\ \t', "none": None}) for n in range(3)]
+    for alike in (events, [job("mail", {"n": n}, queue="post") for n in range(3)]):
+        at_once = publish_single(alike, fanout)
+        assert at_once is not None
+        assert at_once.single
+        assert await store.run(at_once) == [Published(m.id, True) for m in alike]
+    for handed_in in events:
+        (found,) = await store.run(messages(id=handed_in.id))
+        assert (found.type, found.source, found.headers) == (handed_in.type, handed_in.source, handed_in.headers)
+        assert orjson.loads(found.payload) == orjson.loads(handed_in.payload)
+    claimed = await claim_all(store, "w1")
+    assert (
+        sorted((c.consumer, c.queue, c.priority) for c in claimed)
+        == [("billing", "default", 2)] * 3 + [("mail", "post", 1)] * 3
+    )
+    for unlike in (
+        [message(), message(key="k")],
+        [message(), message("order.shipped")],
+        [message(), message(headers={"a": "b"})],
+        [job("mail"), job("mail", delay=SECOND)],
+        [job("mail", unique="a"), job("mail", unique="a")],
+        [message("order.paid"), message("order.paid")],
+        [message(payload="x" * 300_000) for _ in range(4)],
+    ):
+        assert publish_single(unlike, fanout) is None
+
+
+async def test_alike_messages_from_a_stale_fanout_are_not_stored_by_their_one_statement(store: Store) -> None:
+    await register_consumers(store, {"old": ["*"]})
+    fanout = Fanout()
+    await put(store, message(), fanout=fanout)
+    await register_consumers(store, {"new": ["order.*"]})
+    late = [message(), message()]
+    alike = publish_single(late, fanout)
+    assert alike is not None
+    assert await store.run(alike) is None
+    assert sql(store, "select count(*) from {hf}message") == sql(store, "select count(*) from {hf}delivery") == [(1,)]
+    assert await store.run(publish(late, fanout)) == [Published(m.id, True) for m in late]
+    for one in late:
+        assert await consumers_of(store, one.id) == ["new", "old"]
 
 
 async def test_a_stale_fanout_does_not_touch_messages_that_were_there_before(store: Store) -> None:

@@ -74,6 +74,6 @@ async def test_one_hint_is_under_way_at_a_time_with_a_slow_server(
 async def test_what_a_hint_asks_of_its_transaction_ends_with_it(postgres_store: PostgresStore) -> None:
     """It does not wait for the disk: with the server the listeners are gone too. The next on its connection does."""
     await postgres_store.hint()
-    async with postgres_store._async_pool.connection() as used:
+    async with postgres_store._publish_pool.connection() as used:
         cursor = await used.execute("show synchronous_commit")
         assert await cursor.fetchone() == ("on",)

@@ -509,8 +509,9 @@ def test_a_publish_does_not_read_every_subscription(make: Callable[[], PostgresS
     fanout = Fanout()
     with session(store) as postgres:
         postgres.try_out(publish([job("mail")], fanout))
+        postgres.try_out(publish([job("mail"), job("mail")], fanout))
         postgres.try_out(publish([message(key="k")], fanout))
-        for name in ("publish_one", "publish_keyed"):
+        for name in ("publish_one", "publish_alike", "publish_keyed"):
             plan = postgres.explain(name)
             assert plan.scans("subscription") == {"subscription_epoch"}, name
             assert plan.rows_read("subscription") <= 1, name

@@ -1,49 +1,48 @@
 """Publishing: a message and its deliveries, written in one transaction."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 from uuid import UUID
-
-import orjson
 
 from holdfast.core.errors import ConfigurationError, KeyConflict, StoreBusy
 from holdfast.core.events import payload
 from holdfast.core.identity import delivery_id
-from holdfast.core.message import TENANT_HEADER, NewMessage
-from holdfast.core.retry import RetryPolicy
+from holdfast.core.message import NewMessage
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.errors import WRITE_LOCKED
 from holdfast.stores.messages.fanout import Fanout, Subscriptions, read_subscriptions
 from holdfast.stores.messages.flow import DeliveryKey, FlowKeys, adopt, flow_keys
+from holdfast.stores.messages.rows import (
+    DELIVERY,
+    EVERY_EPOCH,
+    FANNED_OUT,
+    KEYED,
+    MESSAGE,
+    Override,
+    addressed,
+    delivery_rows,
+    fanned_out,
+    header_text,
+    is_due_now,
+    is_unique,
+    message_row,
+    policy_text,
+    retry_override,
+)
 from holdfast.stores.operation import Columns, Operation, Query, Rows, Steps, columns, operation
 
 # PostgreSQL plans large batches with conflict handling badly.
 _CHUNK = 1000
 _KEYED_CHUNK = 100
-STREAMED = 100
+_STREAMED = 100
+LAZY = _CHUNK + 1
+"""From so many messages on, they are created while they are streamed; up to that number one statement is faster."""
+_ALIKE_BYTES = 1_000_000
 
-# An addressed message gets the highest epoch, so that no subscription catches up on it.
-_EVERY_EPOCH = 2**63 - 1
-
-_MESSAGE = ("id", "type", "source", "payload", "headers", "generation", "occurred_at", "sub_epoch")
-_KEYED = (*_MESSAGE, "key", "key_scope")
-_DELIVERY = (
-    "delivery_id",
-    "message_id",
-    "consumer",
-    "queue",
-    "priority",
-    "delivery_generation",
-    "max_attempts",
-    "delay",
-    "run_at",
-    "retry",
-)
-_FLOW_DELIVERY = (*_DELIVERY, "flow_key", "ordered")
-_FANNED_OUT = _DELIVERY[:6]
+_FLOW_DELIVERY = (*DELIVERY, "flow_key", "ordered")
 _NO_KEY: tuple[str | None, bool] = None, False
-_ABSENT = (*_FANNED_OUT, "max_attempts", "retry")
+_ABSENT = (*FANNED_OUT, "max_attempts", "retry")
 
 LOCK_REGISTRY = Query("lock_registry", raises=(WRITE_LOCKED, lambda: StoreBusy(cause=WRITE_LOCKED.code)))
 """On SQLite the first write of a transaction, which fails if the transaction cannot write."""
@@ -63,7 +62,6 @@ class LazyMessages(NamedTuple):
 
 
 Messages = Sequence[NewMessage] | LazyMessages
-_Override = tuple[int | None, str | None]
 
 
 @operation
@@ -87,9 +85,11 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
         yield from _reconcile_fanout(made, subscriptions, newest, fanout)
         return [Published(m.id, True) for m in made]
     newest = subscriptions.epoch
-    if (alone := _single(messages, subscriptions, keys)) and (published := (yield from _publish_single(alone))):
+    if (alone := _single(messages, subscriptions, keys)) and (
+        published := (yield from _publish_single(alone, messages))
+    ):
         return published
-    plain = [m for m in messages if m.key is None and not _unique(m)]
+    plain = [m for m in messages if m.key is None and not is_unique(m)]
     keyed = sorted((m for m in messages if m.key is not None), key=lambda m: (m.key_scope or m.source, m.key))
     if keys is not None:
         keyed_flow = [m for m in plain if keys.applies(m)]
@@ -98,25 +98,18 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
             rows = yield _insert_flow(chunk, subscriptions, keys)
             newest = max(newest, rows[0][0])
             stored.update((m.id, Published(m.id, True)) for m in chunk)
-    if own and len(plain) >= STREAMED:
-        streamed = [m for m in plain if _now(m)]
-        plain = [m for m in plain if not _now(m)]
-        newest = yield from _stream(streamed, streamed, subscriptions)
-        stored.update((m.id, Published(m.id, True)) for m in streamed)
-    for chunk in _chunks(plain, _CHUNK):
-        rows = yield _insert("publish", _MESSAGE, chunk, subscriptions)
-        newest = max(newest, rows[0][0])
-        stored.update((m.id, Published(m.id, True)) for m in chunk)
+    newest = max(newest, (yield from _publish_plain(plain, subscriptions, own)))
+    stored.update((m.id, Published(m.id, True)) for m in plain)
     for chunk in _chunks(keyed, _KEYED_CHUNK):
         # Repeat for keys whose first message was pruned between the two queries.
         while missing := [m for m in chunk if m.id not in stored]:
-            rows = yield _insert("publish_keyed", _KEYED, missing, subscriptions)
+            rows = yield _insert("publish_keyed", KEYED, missing, subscriptions)
             created = {as_uuid(row[0]) for row in rows}
             newest = max([newest, *(row[1] for row in rows)])
             stored.update((id, Published(id, True)) for id in created)
             if late := [m for m in missing if m.id not in created]:
                 stored.update((yield from find_first(late)))
-    for message in sorted(filter(_unique, messages), key=_unique_key):
+    for message in sorted(filter(is_unique, messages), key=_unique_key):
         stored[message.id] = yield from _publish_unique(message)
     if keys is not None and (unadopted := _late_keys(messages, stored, keys)):
         yield adopt(unadopted)
@@ -126,16 +119,35 @@ def publish(messages: Messages, fanout: Fanout, *, own: bool = False) -> Steps[l
     return [stored[m.id] for m in messages]
 
 
+def _publish_plain(plain: Sequence[NewMessage], subscriptions: Subscriptions, own: bool) -> Steps[int]:
+    """Stores messages without a key in their order; returns the newest epoch."""
+    newest = subscriptions.epoch
+    inserts = [_alike(chunk, subscriptions) for chunk in _chunks(plain, _CHUNK)]
+    if own and len(plain) >= _STREAMED and None in inserts:
+        streamed = [m for m in plain if is_due_now(m)]
+        newest = yield from _stream(streamed, streamed, subscriptions)
+        plain, inserts = [m for m in plain if not is_due_now(m)], []
+    for chunk, insert in zip_longest(_chunks(plain, _CHUNK), inserts):
+        ((epoch,),) = yield insert or _insert("publish", MESSAGE, chunk, subscriptions)
+        newest = max(newest, epoch)
+    return newest
+
+
 def publish_single(messages: Messages, fanout: Fanout) -> Operation[list[Published] | None] | None:
-    """`publish` for one message to one consumer: a single statement, which needs no explicit transaction.
+    """`publish` by a single statement, which needs no explicit transaction: messages that differ only in their payload,
+    to one consumer.
 
     None if the messages do not qualify. The operation returns None if the subscriptions were outdated; then nothing
     was stored.
     """
-    if isinstance(messages, LazyMessages) or fanout.current is None:
+    subscriptions = fanout.current
+    if isinstance(messages, LazyMessages) or subscriptions is None or not 0 < len(messages) <= _CHUNK:
         return None
-    alone = _single(messages, fanout.current, flow_keys(fanout, fanout.current))
-    return None if alone is None else Operation(lambda: _publish_single(alone), single=True)
+    keys = flow_keys(fanout, subscriptions)
+    query = _single(messages, subscriptions, keys)
+    if query is None and keys is None:
+        query = _alike(messages, subscriptions, guarded=True)
+    return None if query is None else Operation(lambda: _publish_single(query, messages), single=True, publishes=True)
 
 
 @operation
@@ -158,51 +170,88 @@ def _reconcile_fanout(
     if newest == subscriptions.epoch:
         return
     fresh = fanout.remember(read_subscriptions((yield Query("subscriptions"))))
-    written, right = set(_fanned_out(created, subscriptions)), set(_fanned_out(created, fresh))
+    written, right = set(fanned_out(created, subscriptions)), set(fanned_out(created, fresh))
     if wrong := [row[0] for row in written - right]:
         yield Query("withdraw_deliveries", {"ids": wrong})
     if absent := sorted(right - written, key=lambda row: str(row[0])):
-        yield insert_absent(absent, {m.id: _override(m) for m in created if m.retry is not None})
+        yield insert_absent(absent, {m.id: retry_override(m) for m in created if m.retry is not None})
 
 
-def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object, _Override] | None = None) -> Query:
-    """Adds missing deliveries: rows of `_FANNED_OUT`, and the retry settings that messages override."""
+def insert_absent(rows: Iterable[tuple[object, ...]], overrides: Mapping[object, Override] | None = None) -> Query:
+    """Adds missing deliveries: rows of `FANNED_OUT`, and the retry settings that messages override."""
     batch = [(*row, *(overrides or {}).get(row[1], (None, None))) for row in rows]
     return Query("insert_deliveries", batches={"deliveries": columns(_ABSENT, batch)})
 
 
 def _single(messages: Sequence[NewMessage], subscriptions: Subscriptions, keys: FlowKeys | None) -> Query | None:
     """The query that stores one message without a key and its only delivery; None for any other case."""
-    if len(messages) != 1 or messages[0].key is not None or _unique(messages[0]):
+    if len(messages) != 1 or messages[0].key is not None or is_unique(messages[0]):
         return None
     if keys is not None and keys.applies(messages[0]):
         return None
-    deliveries = _delivery_rows(messages, subscriptions)
+    deliveries = delivery_rows(messages, subscriptions)
     if len(deliveries) != 1:
         return None
-    values = (*_row(messages[0], subscriptions.epoch)[: len(_MESSAGE)], *deliveries[0])
-    return Query("publish_one", dict(zip((*_MESSAGE, *_DELIVERY), values, strict=True)))
+    values = (*message_row(messages[0], subscriptions.epoch)[: len(MESSAGE)], *deliveries[0])
+    return Query("publish_one", dict(zip((*MESSAGE, *DELIVERY), values, strict=True)))
 
 
-def _publish_single(alone: Query) -> Steps[list[Published] | None]:
-    ((newest,),) = yield alone
-    known: Any = alone.values["sub_epoch"]
-    return None if newest > known else [Published(as_uuid(alone.values["id"]), True)]
+def _publish_single(query: Query, messages: Sequence[NewMessage]) -> Steps[list[Published] | None]:
+    ((newest,),) = yield query
+    known: Any = query.values["sub_epoch"]
+    return None if newest > known else [Published(m.id, True) for m in messages]
+
+
+def _alike(messages: Sequence[NewMessage], subscriptions: Subscriptions, *, guarded: bool = False) -> Query | None:
+    """The query that stores messages which differ only in their payload, each with a delivery to the same consumer.
+
+    If it is `guarded`, it stores nothing if there is a newer subscription. None for any other messages, and for so much
+    text that the number of parameters does not matter.
+    """
+    first = messages[0]
+    if first.key is not None or is_unique(first) or not is_due_now(first):
+        return None
+    shared = first[1:3], first[4:]  # all but id and payload
+    if any((m[1:3], m[4:]) != shared for m in messages) or sum(len(m.payload) for m in messages) > _ALIKE_BYTES:
+        return None
+    deliveries = delivery_rows(messages[:1], subscriptions)
+    if len(deliveries) != 1:
+        return None
+    _, _, consumer, queue, priority, generation, *_ = deliveries[0]
+    epoch = EVERY_EPOCH if first.addressed else subscriptions.epoch
+    batch: Columns = {
+        "id": [m.id for m in messages],
+        "delivery_id": [delivery_id(m.id, str(consumer)) for m in messages],
+        "payload": [m.payload for m in messages],
+    }
+    values = {
+        "type": first.type,
+        "source": first.source,
+        "headers": header_text(first),
+        "generation": first.generation,
+        "sub_epoch": epoch,
+        "known": epoch if guarded else EVERY_EPOCH,
+        "consumer": consumer,
+        "queue": queue,
+        "priority": priority,
+        "delivery_generation": generation,
+    }
+    return Query("publish_alike", values, {"messages": batch})
 
 
 def _insert(name: str, names: Sequence[str], messages: Sequence[NewMessage], subscriptions: Subscriptions) -> Query:
-    rows = [_row(m, subscriptions.epoch)[: len(names)] for m in messages]
-    deliveries = _delivery_rows(messages, subscriptions)
-    batches = {"messages": columns(names, rows), "deliveries": columns(_DELIVERY, deliveries)}
+    rows = [message_row(m, subscriptions.epoch)[: len(names)] for m in messages]
+    deliveries = delivery_rows(messages, subscriptions)
+    batches = {"messages": columns(names, rows), "deliveries": columns(DELIVERY, deliveries)}
     return Query(name, batches=batches)
 
 
 def _insert_flow(messages: Sequence[NewMessage], subscriptions: Subscriptions, keys: FlowKeys) -> Query:
     """`_insert` for messages whose deliveries have flow keys."""
-    rows = [_row(m, subscriptions.epoch)[: len(_MESSAGE)] for m in messages]
+    rows = [message_row(m, subscriptions.epoch)[: len(MESSAGE)] for m in messages]
     found: dict[object, DeliveryKey] = {key.delivery_id: key for m in messages for key in keys.of(m)}
-    deliveries = [_flow_row(row, found.get(row[0])) for row in _delivery_rows(messages, subscriptions)]
-    batches = {"messages": columns(_MESSAGE, rows), "deliveries": columns(_FLOW_DELIVERY, deliveries)}
+    deliveries = [_flow_row(row, found.get(row[0])) for row in delivery_rows(messages, subscriptions)]
+    batches = {"messages": columns(MESSAGE, rows), "deliveries": columns(_FLOW_DELIVERY, deliveries)}
     return Query("publish_flow", batches=batches)
 
 
@@ -210,7 +259,7 @@ def _flow_row(row: tuple[object, ...], key: DeliveryKey | None) -> tuple[object,
     """A delivery with its key; with debounce it is due after the quiet time."""
     if key is None:
         return *row, *_NO_KEY
-    delay = _DELIVERY.index("delay")
+    delay = DELIVERY.index("delay")
     if key.delay is not None:
         row = *row[:delay], key.delay, *row[delay + 1 :]
     return *row, key.flow_key, key.ordered
@@ -218,7 +267,7 @@ def _flow_row(row: tuple[object, ...], key: DeliveryKey | None) -> tuple[object,
 
 def _late_keys(messages: Sequence[NewMessage], stored: Mapping[UUID, Published], keys: FlowKeys) -> list[DeliveryKey]:
     """The keys of messages with a key or a unique key: their deliveries are written without one."""
-    late = [m for m in messages if (m.key is not None or _unique(m)) and stored[m.id].created]
+    late = [m for m in messages if (m.key is not None or is_unique(m)) and stored[m.id].created]
     return [key for m in late for key in keys.of(m)]
 
 
@@ -232,8 +281,8 @@ def _places(messages: Sequence[NewMessage], stored: Mapping[UUID, Published], ke
 def addressed_batches(messages: Sequence[NewMessage]) -> dict[str, Columns]:
     """The batches `messages` and `deliveries` of addressed messages, for a statement that stores more with them."""
     return {
-        "messages": columns(_KEYED, [_row(m, _EVERY_EPOCH) for m in messages]),
-        "deliveries": columns(_DELIVERY, _addressed(messages)),
+        "messages": columns(KEYED, [message_row(m, EVERY_EPOCH) for m in messages]),
+        "deliveries": columns(DELIVERY, addressed(messages)),
     }
 
 
@@ -241,12 +290,12 @@ def _stream(messages: Iterable[NewMessage], made: Sequence[NewMessage], subscrip
     """Streams messages and their deliveries; returns the newest epoch. `made` are the messages after the first stream."""
     epoch = subscriptions.epoch
     rows = (
-        (m.id, m.type, m.source, m.payload, _headers(m), m.generation, _EVERY_EPOCH if m.addressed else epoch)
+        (m.id, m.type, m.source, m.payload, header_text(m), m.generation, EVERY_EPOCH if m.addressed else epoch)
         for m in messages
     )
     yield Query("load_messages", rows=rows)
-    deliveries = chain(_addressed(made), _fanned_out(made, subscriptions))
-    yield Query("load_deliveries", rows=(row[: len(_FANNED_OUT)] for row in deliveries))
+    deliveries = chain(addressed(made), fanned_out(made, subscriptions))
+    yield Query("load_deliveries", rows=(row[: len(FANNED_OUT)] for row in deliveries))
     ((newest,),) = yield Query("newest_epoch")
     return max(epoch, int(newest))
 
@@ -255,66 +304,6 @@ def _noted(messages: Iterator[NewMessage], made: list[NewMessage]) -> Iterator[N
     for message in messages:
         made.append(message)
         yield message
-
-
-def _row(m: NewMessage, epoch: int) -> tuple[object, ...]:
-    """The values of a message for the columns `_KEYED`."""
-    known = _EVERY_EPOCH if m.addressed else epoch
-    return m.id, m.type, m.source, m.payload, _headers(m), m.generation, m.occurred_at, known, m.key, m.key_scope
-
-
-def _headers(message: NewMessage) -> str:
-    return orjson.dumps(message.headers).decode() if message.headers else "{}"
-
-
-def _now(message: NewMessage) -> bool:
-    """Whether it occurs now, is due now and uses the retry policy of its consumer."""
-    return (message.occurred_at, message.retry) == (None, None) and all(
-        (a.max_attempts, a.delay, a.run_at, a.retry) == (None, None, None, None) for a in message.addressed
-    )
-
-
-def _addressed(messages: Iterable[NewMessage]) -> Iterator[tuple[object, ...]]:
-    for m in messages:
-        for address in m.addressed:
-            yield (
-                delivery_id(m.id, address.consumer),
-                m.id,
-                address.consumer,
-                address.queue,
-                address.priority,
-                m.generation,
-                address.max_attempts,
-                address.delay,
-                address.run_at,
-                _policy(address.retry),
-            )
-
-
-def _fanned_out(messages: Iterable[NewMessage], subscriptions: Subscriptions) -> Iterator[tuple[object, ...]]:
-    """The deliveries of events: each subscriber without a tenant or with the tenant of the event gets one."""
-    for m in messages:
-        if m.addressed:
-            continue
-        for to in subscriptions.targets_of(m.type):
-            if to.tenant is not None and to.tenant != m.headers.get(TENANT_HEADER):
-                continue
-            # Only workers from the consumer's first deploy on can run its deliveries.
-            generation = max(m.generation, to.generation)
-            yield delivery_id(m.id, to.consumer), m.id, to.consumer, to.queue, to.priority, generation
-
-
-def _delivery_rows(messages: Sequence[NewMessage], subscriptions: Subscriptions) -> list[tuple[object, ...]]:
-    rows = list(_addressed(messages))
-    for m in messages:
-        attempts, policy = _override(m)
-        rows += ((*row, attempts, None, None, policy) for row in _fanned_out((m,), subscriptions))
-    return rows
-
-
-def _override(message: NewMessage) -> _Override:
-    """The attempts and the retry policy that an event overrides; None where those of the consumer apply."""
-    return (None, None) if message.retry is None else (message.retry.attempts, _policy(message.retry))
 
 
 def find_first(messages: Sequence[NewMessage]) -> Steps[dict[UUID, Published]]:
@@ -359,14 +348,14 @@ def _publish_unique(message: NewMessage) -> Steps[Published]:
                 "max_attempts": address.max_attempts,
                 "delay": address.delay,
                 "run_at": address.run_at,
-                "retry": _policy(address.retry),
+                "retry": policy_text(address.retry),
                 "unique_key": address.unique,
                 "type": message.type,
                 "source": message.source,
                 "payload": message.payload,
-                "headers": _headers(message),
+                "headers": header_text(message),
                 "occurred_at": message.occurred_at,
-                "sub_epoch": _EVERY_EPOCH,
+                "sub_epoch": EVERY_EPOCH,
             },
         )
         if rows:
@@ -377,17 +366,9 @@ def _publish_unique(message: NewMessage) -> Steps[Published]:
         # The job with this unique key finished between the two queries: try again.
 
 
-def _unique(message: NewMessage) -> bool:
-    return any(address.unique is not None for address in message.addressed)
-
-
 def _unique_key(message: NewMessage) -> tuple[str, str]:
     (address,) = message.addressed
     return address.consumer, address.unique or ""
-
-
-def _policy(retry: RetryPolicy | None) -> str | None:
-    return None if retry is None else orjson.dumps(retry.to_json()).decode()
 
 
 def _chunks(messages: Sequence[NewMessage], size: int) -> Iterator[Sequence[NewMessage]]:

@@ -18,6 +18,7 @@ class PostgresDialect:
     """Statements qualified by their schema: no session setting is needed, so any connection and any pooler works."""
 
     name = "postgres"
+    streams = True
 
     def __init__(self, schema: str = "holdfast") -> None:
         self.schema = check_schema(schema)

@@ -59,8 +59,8 @@ _TCP_TIMEOUTS = {
 # is read committed for any default of the database: statements lock in order to see the commits of other transactions,
 # and an older snapshot would hide them.
 SESSION = "set plan_cache_mode = force_custom_plan; set default_transaction_isolation = 'read committed'"
-# Claims and settlements run all the time, and planning is half of the cost of a small one. They use cached plans in
-# separate sessions that prefer index scans even when the tables are empty.
+# Claims, settlements and small publishes run all the time, and planning is half of the cost of a small one. They use
+# cached plans in separate sessions that prefer index scans even when the tables are empty.
 HOT_SESSION = (
     "set plan_cache_mode = force_generic_plan; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off; "
     "set enable_hashjoin = off; set enable_mergejoin = off; set enable_material = off; set enable_sort = off; "
@@ -110,13 +110,13 @@ class PostgresStore:
         """Whether connections go through a pooler; then session state ends with each transaction."""
         self._patience = ResponseWatchdog(patience.total_seconds())
         self._pool = Pool(self._connect, pool_size, timeout.total_seconds(), self.name)
-        self._async_pool, self._hot_pool = (
+        self._async_pool, self._hot_pool, self._publish_pool = (
             AsyncPool(connect, pool_size, timeout.total_seconds(), self.name)
-            for connect in (self._connect_async, self._connect_hot)
+            for connect in (self._connect_async, self._connect_hot, self._connect_hot)
         )
         self.verification = Verification(self)
         self._hints, self._result_hints = (
-            Notifier(self._channel(topic), self._pool, self._async_pool, self._patience) for topic in Topic
+            Notifier(self._channel(topic), self._pool, self._publish_pool, self._patience) for topic in Topic
         )
 
     def within(self, patience: timedelta) -> "PostgresStore":
@@ -125,7 +125,7 @@ class PostgresStore:
         return hurried
 
     async def run(self, operation: Operation[T]) -> T:
-        pool = self._hot_pool if operation.hot else self._async_pool
+        pool = self._hot_pool if operation.hot else self._publish_pool if operation.publishes else self._async_pool
         for tries_left in reversed(range(_TRIES)):
             try:
                 with self._translated(), _preserve_cancellation():
@@ -260,7 +260,7 @@ class PostgresStore:
 
     def close_sync(self) -> None:
         self._hints.finish()
-        for pool in (self._pool, self._async_pool, self._hot_pool):
+        for pool in (self._pool, self._async_pool, self._hot_pool, self._publish_pool):
             pool.close()
 
     def _version_table(self, connection: psycopg.Connection) -> bool:

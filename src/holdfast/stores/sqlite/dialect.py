@@ -21,6 +21,7 @@ class SqliteDialect:
     """Statements with a table prefix instead of a schema."""
 
     name = "sqlite"
+    streams = False
 
     def __init__(self, prefix: str = "holdfast") -> None:
         self.schema = check_schema(prefix)

@@ -35,6 +35,24 @@ where exists (select 1 from {hf}message m where m.id = :message_id);
 -- once
 select coalesce(max(s.epoch), 0) from {hf}subscription s
 
+-- name: publish_alike
+-- Stores messages without a key that differ only in their payload, each with one delivery to the same consumer, unless
+-- there is a subscription newer than `known`; returns the newest subscription epoch.
+-- all: messages
+insert into {hf}message (id, type, source, payload, headers, generation, occurred_at, sub_epoch)
+select json_extract(m.value, '$[0]'), :type, :source, json_extract(m.value, '$[2]'), :headers, :generation, {now},
+       :sub_epoch
+from json_each(:rows) m
+where (select coalesce(max(s.epoch), 0) from {hf}subscription s) <= :known;
+-- all: messages
+insert into {hf}delivery (id, message_id, consumer, queue, priority, generation, run_at, failure_history)
+select json_extract(m.value, '$[1]'), json_extract(m.value, '$[0]'), :consumer, :queue, :priority,
+       :delivery_generation, {now}, '[]'
+from json_each(:rows) m
+where :known >= (select coalesce(max(s.epoch), 0) from {hf}subscription s);
+-- once
+select coalesce(max(s.epoch), 0) from {hf}subscription s
+
 -- name: load_messages
 -- Streams messages without a key that occur now.
 insert into {hf}message (id, type, source, payload, headers, generation, sub_epoch, occurred_at)
