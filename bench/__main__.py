@@ -27,6 +27,7 @@ from bench.suites.flow import flow_suite
 from bench.suites.growth import growth_suite
 from bench.suites.latency import latency_suite
 from bench.suites.memory import memory_suite
+from bench.suites.publish_size import publish_size_suite
 from bench.suites.snapshot import snapshot_suite
 from bench.suites.steady import steady_suite
 from bench.suites.store import store_suite
@@ -36,6 +37,7 @@ from bench.table import acceptance, figures, problems
 SUITES: dict[str, Callable[[Run], None]] = {
     "drain": drain_suite,
     "transact": transact_suite,
+    "publish-size": publish_size_suite,
     "latency": latency_suite,
     "steady": steady_suite,
     "sqlite": lambda run: drain_suite(run, Kind.SQLITE),

@@ -16,6 +16,7 @@ _BEGIN, _END = "<!-- results -->", "<!-- end of results -->"
 _TITLES = {
     "drain-postgres": "PostgreSQL: bulk publish and drain",
     "transact": "One publish in a caller's transaction",
+    "publish-size": "Publish by batch size and driver",
     "latency": "Idle latency",
     "steady": "Steady load",
     "drain-sqlite": "SQLite: bulk publish and drain",

@@ -99,6 +99,13 @@ IN_ASYNCPG = _postgres(OURS, "asyncpg", driver="asyncpg")
 """Ours in a caller's transaction on the driver that the fastest peers use."""
 
 
+JOINED = (
+    _postgres(OURS, "psycopg transaction", driver="psycopg", joins=True),
+    _postgres(OURS, "asyncpg transaction", driver="asyncpg", joins=True),
+)
+"""Ours with batches in a caller's transaction, by driver."""
+
+
 BATCHED = {Kind.POSTGRES: _postgres(OURS, "batch", batch=100), Kind.SQLITE: _sqlite(OURS, "batch", batch=100)}
 """Ours with a handler that takes lists of 100."""
 

@@ -16,7 +16,8 @@ _BATCH = 5000
 
 
 class HoldfastPeer(Peer):
-    """`settings`: `consumers` per event, `batch` of its handler, `driver` of the caller's connection, and options of the worker."""
+    """`settings`: `consumers` per event, `batch` of its handler, `driver` of the caller's connection, `joins` a
+    transaction of the caller to publish batches, and options of the worker."""
 
     packages = ("holdfast", "psycopg", "asyncpg", "orjson", "uvloop")
 
@@ -25,6 +26,7 @@ class HoldfastPeer(Peer):
         given = dict(settings)
         self._consumers = given.pop("consumers", 1)
         self._driver = given.pop("driver", "psycopg")
+        self._joins = given.pop("joins", False)
         batch = given.pop("batch", None)
         self._options: dict[str, Any] = {
             name: timedelta(seconds=v) if name == "poll" else v for name, v in given.items()
@@ -83,6 +85,14 @@ class HoldfastPeer(Peer):
     async def publish(self, rows: list[Payload]) -> None:
         for batch in batches(rows, _BATCH):
             await self.hf.publish_many([("bench.happened", row) for row in batch], conn=None)
+
+    async def publish_batch(self, rows: list[Payload]) -> None:
+        events = [("bench.happened", row) for row in rows]
+        if self._joins:
+            async with self._conn.transaction():
+                await self.hf.publish_many(events, conn=self._conn)
+        else:
+            await self.hf.publish_many(events, conn=None)
 
     async def publish_one(self, row: Payload) -> None:
         await self.hf.publish("bench.happened", row, conn=None)

@@ -19,6 +19,7 @@ from typing import Any
 Payload = dict[str, Any]
 Handle = Callable[[Payload], None]
 
+_WARM_CALLS = 7
 PATIENCE = 30.0
 """Seconds a drain may go without any progress before it is given up."""
 
@@ -58,6 +59,10 @@ class Peer:
     async def publish(self, rows: list[Payload]) -> None:
         """Makes all of them durable, by the fastest documented way."""
         raise Unable("it has no way to publish many")
+
+    async def publish_batch(self, rows: list[Payload]) -> None:
+        """Makes them durable by one call, committed when this returns."""
+        await self.publish(rows)
 
     async def publish_one(self, row: Payload) -> None:
         """Makes one durable, committed when this returns."""
@@ -160,6 +165,23 @@ async def _publish(peer: Peer, channel: Channel, count: int, size: int = 100, fi
     seconds = time.monotonic() - started
     await peer.close()
     channel.say("done", seconds=seconds)
+
+
+async def _publish_batches(peer: Peer, channel: Channel, batches: list[int], lasting: float) -> None:
+    """Publishes batches of each size, one after the other, for about `lasting` seconds; reports messages per second."""
+    await peer.open()
+    rates: dict[str, float] = {}
+    for batch in batches:
+        rows = payloads(batch)
+        for _ in range(_WARM_CALLS if batch < 1000 else 1):  # the first ones prepare
+            await peer.publish_batch(rows)
+        calls, started = 0, time.monotonic()
+        while not calls or time.monotonic() - started < lasting:
+            await peer.publish_batch(rows)
+            calls += 1
+        rates[str(batch)] = calls * batch / (time.monotonic() - started)
+    await peer.close()
+    channel.say("done", rates=rates)
 
 
 async def _transact(peer: Peer, channel: Channel, count: int, size: int = 100) -> None:
@@ -277,6 +299,7 @@ _COMMANDS: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "about": _about,
     "setup": _setup,
     "publish": _publish,
+    "publish-batches": _publish_batches,
     "transact": _transact,
     "publish-slowly": _publish_slowly,
     "publish-steadily": _publish_steadily,
