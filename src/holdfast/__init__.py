@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.engine.options import WorkerOptions
     from holdfast.engine.tracing import Tracing
     from holdfast.engine.workflows.step import Step
+    from holdfast.engine.workflows.step_context import MappedStep
     from holdfast.idempotency.asgi import IdempotencyMiddleware
     from holdfast.idempotency.fastapi import IdempotencyKey
     from holdfast.outbound.breaker import CircuitBreaker
@@ -120,6 +121,7 @@ _HOMES = {
     "Context": "engine.context",
     "WorkerOptions": "engine.options",
     "Tracing": "engine.tracing",
+    "MappedStep": "engine.workflows.step_context",
     "Step": "engine.workflows.step",
     "IdempotencyMiddleware": "idempotency.asgi",
     "IdempotencyKey": "idempotency.fastapi",
@@ -177,6 +179,7 @@ __all__ = [
     "Limit",
     "LockTimeout",
     "LogRewound",
+    "MappedStep",
     "MemoryCircuits",
     "Message",
     "NoTransaction",

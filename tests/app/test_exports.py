@@ -21,7 +21,7 @@ SOURCE = Path(inspect.getfile(holdfast))
 PUBLIC: list[str] = """
     AddressRefused AlreadyHandled Attempt BatchContext BatchError BatchItem BrokerUnavailable Cancel CircuitBreaker CircuitOpen ConfigurationError Context DurabilityWarning
     EngineRunning Filter Holdfast HoldfastError IdempotencyKey IdempotencyMiddleware InvalidDuration InvalidKey
-    InvalidName InvalidPayload InvalidSignature Job JobFailed JobHandle KeyConflict KeyRequired LeaseLost Limit LockTimeout LogRewound MemoryCircuits Message NoTransaction
+    InvalidName InvalidPayload InvalidSignature Job JobFailed JobHandle KeyConflict KeyRequired LeaseLost Limit LockTimeout LogRewound MappedStep MemoryCircuits Message NoTransaction
     NotFound Outage PayloadTooLarge PermissionDenied Published Queue RaisesEvents Rate RebuildLost RebuildStopped RedisCircuits Refused RequestIdMiddleware ReservationLost RetryAfter
     RetryBudget RetryPolicy Router Rules SchemaMismatch ServiceClient ServiceRefused Signal Snooze Step StoreBusy
     StoreCircuits StoreError StoreLocked StoreReplaced StoreTimeout StoreUnavailable SyncServiceClient TerminalError Tracing TransactionConflict UnreadableRecord UnsupportedConnection

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from holdfast import Holdfast, RetryPolicy, Step, TerminalError
+from holdfast import Holdfast, MappedStep, RetryPolicy, Step, TerminalError
 
 PATIENT = RetryPolicy.fixed(0.05, attempts=100)
 
@@ -23,7 +23,7 @@ def connect(dsn: str) -> Any:
     return psycopg.connect(dsn)
 
 
-def effect(dsn: str, ctx: Step, step: str, result: object = None) -> None:
+def effect(dsn: str, ctx: Step | MappedStep, step: str, result: object = None) -> None:
     with closing(connect(dsn)) as conn:
         conn.execute(f"insert into effect values ('{ctx.run_id}', '{step}')")
         ctx.sync.complete(conn=conn, result=result)
@@ -54,7 +54,7 @@ def declare(dsn: str) -> tuple[Holdfast, Any]:
         return kept
 
     @flow.step(mapped=True, retry=PATIENT)
-    def item(ctx: Step, number: int) -> None:
+    def item(ctx: MappedStep, number: int) -> None:
         effect(dsn, ctx, f"item {number}", number)
 
     @flow.step(after=reserve, retry=PATIENT)

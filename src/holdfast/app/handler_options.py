@@ -15,7 +15,7 @@ from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priorit
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
 from holdfast.engine.batches.options import BatchOptions, batch_options
-from holdfast.engine.handler import Handler, Kind, check_function, is_step_function, takes_context
+from holdfast.engine.handler import Handler, Kind, check_function, step_context_name, takes_context
 
 Classes = tuple[type[BaseException], ...]
 
@@ -117,9 +117,9 @@ def make_handler(
 ) -> Handler:
     """Builds a handler from a function and its options; raises `ConfigurationError` for options that cannot work."""
     name = _name(kind, function, options)
-    if kind is not Kind.STEP and is_step_function(function):
+    if kind is not Kind.STEP and (step := step_context_name(function)):
         raise ConfigurationError(
-            f"{kind} {name} takes a Step, which only steps of a workflow get; annotate it as Context"
+            f"{kind} {name} takes a {step}, which only steps of a workflow get; annotate it as Context"
         )
     try:
         queue = check_name("queue", options.get("queue", DEFAULT_QUEUE))

@@ -36,6 +36,7 @@ from holdfast.engine.workflows.deadline import RunningDeadline, StepDeadlinePass
 from holdfast.engine.workflows.loader import StepLoader, has_steps, may_run
 from holdfast.engine.workflows.step import Step
 from holdfast.engine.workflows.step_ack import completed, for_run
+from holdfast.engine.workflows.step_context import MappedStep, StepContext
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
 from holdfast.stores.deliveries.settle import ClaimState
 from holdfast.stores.deliveries.trial import flow_trial
@@ -197,7 +198,7 @@ class DeliveryExecutor:
             max_bytes=self._deps.max_result,
         )
 
-    async def _step(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Step | None:
+    async def _step(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> StepContext | None:
         """The context of a step; None if it must not run, and then it is settled."""
         spec = handler.step
         assert spec is not None
@@ -223,7 +224,8 @@ class DeliveryExecutor:
         deadline = None
         if spec.deadline is not None and (deadline := await self._begin(loaded, spec.name, spec.deadline)) is None:
             return None
-        return Step(
+        kind = Step if spec.item is None else MappedStep
+        return kind(
             loaded,
             self._worker,
             self._store,
@@ -266,7 +268,7 @@ class DeliveryExecutor:
             claimed, outcome, policy, run.elapsed, keep_run=handler.keep_runs, detail=noted
         )
         if context.keeps_result:
-            if isinstance(context, Step):
+            if isinstance(context, StepContext):
                 ack = for_run(ack, change, context)
             elif isinstance(context, ResultContext):
                 ack = context.settlement(ack, change, self._deps.announce_result)
@@ -282,7 +284,7 @@ class DeliveryExecutor:
                 log.warning(
                     "handler raised after completion", **self._settlements.log_fields(claimed) | error_fields(run.error)
                 )
-            if isinstance(context, Step):
+            if isinstance(context, StepContext):
                 self._settler.add(completed(context))
             elif context.keeps_result:
                 self._deps.announce_result()

@@ -117,21 +117,23 @@ def check_function(what: str, function: Callable[..., Any]) -> None:
 
 
 def takes_context(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is annotated as `Context`, or as `Step` for a step of a workflow."""
+    """Whether the first parameter is annotated as `Context`, or as `Step` or `MappedStep` for a step of a workflow."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     if first is None:
         return False
     annotation = hints_of(function).get(first.name)
     return (isinstance(annotation, type) and issubclass(annotation, Context)) or (
-        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] in ("Context", "Step")
+        isinstance(first.annotation, str) and first.annotation.rpartition(".")[2] in ("Context", "Step", "MappedStep")
     )
 
 
-def is_step_function(function: Callable[..., Any]) -> bool:
-    """Whether the first parameter is annotated as `Step`, the context of a step of a workflow."""
+def step_context_name(function: Callable[..., Any]) -> str | None:
+    """`Step` or `MappedStep` if the first parameter is annotated so, the context of a step of a workflow."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     annotation = None if first is None else hints_of(function).get(first.name)
-    return isinstance(annotation, type) and issubclass(annotation, Context) and annotation.__name__ == "Step"
+    if not isinstance(annotation, type) or not issubclass(annotation, Context):
+        return None
+    return annotation.__name__ if annotation.__name__ in ("Step", "MappedStep") else None
 
 
 def check_event_function(name: str, function: Callable[..., Any], event: EventType | None) -> None:

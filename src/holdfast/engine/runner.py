@@ -37,7 +37,7 @@ from holdfast.engine.invocation import Invocation, RunResult, Thread
 from holdfast.engine.log_fields import log_fields, run_fields
 from holdfast.engine.threads import Threads
 from holdfast.engine.tracing import Tracing, traced
-from holdfast.engine.workflows.step import Step
+from holdfast.engine.workflows.step_context import StepContext
 from holdfast.stores.deliveries.dedupe import window_key
 from holdfast.stores.deliveries.settle import ClaimState
 
@@ -292,7 +292,7 @@ def _call(handler: Handler, context: Context, threads: Threads) -> Awaitable[obj
     run = context.invocation
     if run.type == RAW_TYPE and handler.reprocess_raw is not None:
         return handler.reprocess_raw(context)
-    positional, named = ((), context.arguments()) if isinstance(context, Step) else handler.arguments(run)
+    positional, named = ((), context.arguments()) if isinstance(context, StepContext) else handler.arguments(run)
     if handler.takes_context:
         positional = (context, *positional)
     return call_function(handler, positional, named, threads, run)

@@ -12,7 +12,7 @@ from holdfast.core.errors import ConfigurationError
 from holdfast.core.workflows.graph import Exhausted, Graph, Node, nearest_step
 from holdfast.core.workflows.names import check_step_name, is_undo, name_array, undo_of
 from holdfast.core.workflows.upcasts import ResultUpcast, ResultUpcasts
-from holdfast.engine.handler import hints_of, takes_context
+from holdfast.engine.handler import hints_of, step_context_name, takes_context
 from holdfast.engine.parameters import Parameters
 
 
@@ -159,6 +159,7 @@ class WorkflowDeclaration:
         self, function: Callable[..., Any], name: str, before: Iterable[str], *, mapped: bool = False
     ) -> StepSpec:
         hints = hints_of(function)
+        self._check_context(function, name, mapped)
         parameters = list(inspect.signature(function).parameters.values())[1 if takes_context(function) else 0 :]
         item = None
         if mapped:
@@ -184,6 +185,19 @@ class WorkflowDeclaration:
         for parameter in inputs:
             self._inputs.setdefault(parameter.name, (name, parameter, hints.get(parameter.name, Any)))
         return StepSpec(self, name, Parameters(name, inputs, hints, "step"), results, hints.get("return", Any), item)
+
+    def _check_context(self, function: Callable[..., Any], step: str, mapped: bool) -> None:
+        given = step_context_name(function)
+        if mapped and given == "Step":
+            raise ConfigurationError(
+                f"workflow {self.name}: mapped step {step} takes a Step, but an item of ctx.map cannot wait or remember values; "
+                "annotate its context as MappedStep"
+            )
+        if not mapped and given == "MappedStep":
+            raise ConfigurationError(
+                f"workflow {self.name}: step {step} takes a MappedStep, which only mapped steps get; annotate its context as "
+                "Step"
+            )
 
     def _check_result(self, step: str, taken: str, annotation: Any, before: Iterable[str]) -> None:
         if taken not in before:

@@ -5,24 +5,19 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast, overload
-from uuid import UUID
 
 from holdfast.core.drive import drive, drive_async
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, InvalidPayload, LeaseLost
 from holdfast.core.events import payload
-from holdfast.core.events.validation import fitting_value, stored_value
+from holdfast.core.events.validation import stored_value
 from holdfast.core.names import check_name
-from holdfast.core.workflows.graph import Graph
 from holdfast.core.workflows.names import memo_name
-from holdfast.engine.context import Context, SyncContext
 from holdfast.engine.handler import hints_of
-from holdfast.engine.workflows.deadline import RunningDeadline
-from holdfast.engine.workflows.declaration import StepSpec
 from holdfast.engine.workflows.fan_out import ChildWorkflow, Requests, map_items, run_child
+from holdfast.engine.workflows.step_context import StepContext, SyncStepContext
 from holdfast.stores.operation import Operation
-from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, next_steps
-from holdfast.stores.workflows.run import LoadedRun, StepRow
+from holdfast.stores.workflows.run import StepRow
 from holdfast.stores.workflows.wait import Suspension, WaitOutcome, memo, reopen_wait, resolve_wait
 
 P = ParamSpec("P")
@@ -36,77 +31,18 @@ class StepSuspended(BaseException):
     """Ends a run of a step that waits. Not an `Exception`, so that a handler's `except Exception` does not catch it."""
 
 
-class Step(Context):
+class Step(StepContext):
     """One step of a workflow as its function sees it. After a wait the function runs again from its start.
 
     So an effect before a wait belongs into `ctx.step`, which remembers its result. `ctx.key` is the same in every run of
     the step: pass it to other systems as the idempotency key.
     """
 
-    keeps_result = True
+    __slots__ = ("_calls",)
 
-    __slots__ = (
-        "_calls",
-        "_graph",
-        "_item",
-        "_loaded",
-        "_max_bytes",
-        "_memos",
-        "deadline",
-        "result",
-        "spec",
-        "suspension",
-    )
-
-    def __init__(
-        self,
-        *args: Any,
-        spec: StepSpec,
-        loaded: LoadedRun,
-        graph: Graph,
-        deadline: RunningDeadline | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.spec, self._loaded, self._graph, self.deadline = spec, loaded, graph, deadline
-        self._memos = {(row.name, row.occurrence): row for row in loaded.rows}
-        self._item = next((row for row in loaded.rows if row.item is not None and spec.item is not None), None)
         self._calls: Counter[str] = Counter()
-        self.result: str | None = None
-        """The result as JSON text, once the function has returned."""
-        self.suspension: Suspension | None = None
-        """What the step waits for, once it waits."""
-
-    @property
-    def run_id(self) -> UUID:
-        """The id of the run, which is the id of its start message."""
-        return self.message_id
-
-    @property
-    def name(self) -> str:
-        """The name of the step."""
-        return self.spec.name
-
-    @property
-    def workflow(self) -> str:
-        """The name of the workflow."""
-        return self._loaded.name
-
-    @property
-    def epoch(self) -> int:
-        """The number of retries of the run from a step, before this step started."""
-        return self._loaded.epoch
-
-    @property
-    def key(self) -> str:
-        """An idempotency key for effects of this step: the same in every attempt, retry and replay."""
-        item = "" if self._item is None else f":{self._item.name.partition('@')[2]}:{self._item.occurrence}"
-        return f"{self.run_id}:{self.spec.name}{item}"
-
-    @property
-    def item(self) -> int | None:
-        """The number of the item, from 0, of a step that runs through `ctx.map`."""
-        return None if self._item is None else self._item.occurrence
 
     @property
     def sync(self) -> "SyncStep":
@@ -165,67 +101,6 @@ class Step(Context):
         """
         return await drive_async(run_child(self, workflow, args, kwargs), self._store.run)
 
-    async def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
-        """Marks this step done with a `result` in the handler's transaction: effect and outcome commit together.
-
-        What the function returns afterwards is ignored. See `Context.complete` for the errors and the time limit.
-        """
-        self.result = payload.encode(result)
-        await super().complete(conn=conn, key=key)
-
-    def end(self) -> StepEnd:
-        """This step as completed, with the steps that wait for it."""
-        run = self.invocation
-        return StepEnd(
-            self.run_id,
-            *((self.spec.name, 0) if self._item is None else (self._item.name, self._item.occurrence)),
-            run.id,
-            run.fence,
-            self.result,
-            self._next(),
-            run.source,
-            run.generation,
-            self.spec.workflow.upcasts.stored_version(self.spec.name, self._loaded.version),
-        )
-
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of the function: values of the start, results of steps, and the item of a map."""
-        given = payload.decode(self.invocation.payload)
-        named = self.spec.inputs.take(given if isinstance(given, dict) else {})
-        for step, annotation in self.spec.results.items():
-            row = self._memos.get((step, 0))
-            if row is not None and row.done:
-                named[step] = self.read(step, annotation, row.result, row.version)
-            elif step in self._graph.nodes:
-                named[step] = None
-            else:
-                remedy = (
-                    f"; run {self.run_id} is of version {self._graph.version}, which has no step {step}: allow None"
-                )
-                named[step] = stored_value(None, annotation, f"the result of step {step}", remedy)
-        if self._item is not None and self.spec.item is not None:
-            named[self.spec.item] = payload.decode(self._item.item or "null")
-        return named
-
-    def returned(self, result: object) -> None:
-        """Keeps what the function returned, unless it completed the step itself."""
-        if self.suspension is not None:
-            raise ConfigurationError(
-                f"step {self.spec.name} caught the exception that suspends it and returned; let it pass, for example by "
-                "`except Exception` instead of a bare except"
-            )
-        if not self.completing:
-            self.result = payload.encode(result)
-
-    def _next(self) -> str:
-        if self.spec.is_undo or self._item is not None:
-            own = self._memos.get((self.spec.name, 0)) if self._item is None else self._item
-            return NO_NEXT if own is None or own.next is None else own.next
-        return next_steps(self.run_id, self._graph, self.spec.name, self._loaded.epoch)
-
-    def _completion(self, key: str | None) -> Operation[None]:
-        return complete_step(super()._completion(key), self.end())
-
     def _recall(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
         """The key of a memo and its stored row, if any; the nth call with a name has its own memo."""
         if ":" in check_name("memo", name):
@@ -238,11 +113,6 @@ class Step(Context):
 
     def next_call(self, name: str) -> int:
         """The number of this call of a wait, a memo, a map or a child: the nth call of a name is the nth in every run."""
-        if self._item is not None:
-            raise ConfigurationError(
-                f"mapped step {self.spec.name} cannot wait or store values; do that in the step that calls ctx.map, or "
-                "start a child run there"
-            )
         if self.completing:
             raise ConfigurationError(
                 f"step {self.spec.name} cannot wait or store values after ctx.complete; {_LOCK_HINT}"
@@ -253,17 +123,6 @@ class Step(Context):
     def memo(self, name: str, occurrence: int = 0) -> StepRow | None:
         """What this step stored under a name before this run."""
         return self._memos.get((name, occurrence))
-
-    def read(self, step: str, annotation: Any, text: str | None, version: int | None) -> Any:
-        """The stored result of a step in the form of this code. `version` is the form that was stored, if it is not the run's."""
-        form = version or self._loaded.version
-        workflow = self.spec.workflow
-        value = workflow.upcasts.read(step, text, form)
-        remedy = (
-            f". If its type has changed since, raise version= of workflow {workflow.name} and convert older results with "
-            f"@{workflow.name}.upcast({step!r}, from_version={form}); then retry the run"
-        )
-        return fitting_value(value, annotation, f"the result of step {step}", remedy)
 
     def _remembered(self, name: str) -> tuple[tuple[str, int], StepRow | None]:
         found = memo_name(self.spec.name, name), self.next_call(name)
@@ -308,7 +167,7 @@ class Step(Context):
         raise StepSuspended(f"step {self.spec.name} waits for {wait[0]}")
 
 
-class SyncStep(SyncContext):
+class SyncStep(SyncStepContext):
     """The blocking methods of a step."""
 
     __slots__ = ()
@@ -343,11 +202,6 @@ class SyncStep(SyncContext):
     def child(self, workflow: ChildWorkflow, /, *args: Any, **kwargs: Any) -> Any:
         """`Step.child`: the step is suspended, and its thread ends."""
         return drive(run_child(self._step, workflow, args, kwargs), self._step._store.run_sync)
-
-    def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
-        """`Step.complete`, blocking."""
-        self._step.result = payload.encode(result)
-        super().complete(conn=conn, key=key)
 
 
 def _read(text: str | None, function: Callable[..., Any]) -> Any:

@@ -4,11 +4,11 @@ from holdfast.core.change import Change, Deliver, Discard, Suspend
 from holdfast.core.outcome import Succeeded
 from holdfast.engine.settler import Ack
 from holdfast.engine.workflows.settler import CompletedStep, RunCancellation, StepOutcome
-from holdfast.engine.workflows.step import Step
+from holdfast.engine.workflows.step_context import StepContext
 from holdfast.stores.deliveries.settle import Settlement
 
 
-def for_run(ack: Ack, change: Change, step: Step) -> Ack:
+def for_run(ack: Ack, change: Change, step: StepContext) -> Ack:
     """The settlement of a step with what it means for its run; retries and releases mean nothing for it."""
     if step.deadline is not None:
         brought = step.deadline.brought_forward(change)
@@ -25,7 +25,7 @@ def for_run(ack: Ack, change: Change, step: Step) -> Ack:
     return ack if outcome is ack.step else Ack(*ack[:4], outcome)
 
 
-def completed(step: Step) -> Ack:
+def completed(step: StepContext) -> Ack:
     """Advances the run of a step that the handler's transaction settled."""
     settlement = Settlement(step.delivery_id, step.fence, Deliver(), Succeeded.name)
     return Ack(settlement, step=CompletedStep(step.end()))

@@ -1,0 +1,207 @@
+"""What all steps know: their run, their results, and how they complete. A mapped step knows nothing more than its item."""
+
+from typing import Any
+from uuid import UUID
+
+from holdfast.core.errors import ConfigurationError
+from holdfast.core.events import payload
+from holdfast.core.events.validation import fitting_value, stored_value
+from holdfast.core.workflows.graph import Graph
+from holdfast.engine.context import Context, SyncContext
+from holdfast.engine.workflows.deadline import RunningDeadline
+from holdfast.engine.workflows.declaration import StepSpec
+from holdfast.stores.operation import Operation
+from holdfast.stores.workflows.advance import NO_NEXT, StepEnd, complete_step, next_steps
+from holdfast.stores.workflows.run import LoadedRun, StepRow
+from holdfast.stores.workflows.wait import Suspension
+
+
+class StepContext(Context):
+    """One step of a workflow: its run, its arguments and its completion."""
+
+    keeps_result = True
+
+    __slots__ = (
+        "_calls",
+        "_graph",
+        "_item",
+        "_loaded",
+        "_max_bytes",
+        "_memos",
+        "deadline",
+        "result",
+        "spec",
+        "suspension",
+    )
+
+    def __init__(
+        self,
+        *args: Any,
+        spec: StepSpec,
+        loaded: LoadedRun,
+        graph: Graph,
+        deadline: RunningDeadline | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.spec, self._loaded, self._graph, self.deadline = spec, loaded, graph, deadline
+        self._memos = {(row.name, row.occurrence): row for row in loaded.rows}
+        self.result: str | None = None
+        """The result as JSON text, once the function has returned."""
+        self.suspension: Suspension | None = None
+        """What the step waits for, once it waits."""
+
+    @property
+    def run_id(self) -> UUID:
+        """The id of the run, which is the id of its start message."""
+        return self.message_id
+
+    @property
+    def name(self) -> str:
+        """The name of the step."""
+        return self.spec.name
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow."""
+        return self._loaded.name
+
+    @property
+    def epoch(self) -> int:
+        """The number of retries of the run from a step, before this step started."""
+        return self._loaded.epoch
+
+    @property
+    def key(self) -> str:
+        """An idempotency key for effects of this step: the same in every attempt, retry and replay."""
+        return f"{self.run_id}:{self.spec.name}"
+
+    @property
+    def sync(self) -> "SyncStepContext":
+        """The same methods for a plain function."""
+        return SyncStepContext(self)
+
+    async def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
+        """Marks this step done with a `result` in the handler's transaction: effect and outcome commit together.
+
+        What the function returns afterwards is ignored. See `Context.complete` for the errors and the time limit.
+        """
+        self.result = payload.encode(result)
+        await super().complete(conn=conn, key=key)
+
+    def end(self) -> StepEnd:
+        """This step as completed, with the steps that wait for it."""
+        run = self.invocation
+        return StepEnd(
+            self.run_id,
+            *self._row,
+            run.id,
+            run.fence,
+            self.result,
+            self._next(),
+            run.source,
+            run.generation,
+            self.spec.workflow.upcasts.stored_version(self.spec.name, self._loaded.version),
+        )
+
+    @property
+    def _row(self) -> tuple[str, int]:
+        """The name and the number of the row that gets the result."""
+        return self.spec.name, 0
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the function: values of the start, and results of steps."""
+        given = payload.decode(self.invocation.payload)
+        named = self.spec.inputs.take(given if isinstance(given, dict) else {})
+        for step, annotation in self.spec.results.items():
+            row = self._memos.get((step, 0))
+            if row is not None and row.done:
+                named[step] = self.read(step, annotation, row.result, row.version)
+            elif step in self._graph.nodes:
+                named[step] = None
+            else:
+                remedy = (
+                    f"; run {self.run_id} is of version {self._graph.version}, which has no step {step}: allow None"
+                )
+                named[step] = stored_value(None, annotation, f"the result of step {step}", remedy)
+        return named
+
+    def returned(self, result: object) -> None:
+        """Keeps what the function returned, unless it completed the step itself."""
+        if self.suspension is not None:
+            raise ConfigurationError(
+                f"step {self.spec.name} caught the exception that suspends it and returned; let it pass, for example by "
+                "`except Exception` instead of a bare except"
+            )
+        if not self.completing:
+            self.result = payload.encode(result)
+
+    def _next(self) -> str:
+        if self.spec.is_undo:
+            own = self._memos.get((self.spec.name, 0))
+            return NO_NEXT if own is None or own.next is None else own.next
+        return next_steps(self.run_id, self._graph, self.spec.name, self._loaded.epoch)
+
+    def _completion(self, key: str | None) -> Operation[None]:
+        return complete_step(super()._completion(key), self.end())
+
+    def read(self, step: str, annotation: Any, text: str | None, version: int | None) -> Any:
+        """The stored result of a step in the form of this code. `version` is the form that was stored, if it is not the run's."""
+        form = version or self._loaded.version
+        workflow = self.spec.workflow
+        value = workflow.upcasts.read(step, text, form)
+        remedy = (
+            f". If its type has changed since, raise version= of workflow {workflow.name} and convert older results with "
+            f"@{workflow.name}.upcast({step!r}, from_version={form}); then retry the run"
+        )
+        return fitting_value(value, annotation, f"the result of step {step}", remedy)
+
+
+class MappedStep(StepContext):
+    """One item of `ctx.map` as the function of a mapped step sees it.
+
+    It has no waits and remembers nothing: an item is one delivery, and its result is all that is stored of it. Wait in the
+    step that calls `ctx.map`, or start a child run there.
+    """
+
+    __slots__ = ("_item",)
+
+    def __init__(self, *args: Any, loaded: LoadedRun, **kwargs: Any) -> None:
+        super().__init__(*args, loaded=loaded, **kwargs)
+        self._item: StepRow = next(row for row in loaded.rows if row.item is not None)
+
+    @property
+    def item(self) -> int:
+        """The number of the item, from 0."""
+        return self._item.occurrence
+
+    @property
+    def key(self) -> str:
+        """An idempotency key for effects of this item: the same in every attempt, retry and replay."""
+        return f"{super().key}:{self._item.name.partition('@')[2]}:{self._item.occurrence}"
+
+    def arguments(self) -> dict[str, Any]:
+        named = super().arguments()
+        if self.spec.item is not None:
+            named[self.spec.item] = payload.decode(self._item.item or "null")
+        return named
+
+    @property
+    def _row(self) -> tuple[str, int]:
+        return self._item.name, self._item.occurrence
+
+    def _next(self) -> str:
+        return self._item.next or NO_NEXT
+
+
+class SyncStepContext(SyncContext):
+    """The blocking methods of all steps."""
+
+    __slots__ = ()
+
+    def complete(self, *, conn: Any, key: str | None = None, result: object = None) -> None:
+        """`StepContext.complete`, blocking."""
+        context = self._context
+        assert isinstance(context, StepContext)
+        context.result = payload.encode(result)
+        super().complete(conn=conn, key=key)
