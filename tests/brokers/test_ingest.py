@@ -90,6 +90,8 @@ async def test_each_key_is_one_event_for_everyone_and_bad_records_are_dead_lette
     assert all(not own.keys() & found.keys() for found in app.inherited)
     sent = [orjson.loads(fields[b"body"]) for _, fields in stream.client.xrange(out)]
     assert {(found["subject"], found["sourcestream"]) for found in sent} == {("k-7", stream.name), ("k-8", stream.name)}
+    reading = {one.name: one.reads_from for one in await hf.ops.consumers() if one.reads_from is not None}
+    assert reading == {"orders-in": f"redis:{stream.name}/shop"}
     # The others are dead letters of the ingest, with the place of their records.
     dead = [await hf.ops.delivery(found.delivery.id) for found in await hf.ops.deliveries(Filter(dead=True))]
     assert {(found.listed.type, found.listed.delivery.consumer) for found in dead} == {(RAW_TYPE, "orders-in")}

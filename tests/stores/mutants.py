@@ -499,6 +499,14 @@ PRUNING = [
         sqlite("set_aside", "d.discarded_at < {now} - :older_than"),
     ),
     *kills(
+        test_prune.test_a_consumer_keeps_its_rows_for_as_long_as_it_declares,
+        postgres("done_by_keep", "d.status = 'delivered'"),
+        postgres("done_by_keep", "make_interval(secs => c.keep)", "null::interval"),
+        sqlite("done_by_keep", "d.status = 'delivered'"),
+        sqlite("done_by_keep", "c.name = d.consumer"),
+        sqlite("done_by_keep", "c.keep * 1000", "null"),
+    ),
+    *kills(
         test_prune.test_a_consumer_does_not_get_again_what_was_pruned,
         postgres("catch_up_scan", "c.pruned_to is null or l.id > c.pruned_to"),
         sqlite("catch_up_scan", "c.pruned_to is null or l.id > c.pruned_to"),

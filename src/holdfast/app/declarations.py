@@ -1,6 +1,7 @@
 """The declarations of an app or router: handlers, sources, relays and workflows, and how an app includes a router's."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from holdfast.app.flow_options import check_key_is_public
 from holdfast.brokers.relay import Relay
@@ -98,6 +99,8 @@ class Declarations:
                 f"two handlers are named {handler.name!r} ({known.function.__qualname__} and "
                 f"{handler.function.__qualname__}); give one of them another name="
             )
+        if handler.keep is None and (keep := self._default_keep(handler.queue)) is not None:
+            handler = replace(handler, keep=keep)
         self.handlers[handler.name] = handler
 
     def _check_ingests(self) -> None:
@@ -106,6 +109,9 @@ class Declarations:
             if source.events is not None:
                 flow = FlowSettings(key=source.events.key)
                 check_key_is_public(replace(self.handlers[name], patterns=source.patterns, flow=flow), self._redacted)
+
+    def _default_keep(self, queue: str) -> timedelta | None:
+        return None
 
     @property
     def _redacted(self) -> frozenset[Redaction]:

@@ -10,7 +10,7 @@ from holdfast.app.flow_options import flow_settings
 from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Classifier, Rules
-from holdfast.core.flow import By, Limit, Rate, positive
+from holdfast.core.flow import By, Limit, Rate, positive, retention
 from holdfast.core.message import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_priority
 from holdfast.core.names import check_name
 from holdfast.core.retry import RetryPolicy, check_policy
@@ -33,6 +33,7 @@ _ELSEWHERE = {
     "timezone": "give tz='Europe/Berlin'",
     "time_zone": "give tz='Europe/Berlin'",
     "delay": "say it for each call: job.using(delay='5m').enqueue(...)",
+    "retention": "give keep='1h', the time for which delivered rows are kept",
     "result_ttl": "give result='1h', the time for which results are kept",
     "store_results": "give result='1h', the time for which results are kept",
     "ignore_result": "leave it out: results are stored only with result='1h'",
@@ -63,6 +64,7 @@ class HandlerOptions(TypedDict, total=False):
     classify: Classifier
     keep_runs: bool
     result: Duration
+    keep: Duration
     dedupe: Duration | bool
     limit: Limit
     rate: Rate
@@ -142,6 +144,7 @@ def make_handler(
             keep_runs=check_flag("keep_runs", options.get("keep_runs", False)),
             dedupe=_window(options.get("dedupe", False)),
             result=_result(kind, options),
+            keep=None if options.get("keep") is None else retention("keep", options["keep"]),
             takes_context=takes_context(function),
             flow=flow_settings(options),
             batch=_batch(kind, options),

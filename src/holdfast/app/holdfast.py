@@ -26,7 +26,7 @@ from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES, decode
 from holdfast.core.failures.classify import Classifier, Rules
-from holdfast.core.flow import Queue
+from holdfast.core.flow import Queue, retention
 from holdfast.core.message import check_generation
 from holdfast.core.names import check_name
 from holdfast.core.redaction.redact import Redaction
@@ -117,6 +117,7 @@ class Holdfast(Router):
         self.validate = check_flag("validate", validate)
         self._queues = declared_queues(queues)
         self._queue_policies = {queue.name: queue.retry for queue in self._queues}
+        self._queue_keeps = {q.name: retention("keep", q.keep) for q in self._queues if q.keep is not None}
         self._probes = dict(probes or {})
         self._dedupe = dedupe
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
@@ -334,6 +335,9 @@ class Holdfast(Router):
 
     def _default_retry(self, queue: str) -> RetryPolicy:
         return self._queue_policies.get(queue) or RetryPolicy.exponential()
+
+    def _default_keep(self, queue: str) -> timedelta | None:
+        return self._queue_keeps.get(queue)
 
     async def _decide_alert(self, consumer: str, fingerprint: str, alike: int, quiet: timedelta) -> AlertDecision:
         return await self.store.run(decide_alert(consumer, fingerprint, alike, quiet))

@@ -12,6 +12,7 @@ from holdfast._log import background, get_logger
 from holdfast.app.app_loader import app_spec
 from holdfast.app.supervisor import worker_command
 from holdfast.app.telemetry import export_once
+from holdfast.core.duration import MAX_DURATION
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.events.payload import decode
 from holdfast.core.message import Address, NewMessage
@@ -190,8 +191,9 @@ def worker_deps(
     if options.cron and any(handler.kind is Kind.JOB for handler in runtime.handlers.values()):
         build, flows = partial(occurrence, runtime), runtime.registration.flows
         periodic_tasks.append(CronRunner(store, schedules, runtime.handlers, build, flows))
+    if runtime.retention is not None or any(handler.keep is not None for handler in runtime.handlers.values()):
+        periodic_tasks.append(Pruner(store, runtime.retention or MAX_DURATION))
     if runtime.retention is not None:
-        periodic_tasks.append(Pruner(store, runtime.retention))
         periodic_tasks.append(HandledKeyPruner(store, runtime.broker_sources, runtime.retention))
     if has_steps(runtime.handlers):
         periodic_tasks.append(RunSweeper(store))

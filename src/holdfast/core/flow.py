@@ -78,12 +78,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue with a limit or rate for all its consumers together, or with a default retry policy."""
+    """A queue with a limit or rate for all its consumers together, or with a default retry policy or retention.
+
+    `keep` is how long the delivered rows of its handlers are kept, unless a handler says otherwise.
+    """
 
     name: str
     limit: Limit | None = None
     rate: Rate | None = None
     retry: RetryPolicy | None = None
+    keep: Duration | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.name)
@@ -98,6 +102,8 @@ class Queue:
                 )
         if self.retry is not None:
             check_policy(f"the policy of {owner}", self.retry)
+        if self.keep is not None:
+            retention(f"keep of {owner}", self.keep)
 
     @property
     def flow(self) -> FlowSettings | None:
@@ -339,3 +345,8 @@ def positive(option: str, value: Duration | None, otherwise: str = "leave it out
     if not given:
         raise ConfigurationError(f"{option} is {value!r}; give a duration above zero, or {otherwise}")
     return given
+
+
+def retention(option: str, value: Duration) -> timedelta:
+    """How long rows are kept; "0" means that they are removed as soon as possible."""
+    return timedelta(0) if value == "0" else to_timedelta(value, name=option)

@@ -58,6 +58,8 @@ class Handler:
     dedupe: timedelta | None = None
     result: timedelta | None = None
     """How long what the function returns is kept; None if it is not stored."""
+    keep: timedelta | None = None
+    """How long its delivered rows are kept; None for the retention of the app."""
     parameters: Parameters | None = None
     reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
     """Decodes a stored raw broker record again, and completes its delivery."""
@@ -83,7 +85,12 @@ class Handler:
     @property
     def declaration(self) -> Declaration:
         return Declaration(
-            self.name, self.queue, self.priority, self.retry, None if self.flow is None else self.flow.text
+            self.name,
+            self.queue,
+            self.priority,
+            self.retry,
+            None if self.flow is None else self.flow.text,
+            None if self.keep is None else self.keep.total_seconds(),
         )
 
     @property

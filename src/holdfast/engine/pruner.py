@@ -12,7 +12,7 @@ from holdfast.stores.deliveries.flow import forget_old_starts
 from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import forget_workers
 from holdfast.stores.integrations.idempotency import forget_requests
-from holdfast.stores.messages.prune import FROM_THE_START, fill_failed_types, prune_deliveries
+from holdfast.stores.messages.prune import FROM_THE_START, fill_failed_types, prune_deliveries, shortest_keep
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
 from holdfast.stores.workflows.run import prune_runs
@@ -23,7 +23,7 @@ _FORGET_AFTER = timedelta(days=1)
 
 
 class Pruner:
-    """Removes ended runs, delivered rows and ended plans older than `keep`, rows of workers long gone, and keys and results that have expired.
+    """Removes ended runs, delivered rows and ended plans older than `keep` (or than the `keep` of their consumer), rows of workers long gone, and keys and results that have expired.
 
     Messages and failures stay.
     """
@@ -34,14 +34,16 @@ class Pruner:
         self._store, self._keep = store, keep
 
     async def perform(self, worker: str) -> None:
-        top = first_id(await self._store.run(clock()), -self._keep)
+        now, shortest = await self._store.run(clock()), await self._store.run(shortest_keep())
+        top = first_id(now, -self._keep)
         # Runs first: the deliveries and the message of a run stay while it exists.
         first: UUID | None = FROM_THE_START
         while first is not None:
             _, first = await self._store.run(prune_runs(first, top, self._keep))
-        cursor, removed = FROM_THE_START, 0
+        cursor, removed, by_keep = FROM_THE_START, 0, shortest is not None
+        ceiling = top if shortest is None else first_id(now, -min(shortest, self._keep))
         while True:
-            count, following = await self._store.run(prune_deliveries(cursor, top, self._keep))
+            count, following = await self._store.run(prune_deliveries(cursor, ceiling, self._keep, by_keep=by_keep))
             removed += count
             if following is None:
                 break

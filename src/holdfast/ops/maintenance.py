@@ -16,7 +16,7 @@ from holdfast.stores.deliveries import worker
 from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.integrations.idempotency import expired_requests, forget_requests
-from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages
+from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages, shortest_keep
 from holdfast.stores.migration import SchemaStatus
 from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
@@ -36,9 +36,12 @@ class Pruned:
 
 def prunable_now(older_than: timedelta, *, discarded: bool = False, messages: bool = False) -> TaskSteps[Pruned]:
     """Counts what `prune` would remove; changes nothing."""
-    top = first_id((yield from transact(clock())), -older_than)
+    now, shortest = (yield from transact(clock())), (yield from transact(shortest_keep()))
+    top = first_id(now, -older_than)
+    ceiling = top if shortest is None else first_id(now, -min(shortest, older_than))
+    by_keep = shortest is not None
     return Pruned(
-        delivered=(yield from transact(prunable(top, older_than))),
+        delivered=(yield from transact(prunable(ceiling, older_than, by_keep=by_keep))),
         discarded=(yield from transact(prunable(top, older_than, discarded=True))) if discarded else 0,
         messages=(yield from transact(prunable_messages(top, older_than, discarded=discarded))) if messages else 0,
         idempotency_keys=(yield from transact(expired_requests())),
@@ -55,10 +58,12 @@ def prune(
 ) -> TaskSteps[Pruned]:
     """Removes delivered rows older than that, in small transactions; never dead letters. Audited.
 
-    `discarded` also removes discarded rows, `messages` also messages that no delivery and no subscription needs. Expired
+    Delivered rows of a consumer with `keep=` are removed after that time instead. `discarded` also removes discarded rows, `messages` also messages that no delivery and no subscription needs. Expired
     idempotency keys and results are removed. It can be stopped at any time and started again.
     """
-    top = first_id((yield from transact(clock())), -older_than)
+    now, shortest = (yield from transact(clock())), (yield from transact(shortest_keep()))
+    top = first_id(now, -older_than)
+    ceiling = top if shortest is None else first_id(now, -min(shortest, older_than))
     removed = Pruned()
     # Runs first: the deliveries and the message of a run stay while it exists.
     first: UUID | None = FROM_THE_START
@@ -68,7 +73,9 @@ def prune(
     def batch_of(kind: str, cursor: UUID) -> Operation[tuple[int, UUID | None]]:
         if kind == "messages":
             return prune_messages(cursor, top, older_than)
-        return prune_deliveries(cursor, top, older_than, discarded=kind == "discarded")
+        if kind == "discarded":
+            return prune_deliveries(cursor, top, older_than, discarded=True)
+        return prune_deliveries(cursor, ceiling, older_than, by_keep=shortest is not None)
 
     kinds = ["delivered", *(["discarded"] if discarded else []), *(["messages"] if messages else [])]
     counts = dict.fromkeys(kinds, 0)

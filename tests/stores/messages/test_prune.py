@@ -6,8 +6,8 @@ from holdfast.core.change import DeadLetter, Deliver
 from holdfast.core.identity import first_id
 from holdfast.stores.admin.actions import cancel, discard
 from holdfast.stores.deliveries.settle import settle
-from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages
-from holdfast.stores.messages.registry import retire
+from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages, shortest_keep
+from holdfast.stores.messages.registry import Declaration, consumers, register, retire
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock, messages, runs
 from tests.support.builders import (
@@ -38,6 +38,41 @@ async def prune(store: Store, older_than: timedelta = NOW, *, discarded: bool = 
         if following is None:
             return removed
         cursor = following
+
+
+async def test_a_consumer_keeps_its_rows_for_as_long_as_it_declares(store: Store) -> None:
+    declared = [Declaration("short", keep=60.0), Declaration("long", keep=10_000.0), Declaration("none", keep=0.0)]
+    await store.run(register([*declared, Declaration("plain"), Declaration("dead", keep=0.0)], [], 0))
+    assert {one.name: one.keep for one in await store.run(consumers())} == {
+        **{one.name: one.keep for one in declared},
+        "plain": None,
+        "dead": 0.0,
+    }
+    assert await store.run(shortest_keep()) == timedelta(0)
+    names = ("long", "none", "plain", "short", "dead")
+    await put(store, *[job(name) for name in names])
+    claims = {c.consumer: c for c in await claim_all(store, consumers=names)}
+    for name in names[:-1]:
+        await finish(store, claims[name], Deliver())
+    await finish(store, claims["dead"], DeadLetter(), error=failure())
+    age(store, timedelta(seconds=1), "delivery", "message")
+    top = first_id(await store.run(clock()) + HOUR)
+
+    async def removed(older_than: timedelta) -> int:
+        expected = await store.run(prunable(top, older_than, by_keep=True))
+        count, _ = await store.run(prune_deliveries(FROM_THE_START, top, older_than, by_keep=True))
+        assert count == expected
+        return count
+
+    assert await removed(HOUR) == 1
+    assert await consumers_left(store) == {"long", "plain", "short", "dead"}
+    age(store, 2 * HOUR, "delivery", "message")
+    assert await removed(3 * HOUR) == 1
+    assert await consumers_left(store) == {"long", "plain", "dead"}
+    assert await removed(HOUR) == 1
+    age(store, HOUR, "delivery", "message")
+    assert await removed(100 * HOUR) == 1
+    assert await consumers_left(store) == {"dead"}
 
 
 async def prune_all_messages(store: Store, older_than: timedelta = NOW) -> int:

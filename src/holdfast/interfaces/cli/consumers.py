@@ -50,7 +50,7 @@ def _columns(now: datetime) -> list[Column[ConsumerState]]:
 
 
 def _gets(one: ConsumerState) -> str:
-    patterns = ", ".join(one.patterns) or "job"
+    patterns = ", ".join(one.patterns) or one.reads_from or "job"
     return patterns if one.relays_to is None else f"{patterns} → {one.relays_to}"
 
 

@@ -19,7 +19,7 @@ from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.event_log.relay import retire_relay
 from holdfast.stores.messages import registry
 from holdfast.stores.messages.backfill import FIRST, backfill, pruned_to
-from holdfast.stores.messages.intake import forget_intake
+from holdfast.stores.messages.intake import forget_intake, intakes
 from holdfast.stores.operation import Steps, operation
 from holdfast.stores.queries.delivery_counts import counts
 from holdfast.stores.queries.query import clock, subscriptions
@@ -31,7 +31,8 @@ class ConsumerState:
     as pending.
 
     `workers` counts the live workers that serve it, `live_generation` is the highest generation among them.
-    `blocked_until` is None if that time has passed.
+    `blocked_until` is None if that time has passed. `keep` is how long its delivered rows are kept, None for the retention of
+    the app. `reads_from` is the broker's stream whose records it gets, as its workers reported it.
     """
 
     name: str
@@ -53,6 +54,8 @@ class ConsumerState:
     lag: timedelta
     relays_to: str | None = None
     flow: FlowState | None = None
+    keep: timedelta | None = None
+    reads_from: str | None = None
 
 
 def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[ConsumerState]]:
@@ -67,6 +70,7 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
             patterns.setdefault(one.consumer, []).append(one.pattern)
     now = yield from transact(clock())
     sending = {relay.name: relay for relay in (yield from relays())}
+    reading = {one.consumer: one.source for one in (yield from transact(intakes()))}
     found = []
     for row in known:
         relay = sending.get(row.name)
@@ -95,6 +99,8 @@ def consumers(*, known_loads: Sequence[Load] | None = None) -> TaskSteps[list[Co
                 lag=max([relay.lag if relay else timedelta(0), *(load.lag for load in own)]),
                 relays_to=None if relay is None else relay.to,
                 flow=None if row.flow is None else flow_state(row.flow, row.flow_override),
+                keep=None if row.keep is None else timedelta(seconds=row.keep),
+                reads_from=reading.get(row.name),
             )
         )
     return found

@@ -16,15 +16,15 @@ _BATCH = 1000
 
 @operation
 def prune_deliveries(
-    cursor: UUID, ceiling: UUID, older_than: timedelta, *, discarded: bool = False
+    cursor: UUID, ceiling: UUID, older_than: timedelta, *, discarded: bool = False, by_keep: bool = False
 ) -> Steps[tuple[int, UUID | None]]:
     """Removes the delivered rows of the next batch with their runs; returns their number and the next cursor, if any.
 
     Failed rows stay; with `discarded` it removes the discarded ones instead. A consumer does not get pruned messages
-    again: its catch-up starts above them.
+    again: its catch-up starts above them. With `by_keep`, `older_than` is only for consumers that declare no `keep`.
     """
     end = yield from _end("delivery_window", cursor, ceiling)
-    slots = (("which", ("set_aside" if discarded else "done",)),)
+    slots = _which(discarded, by_keep)
     values = {"cursor": cursor, "ceiling": end, "older_than": older_than}
     removed = yield Query("prune_deliveries", values, slots=slots)
     return len(removed), end if end < ceiling else None
@@ -45,11 +45,22 @@ def prune_messages(cursor: UUID, ceiling: UUID, older_than: timedelta) -> Steps[
 
 
 @operation(reads=True)
-def prunable(ceiling: UUID, older_than: timedelta, *, discarded: bool = False) -> Steps[int]:
+def prunable(ceiling: UUID, older_than: timedelta, *, discarded: bool = False, by_keep: bool = False) -> Steps[int]:
     """The total number of rows that `prune_deliveries` would remove."""
-    slots = (("which", ("set_aside" if discarded else "done",)),)
+    slots = _which(discarded, by_keep)
     rows = yield Query("prunable", {"ceiling": ceiling, "older_than": older_than}, slots=slots)
     return int(rows[0][0])
+
+
+@operation(reads=True)
+def shortest_keep() -> Steps[timedelta | None]:
+    """The shortest `keep` that a consumer declares, if any does."""
+    ((seconds,),) = yield Query("shortest_keep")
+    return None if seconds is None else timedelta(seconds=float(seconds))
+
+
+def _which(discarded: bool, by_keep: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return (("which", ("set_aside" if discarded else "done_by_keep" if by_keep else "done",)),)
 
 
 def _end(window: str, cursor: UUID, ceiling: UUID) -> Steps[UUID]:

@@ -22,7 +22,7 @@ from holdfast.stores.operation import Operation, Query, Row, Rows, Steps, column
 from holdfast.stores.row import row_reader
 
 _BATCH = 1000
-_DECLARED = ("name", "queue", "priority", "max_attempts", "retry", "flow")
+_DECLARED = ("name", "queue", "priority", "max_attempts", "retry", "flow", "keep")
 _SUBSCRIBED = ("pattern", "consumer", "from_start")
 _DEFAULT = RetryPolicy.exponential()
 _NO_QUEUES: Mapping[str, str | None] = MappingProxyType({})
@@ -38,6 +38,8 @@ class Declaration:
     retry: RetryPolicy = _DEFAULT
     flow: str | None = None
     """Its flow settings as JSON text; any worker claims by them, any publisher finds keys by them."""
+    keep: float | None = None
+    """How long its delivered rows are kept, in seconds; None for the retention of the store."""
 
     def __post_init__(self) -> None:
         check_name("consumer", self.name)
@@ -85,10 +87,11 @@ class Consumer:
     blocked_resource: str | None
     flow: str | None = None
     flow_override: str | None = None
+    keep: float | None = None
 
     @property
     def declaration(self) -> Declaration:
-        return Declaration(self.name, self.queue, self.priority, self.retry, self.flow)
+        return Declaration(self.name, self.queue, self.priority, self.retry, self.flow, self.keep)
 
 
 @operation
@@ -239,6 +242,8 @@ def _row(declaration: Declaration) -> tuple[object, ...]:
         declaration.retry.attempts,
         retry,
         declaration.flow,
+        # As text: an array of a statement contains no floats.
+        None if declaration.keep is None else str(declaration.keep),
     )
 
 

@@ -1,6 +1,11 @@
 -- fragment: done
 (d.status = 'delivered' or (d.discarded_at is not null and d.error_type = 'superseded'))
 and d.completed_at < now() - :older_than::interval and {of_no_live_run}
+-- fragment: done_by_keep
+(d.status = 'delivered' or (d.discarded_at is not null and d.error_type = 'superseded'))
+and d.completed_at < now() - coalesce(
+  (select make_interval(secs => c.keep) from {hf}consumer c where c.name = d.consumer), :older_than::interval)
+and {of_no_live_run}
 -- fragment: set_aside
 d.status = 'failed' and d.discarded_at < now() - :older_than::interval and {of_no_live_run}
 -- fragment: of_no_live_run
@@ -91,3 +96,7 @@ select d.id from d order by d.id
 -- name: prunable
 -- The number of old rows that pruning would remove.
 select count(*) from {hf}delivery d where d.id < :ceiling::uuid and {which}
+
+-- name: shortest_keep
+-- The shortest time for which a consumer keeps its delivered rows, in seconds; null if none declares it.
+select min(c.keep) from {hf}consumer c

@@ -5,13 +5,13 @@ lock table {hf}subscription in share row exclusive mode
 -- name: consumers
 -- All consumers with their queue, priority and retry policy, and whether they are paused or blocked.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry::text, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override, c.keep
 from {hf}consumer c order by c.name
 
 -- name: named_consumers
 -- The rows of `consumers` for these names.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry::text, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override, c.keep
 from {hf}consumer c where c.name = any (:names::text[])
 
 -- name: active_subscriptions
@@ -20,14 +20,14 @@ select s.pattern, s.consumer from {hf}subscription s where s.retired_at is null 
 
 -- name: save_consumers
 -- Adds or updates consumers; pauses and blocks stay.
-insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation, flow)
-select c.name, c.queue, c.priority, c.max_attempts, c.retry::jsonb, :generation::bigint, c.flow
+insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation, flow, keep)
+select c.name, c.queue, c.priority, c.max_attempts, c.retry::jsonb, :generation::bigint, c.flow, c.keep::double precision
 from unnest(:name::text[], :queue::text[], :priority::smallint[], :max_attempts::integer[], :retry::text[],
-            :flow::text[])
-       c (name, queue, priority, max_attempts, retry, flow)
+            :flow::text[], :keep::text[])
+       c (name, queue, priority, max_attempts, retry, flow, keep)
 on conflict (name) do update
 set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
-    retry = excluded.retry, flow = excluded.flow
+    retry = excluded.retry, flow = excluded.flow, keep = excluded.keep
 
 -- name: save_subscriptions
 -- Activates subscriptions in this snapshot; a reactivated one continues from its mark.

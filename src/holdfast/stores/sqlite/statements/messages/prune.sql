@@ -1,6 +1,10 @@
 -- fragment: done
 (d.status = 'delivered' or (d.discarded_at is not null and d.error_type = 'superseded'))
 and d.completed_at < {now} - :older_than and {of_no_live_run}
+-- fragment: done_by_keep
+(d.status = 'delivered' or (d.discarded_at is not null and d.error_type = 'superseded'))
+and d.completed_at < {now} - coalesce((select c.keep * 1000 from {hf}consumer c where c.name = d.consumer), :older_than)
+and {of_no_live_run}
 -- fragment: set_aside
 d.status = 'failed' and d.discarded_at < {now} - :older_than and {of_no_live_run}
 -- fragment: of_no_live_run
@@ -63,3 +67,7 @@ delete from {hf}handled where source = :source and key = :key
 -- name: prunable
 -- The number of old rows that pruning would remove.
 select count(*) from {hf}delivery d where d.id < :ceiling and {which}
+
+-- name: shortest_keep
+-- The shortest time for which a consumer keeps its delivered rows, in seconds; null if none declares it.
+select min(c.keep) from {hf}consumer c

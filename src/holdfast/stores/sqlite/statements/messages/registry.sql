@@ -5,13 +5,13 @@ update {hf}subscription set epoch = epoch where 0
 -- name: consumers
 -- All consumers with their queue, priority and retry policy, and whether they are paused or blocked.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override, c.keep
 from {hf}consumer c order by c.name
 
 -- name: named_consumers
 -- The rows of `consumers` for these names.
 select c.name, c.queue, c.priority, c.max_attempts, c.retry, c.generation, c.registered_at,
-       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override
+       c.paused_at, c.blocked_until, c.blocked_resource, c.flow, c.flow_override, c.keep
 from {hf}consumer c where c.name in (select value from json_each(:names))
 
 -- name: active_subscriptions
@@ -21,11 +21,11 @@ select s.pattern, s.consumer from {hf}subscription s where s.retired_at is null 
 -- name: save_consumers
 -- Adds or updates consumers; pauses and blocks stay.
 -- each: consumers
-insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation, flow)
-values (:name, :queue, :priority, :max_attempts, :retry, :generation, :flow)
+insert into {hf}consumer (name, queue, priority, max_attempts, retry, generation, flow, keep)
+values (:name, :queue, :priority, :max_attempts, :retry, :generation, :flow, :keep)
 on conflict (name) do update
 set queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
-    retry = excluded.retry, flow = excluded.flow
+    retry = excluded.retry, flow = excluded.flow, keep = excluded.keep
 
 -- name: save_subscriptions
 -- Activates subscriptions; a reactivated one continues from its mark.
