@@ -121,4 +121,34 @@ FLOW = [
         postgres("publish_flow", "d.flow_key, s.position", "d.flow_key, null::bigint"),
         sqlite("publish_flow", "case when :ordered then", "case when 0 then"),
     ),
+    *kills(
+        publishing.test_one_call_with_keys_keeps_its_order,
+        *both("place_deliveries", "over (order by g.place)", "over (order by g.position)"),
+    ),
+    *kills(
+        claims.test_a_lane_is_searched_for_deliveries_without_a_key_page_by_page,
+        *both("flow_unkeyed", "where s.unkeyed", "where true"),
+        postgres("flow_unkeyed", "(d.run_at, d.id) > (:after_at::timestamptz, :after_id::uuid)"),
+        sqlite("flow_unkeyed", "(d.run_at, d.id) > (:after_at, :after_id)"),
+        postgres("flow_unkeyed", "(select count(*) from s) >= :scanned::bigint", "false"),
+        sqlite("flow_unkeyed", "(select count(*) from s) >= :scanned", "false"),
+    ),
+    *kills(
+        claims.test_buckets_of_consumers_without_a_rate_are_removed,
+        postgres("forget_old_starts", "2 * interval '1 s'", "0 * interval '1 s'"),
+        sqlite("forget_old_starts", "2000 *", "0 *"),
+        *both(
+            "forget_old_starts",
+            "s.bucket < now() -",
+            "s.bucket < now() +",
+            lite="bucket < {now} -",
+            lite_left="bucket < {now} +",
+        ),
+    ),
+    *kills(
+        claims.test_what_became_due_is_claimed_before_what_is_older,
+        postgres("flow_window", "(d.run_at, d.id) >= (:floor_at::timestamptz, :floor_id::uuid)"),
+        sqlite("flow_window", "(d.run_at, d.id) >= (:floor_at, :floor_id)"),
+        *both("edge_last", "w.id from w order by w.run_at desc, w.id desc", "w.id from w order by w.run_at, w.id"),
+    ),
 ]

@@ -15,6 +15,7 @@ from holdfast import Limit, Rate
 from holdfast.core.flow import FlowSettings
 from holdfast.stores.connections.connection import Psycopg, run_on
 from holdfast.stores.connections.locked_call import locked_scripts
+from holdfast.stores.deliveries import trial
 from holdfast.stores.deliveries.claim import Lane, LaneFlow, claim_trial
 from holdfast.stores.deliveries.flow import Floors, FlowClaim, FlowScan, claim_flow
 from holdfast.stores.deliveries.trial import flow_trial
@@ -206,13 +207,22 @@ async def test_a_trial_of_two_queues_does_not_deadlock_with_a_claim_of_one(postg
         claim.execute("begin")
         lock = Query("lock_flow", locks=("flow queue q2",))
         run_on(Operation(lambda: locked(lock)), store.dialect, Psycopg(claim))
-        trial = claim_trial(lanes, "w1", LEASE, LEASE, flow=flow_trial("w1", LEASE))
-        running = asyncio.create_task(store.run(trial))
+        attempt = claim_trial(lanes, "w1", LEASE, LEASE, flow=flow_trial("w1", LEASE))
+        running = asyncio.create_task(store.run(attempt))
         await asyncio.to_thread(until_one_waits, store)
         claim.execute("set lock_timeout = '500 ms'")
         run_on(Operation(lambda: locked(lock._replace(locks=("flow consumer mail",)))), store.dialect, Psycopg(claim))
         claim.execute("commit")
         assert await asyncio.wait_for(running, 10) == []
+
+
+@pytest.mark.long
+async def test_without_the_locks_of_all_lanes_a_trial_deadlocks_with_a_claim(
+    postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_locks", lambda lanes: ())
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        await test_a_trial_of_two_queues_does_not_deadlock_with_a_claim_of_one(postgres_store)
 
 
 def locked(query: Query) -> Steps[None]:
