@@ -69,7 +69,8 @@ FLOW = [
     ),
     *kills(
         partial(claims.test_a_dead_letter_blocks_its_key, cursor=None),
-        *both("room_dead", "x.flow_seq < n.flow_seq", "x.flow_seq > n.flow_seq"),
+        *both("room_dead", "n.flow_seq > (", "n.flow_seq < ("),
+        *both("room_dead", "x.flow_key = n.flow_key", "x.flow_key = 'other'"),
         postgres("room_dead", "x.discarded_at is null"),
     ),
     *kills(

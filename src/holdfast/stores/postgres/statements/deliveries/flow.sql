@@ -167,10 +167,11 @@ null
       order by h.flow_seq limit 1) then 0
     else 1 end
 -- fragment: room_dead
-, case when exists (
-    select from {hf}delivery x
+, case when n.flow_seq > (
+    select x.flow_seq from {hf}delivery x
     where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = :consumer::text
-      and x.flow_key = n.flow_key and x.flow_seq < n.flow_seq) then 0 else 1 end
+      and x.flow_key = n.flow_key
+    order by x.flow_seq limit 1) then 0 else 1 end
 
 -- fragment: cap_limit
 , :most::bigint - (

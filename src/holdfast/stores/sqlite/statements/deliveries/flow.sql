@@ -157,10 +157,11 @@ null
       order by h.flow_seq limit 1) then 0
     else 1 end
 -- fragment: room_dead
-, case when exists (
-    select 1 from {hf}delivery x indexed by {hf}delivery_stuck
+, case when n.flow_seq > (
+    select x.flow_seq from {hf}delivery x indexed by {hf}delivery_stuck
     where x.status = 'failed' and x.discarded_at is null and x.flow_seq is not null and x.consumer = :consumer
-      and x.flow_key = n.flow_key and x.flow_seq < n.flow_seq) then 0 else 1 end
+      and x.flow_key = n.flow_key
+    order by x.flow_seq limit 1) then 0 else 1 end
 
 -- fragment: cap_limit
 , :most - (
