@@ -15,6 +15,7 @@ from holdfast.app.handler_options import HandlerOptions
 from holdfast.interfaces.api import commands as api_commands
 from holdfast.interfaces.api import plans, queries
 from tests.observe.test_dashboards import exported
+from tests.support import page_list
 from tests.support.command_reference import commands
 
 ROOT = Path(__file__).parents[2]
@@ -124,3 +125,9 @@ def test_the_python_reference_lists_exactly_the_public_names() -> None:
 def test_each_page_is_in_the_navigation() -> None:
     entries = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(entries) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_page_list_for_agents_is_current() -> None:
+    assert page_list.TARGET.read_text(encoding="utf-8") == page_list.written(), (
+        "run `python -m tests.support.page_list`"
+    )
