@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from holdfast import Holdfast
@@ -273,3 +274,23 @@ def test_no_screen_is_wider_than_a_small_phone(browser: Browser, shop: Shop) -> 
         for path in ("/", "/dead", "/queues", "/consumers", "/webhooks", "/keys", "/audit", f"/deliveries/{dead.id}"):
             page.goto(path)
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+
+
+@pytest.mark.timeout(300)
+def test_no_screen_has_an_accessibility_violation(browser: Browser, shop: Shop) -> None:
+    """By axe, with every rule that it has switched on by default."""
+    dead = shop.ops.deliveries(limit=1)[0].delivery
+    axe, found = Axe(), {}
+    with _page(browser, shop, bypass_csp=True) as page:
+        page.goto("/")
+        linked = page.locator("nav a, a[href^='/groups/']").evaluate_all(
+            "all => all.map(one => one.getAttribute('href'))"
+        )
+        paths = [*dict.fromkeys(linked), f"/deliveries/{dead.id}", f"/messages/{dead.message_id}"]
+        for number, path in enumerate(paths):
+            page.emulate_media(color_scheme="dark" if number % 2 else "light")
+            page.goto(path)
+            results = axe.run(page).response["violations"]
+            found.update({(path, one["id"]): [node["html"][:160] for node in one["nodes"][:3]] for one in results})
+    assert len(paths) > 12
+    assert found == {}
