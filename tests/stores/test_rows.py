@@ -45,7 +45,7 @@ PARAMETER = re.compile(r"(?<![:\w']):([a-z_]\w*)")
 SLOTS = {
     "which": ("done",),
     "keyed": ("keyed_running",),
-    **dict(_slots(LaneFlow(None, None), walk=False, suspects=False)),
+    **dict(_slots(LaneFlow(None, None), walk=False, recent=False, suspects=False)),
 }
 """Slots that must not be empty."""
 
