@@ -21,7 +21,7 @@ from tests.stores.flow_mutants import FLOW
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
 from tests.stores.queries import test_query
-from tests.stores.workflows import test_runs
+from tests.stores.workflows import test_children, test_runs
 
 _UNCHECKED = "left join {hf}queue q on q.name = l.queue left join {hf}consumer c on c.name = l.consumer where true"
 _RAISED = "fence = d.fence + 1", "fence = d.fence"
@@ -770,6 +770,49 @@ WORKFLOWS = [
         test_runs.test_pruning_leaves_the_steps_of_an_active_run,
         postgres("of_no_live_run", "r.id = d.message_id", "false"),
         sqlite("of_no_live_run", "r.id = d.message_id", "false"),
+    ),
+    *kills(
+        test_children.test_a_step_meets_the_newest_child_of_its_wait_unless_that_failed,
+        postgres("child_of", "r.parent_run = :run_id::uuid"),
+        postgres("child_of", "r.parent_wait = :wait::text"),
+        postgres("child_of", "r.parent_occurrence = :occurrence::integer"),
+        postgres("child_of", "r.status in ('running', 'compensating', 'done')"),
+        postgres("child_of", "r.id desc", "r.id"),
+        sqlite("child_of", "r.parent_run = :run_id"),
+        sqlite("child_of", "r.parent_wait = :wait"),
+        sqlite("child_of", "r.parent_occurrence = :occurrence"),
+        sqlite("child_of", "r.status in ('running', 'compensating', 'done')"),
+        sqlite("child_of", "r.id desc", "r.id"),
+    ),
+    *kills(
+        test_children.test_the_end_of_a_run_cancels_its_children_that_are_active,
+        postgres("active_children", "r.parent_run = :run_id::uuid"),
+        postgres("active_children", "r.status in ('running', 'compensating')"),
+        sqlite("active_children", "r.parent_run = :run_id"),
+        sqlite("active_children", "r.status in ('running', 'compensating')"),
+    ),
+    *kills(
+        test_children.test_a_deadline_starts_once_and_ends_a_wait,
+        postgres("begin_deadline", "set fence = excluded.fence", "set wake_at = excluded.wake_at"),
+        postgres("suspend", ", l.until)", ")"),
+        postgres("forget_deadline", "name = :step::text", "false"),
+        sqlite("begin_deadline", "set fence = excluded.fence", "set wake_at = excluded.wake_at"),
+        sqlite("suspend", "coalesce(:until, {now} + 3155760000000)", "{now} + 3155760000000"),
+        sqlite("forget_deadline", "name = :step", "false"),
+    ),
+    *kills(
+        test_children.test_a_stale_owner_starts_no_deadline,
+        postgres("begin_deadline", _OWN),
+        postgres("begin_deadline", _OWNER),
+        sqlite("begin_deadline", "d.fence = :fence"),
+        sqlite("begin_deadline", "d.locked_by = :worker"),
+    ),
+    *kills(
+        test_children.test_the_form_of_a_result_is_stored_with_it_and_forgotten_with_it,
+        postgres("advance", "version = null, ", ""),
+        postgres("store_version", "version = :version::integer", "version = null"),
+        sqlite("advance", "version = null, ", ""),
+        sqlite("store_version", "version = :version", "version = null"),
     ),
 ]
 

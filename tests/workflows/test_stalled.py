@@ -5,7 +5,7 @@ from datetime import timedelta
 from holdfast import Holdfast
 from holdfast.ops.doctor.checks import Finding, Level
 from tests.support.apps import MakeApp
-from tests.support.worker import drain, eventually, pass_time, query, working
+from tests.support.worker import Log, drain, eventually, logged, only, pass_time, query, working
 from tests.workflows.test_operating import order
 
 
@@ -83,3 +83,21 @@ async def test_metrics_count_active_runs_and_blocked_steps(hf: Holdfast) -> None
     assert runs == {("order", "running"): 1, ("order", "compensating"): 0}
     blocked = {tuple(one.labels.values()): one.value for one in families["holdfast_workflow_blocked_steps"].samples}
     assert blocked == {("order", "charge"): 1}
+
+
+async def test_a_step_of_an_unknown_version_is_put_back_for_longer_each_time(
+    hf: Holdfast, make_app: MakeApp, log: Log
+) -> None:
+    await order(hf).start("lamp")
+    newer = make_app()
+    flow = newer.workflow("order", version=2)
+
+    @flow.step
+    async def reserve(sku: str) -> None: ...
+
+    for claims in (1, 2, 6, 9):
+        await query(newer, f"update {{hf}}delivery set run_at = created_at, fence = {claims - 1}")
+        await drain(newer, idle_limit=timedelta(milliseconds=1))
+        step = await only(newer, "order/reserve")
+        assert (step.status.value, step.attempts, step.fence) == ("pending", 0, claims)
+    assert [line["next_attempt_in"] for line in logged(log, "delivery snoozed")] == [1, 2, 30, 30]
