@@ -21,6 +21,7 @@ from tests.stores.flow_mutants import FLOW
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
 from tests.stores.queries import test_query
+from tests.stores.workflow_mutants import OPERATORS
 from tests.stores.workflows import test_children, test_runs
 
 _UNCHECKED = "left join {hf}queue q on q.name = l.queue left join {hf}consumer c on c.name = l.consumer where true"
@@ -928,6 +929,7 @@ RESULTS = [
 MUTANTS = [
     *RESULTS,
     *WORKFLOWS,
+    *OPERATORS,
     *DEBOUNCE,
     *BATCHES,
     *FLOW,

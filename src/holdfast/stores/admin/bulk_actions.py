@@ -113,7 +113,7 @@ def _act(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[Mapping[UUID,
     rows = yield Query("lock_deliveries", {"ids": [one.id for one in batch], "statuses": statuses})
     fences: dict[UUID, int] = {as_uuid(id): fence for id, fence in rows}
     fit = [one for one in batch if one.id in fences and (plan.action is Action.CANCEL or fences[one.id] == one.fence)]
-    ended = (yield from _of_ended_runs(fit)) if plan.action is Action.REPLAY else frozenset()
+    ended = (yield from steps_of_ended_runs([one.id for one in fit]).start()) if plan.action is Action.REPLAY else ()
     fit = [one for one in fit if one.id not in ended]
     done = (yield from _change(plan, fit)) if fit else frozenset()
     if done:
@@ -125,9 +125,10 @@ def _act(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[Mapping[UUID,
     return {**skipped, **{id: skipped[id]._replace(why=SkipReason.RUN_ENDED) for id in ended}}
 
 
-def _of_ended_runs(batch: Sequence[ActionTarget]) -> Steps[frozenset[UUID]]:
-    rows = (yield Query("steps_of_ended_runs", {"ids": [one.id for one in batch]})) if batch else ()
-    return frozenset(as_uuid(id) for (id,) in rows)
+@operation(reads=True)
+def steps_of_ended_runs(ids: Sequence[UUID]) -> Steps[frozenset[UUID]]:
+    """Those of the deliveries that are steps of a run that has ended, or of one that is compensated and no undo steps."""
+    return frozenset(as_uuid(id) for (id,) in (yield Query("steps_of_ended_runs", {"ids": list(ids)})))
 
 
 def _change(plan: StoredPlan, batch: Sequence[ActionTarget]) -> Steps[frozenset[UUID]]:
