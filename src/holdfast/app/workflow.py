@@ -1,6 +1,7 @@
 """Workflows: named steps that run in order, durably. A run is its start message, a step is a delivery of it."""
 
 import difflib
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from holdfast.app.flow_options import check_key_field
 from holdfast.app.handler_options import HandlerOptions, check_flag, refuse_option
+from holdfast.app.job import MakesJob
 from holdfast.app.workflow_run import WorkflowRun
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError, NotFound
@@ -18,7 +20,7 @@ from holdfast.core.message import Address, NewMessage
 from holdfast.core.workflows.graph import Exhausted
 from holdfast.core.workflows.names import check_workflow_name, start_type, step_consumer
 from holdfast.core.workflows.upcasts import ResultUpcast
-from holdfast.engine.handler import Handler, Kind, check_function
+from holdfast.engine.handler import Handler, Kind, check_function, takes_context
 from holdfast.engine.workflows.declaration import StepSpec, WorkflowDeclaration
 from holdfast.engine.workflows.step import Step
 from holdfast.runtime.ambient_transaction import AMBIENT
@@ -167,6 +169,21 @@ class Workflow:
         def decorate(function: U) -> U:
             self.declaration.add_upcast(step, from_version, function)
             return function
+
+        return decorate
+
+    def command(self, *, key: str, **options: Unpack[HandlerOptions]) -> MakesJob:
+        """A command to runs of this workflow: a call that is stored first, and that a worker executes once per key.
+
+        Its first parameter is `run`, the id of the run, which the key contains. A route only stores it:
+        `await approve.using(conn=session).enqueue(run.id, by="ada")`. The function changes the run with `workflow.run(run)`.
+        """
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            name = options.get("name", f"{self.name}:{getattr(function, '__name__', function)}")
+            _check_command(name, function, key)
+            named: HandlerOptions = {**options, "name": name}
+            return self._router.command(key=key, **named)(function)
 
         return decorate
 
@@ -349,6 +366,18 @@ def new_declaration(name: str, version: int, compatible_with: object) -> Workflo
             f"workflow {name} version {version}: compatible_with names {wrong[0]}, which is not older; name older versions"
         )
     return WorkflowDeclaration(name, version, versions)
+
+
+def _check_command(name: str, function: Callable[..., Any], key: str) -> None:
+    names = list(inspect.signature(function).parameters)[1 if takes_context(function) else 0 :]
+    if names[:1] != ["run"]:
+        raise ConfigurationError(
+            f"command {name}: its first parameter must be `run: UUID`, the id of the run that it is sent to"
+        )
+    if "{run}" not in key:
+        raise ConfigurationError(
+            f"command {name}: key {key!r} is the same for all runs; name the run, for example '{{run}}:approve:v1'"
+        )
 
 
 def _sequence(after: object) -> tuple[object, ...]:
