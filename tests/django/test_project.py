@@ -96,9 +96,11 @@ def test_migrate_creates_the_tables_of_its_alias_and_the_commands_use_them(
 ) -> None:
     set_database("default", f"sqlite:///{tmp_path / 'shop.db'}")
     config = apps.get_app_config("holdfast")
-    post_migrate.send(config, app_config=config, using="other", verbosity=1)
+    # Those of Django's own apps need their tables.
+    (migrated,) = [one for one in post_migrate._live_receivers(config)[0] if one.__module__ == "holdfast.django.apps"]
+    migrated(using="other", verbosity=1)
     assert not (tmp_path / "shop.db").exists()
-    post_migrate.send(config, app_config=config, using="default", verbosity=1, stdout=(output := StringIO()))
+    migrated(using="default", verbosity=1, stdout=(output := StringIO()))
     assert "Holdfast: applied" in output.getvalue()
     holdfast.django.hf.store.check_schema()
     holdfast.django.hf.sync.publish("order.placed", {"id": 1})

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-DJANGO_APPS = ["holdfast.django"]
+DJANGO_APPS = [
+    "holdfast.django",
+    *(f"django.contrib.{name}" for name in ("admin", "auth", "contenttypes", "messages", "sessions")),
+]
 
 
 def configure_django() -> None:
@@ -13,7 +16,14 @@ def configure_django() -> None:
     from django.conf import settings
 
     if not settings.configured:
-        settings.configure(DATABASES={}, USE_TZ=True, INSTALLED_APPS=DJANGO_APPS, SECRET_KEY="tests")
+        settings.configure(
+            DATABASES={},
+            USE_TZ=True,
+            INSTALLED_APPS=DJANGO_APPS,
+            SECRET_KEY="tests",
+            ROOT_URLCONF="tests.django.urls",
+            TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+        )
         django.setup()
 
 

@@ -3,7 +3,8 @@
 `app` is the `Holdfast` of the project; `configuration` reads `settings.HOLDFAST`, `database` finds the store of a database
 alias. A call without `conn` joins the open `transaction.atomic` block of that alias (`atomic`). `connection_cleanup` closes
 stale connections around each handler, `connection_store` runs a worker inside the transaction of a `TestCase` (`testing`),
-`checks` are the system checks, and `management` has `manage.py holdfast`.
+`checks` are the system checks, `admin` is a read-only page in Django's admin, `task_backend` the backend of `django.tasks`, and
+`management` has `manage.py holdfast`.
 """
 
 from typing import TYPE_CHECKING

@@ -16,6 +16,7 @@ class HoldfastConfig(AppConfig):
     name = "holdfast.django"
     label = "holdfast"
     verbose_name = "Holdfast"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from holdfast.django.checks import check_configuration, check_tables
