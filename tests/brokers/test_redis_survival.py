@@ -46,6 +46,11 @@ def test_a_worker_killed_at_every_step_loses_and_doubles_nothing(broker: RedisBr
 
 
 @pytest.mark.long
+def test_an_ingest_killed_after_its_commit_stores_each_event_once(broker: RedisBroker, sqlite_place: Place) -> None:
+    ingested_once(sqlite_place, broker, "ingest", ["in.unacknowledged"])
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("where", ["sqlite_place", "postgres_place"])
 def test_an_ingest_killed_at_every_step_stores_each_event_once(
     broker: RedisBroker, where: str, request: pytest.FixtureRequest
