@@ -186,6 +186,11 @@ OPERATING = [
         postgres("cancel", *_RAISED),
         sqlite("cancel", *_RAISED_LITE),
     ),
+    *kills(
+        test_actions.test_the_worker_of_a_cancelled_run_reads_it_with_its_lease_until_it_has_received_it,
+        postgres("forget_cancellations", "c.fence = r.fence"),
+        sqlite("forget_cancellations", "fence = :fence"),
+    ),
 ]
 
 CLAIMING = [

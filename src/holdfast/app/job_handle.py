@@ -7,12 +7,15 @@ from holdfast.core.delivery import Status
 from holdfast.core.duration import Duration, format_duration
 from holdfast.core.errors import ConfigurationError, JobFailed, NotFound
 from holdfast.core.events.validation import stored_value
+from holdfast.core.identity import delivery_id
 from holdfast.engine.handler import Handler, hints_of
 from holdfast.engine.runner import current_run
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
+from holdfast.stores.admin.actions import cancel
 from holdfast.stores.deliveries.result import DeliveryOutcome, outcomes
 from holdfast.stores.messages.publish import Published
+from holdfast.stores.operation import Operation
 
 if TYPE_CHECKING:
     from holdfast.app.job import Job
@@ -51,6 +54,19 @@ class JobHandle(Published):
         """
         return await self._job._runtime.completions.run(self._result(timeout))
 
+    async def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
+        """Cancels the job, audited; false if it has ended or does not exist. Its result raises `JobFailed`.
+
+        A job that waits never runs. A running one can no longer complete: its async handler gets a `CancelledError` within a
+        quarter of the worker's lease; a plain function runs to its end unless it reads `ctx.cancelled`.
+        """
+        return bool(await self._job._runtime.store.run(self._cancellation(actor, reason)))
+
+    def _cancellation(self, actor: str | None, reason: str | None) -> Operation[frozenset[UUID]]:
+        job = self._job
+        by = actor or f"app:{job._runtime.producer.source}"
+        return cancel([delivery_id(self.id, job.name)], by, reason)
+
     def _result(self, timeout: Duration | None) -> Waits[Any]:
         job = self._job
         if job.handler.result is None:
@@ -66,6 +82,10 @@ class SyncJobHandle:
 
     def __init__(self, handle: JobHandle) -> None:
         self._handle = handle
+
+    def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
+        """`JobHandle.cancel`, blocking."""
+        return bool(self._handle._job._runtime.store.run_sync(self._handle._cancellation(actor, reason)))
 
     def result(self, *, timeout: Duration | None = None) -> Any:
         """`JobHandle.result`, blocking."""

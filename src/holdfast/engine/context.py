@@ -8,6 +8,7 @@ from uuid import UUID
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, ConfigurationError
 from holdfast.core.key import check_key
+from holdfast.engine.cancellation import is_cancelled
 from holdfast.engine.invocation import Invocation
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
@@ -144,6 +145,15 @@ class Context:
     @property
     def fence(self) -> int:
         return self.invocation.fence
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether this run was cancelled, by an operator or `handle.cancel()`: nothing that it returns is stored any more.
+
+        The worker learns of it when it renews its lease, a quarter of the lease later at most. An async handler then gets a
+        `CancelledError`. A plain function runs in a thread, which cannot be stopped: check this flag where it can end early.
+        """
+        return is_cancelled((self.delivery_id, self.fence))
 
     async def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """Marks this delivery delivered in the handler's transaction: effect and outcome commit together.

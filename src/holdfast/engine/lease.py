@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from holdfast._log import get_logger
-from holdfast.stores.deliveries.worker import renew_worker
+from holdfast.stores.deliveries.worker import renew_and_read
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.lease")
@@ -21,14 +21,22 @@ class Lease(threading.Thread):
     """Renews a worker's row several times per lease, even while the event loop is blocked.
 
     `gone` is called once, from this thread, when the row no longer exists. The worker watches `left` to know whether the
-    lease is still valid: a renewal that hangs cannot report it.
+    lease is still valid: a renewal that hangs cannot report it. `cancelled` gets the runs of the worker that were
+    cancelled, as JSON text, also from this thread.
     """
 
     def __init__(
-        self, store: Store, worker: str, lease: timedelta, gone: Callable[[], None], started_at: float | None = None
+        self,
+        store: Store,
+        worker: str,
+        lease: timedelta,
+        gone: Callable[[], None],
+        started_at: float | None = None,
+        cancelled: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(name=f"holdfast-lease-{worker}", daemon=True)
         self._store, self._worker, self._lease, self._gone = store, worker, lease, gone
+        self._cancelled = cancelled
         self._seconds = lease.total_seconds()
         self._stopping = threading.Event()
         self._renewed_at = time.monotonic() if started_at is None else started_at
@@ -56,7 +64,7 @@ class Lease(threading.Thread):
         while not self._stopping.wait(pause):
             started = time.monotonic()
             try:
-                renewed = self._store.run_sync(renew_worker(self._worker, self._lease))
+                renewed, cancelled = self._store.run_sync(renew_and_read(self._worker, self._lease))
             except Exception as error:  # noqa: BLE001
                 # Every error: if this thread ended, the worker would continue without a lease.
                 self._contact_since = None
@@ -73,6 +81,8 @@ class Lease(threading.Thread):
                 self._contact_since = started
             # The time before the query: the store counts from its answer, so this errs on the safe side.
             self._renewed_at = started
+            if cancelled is not None:
+                self._cancelled(cancelled)
 
     def stop(self) -> None:
         """Ends the thread. The caller removes the row."""

@@ -14,6 +14,7 @@ from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.outcome import Released
 from holdfast.engine.batches.batch import ClaimedBatch, Work, as_batch, as_batches
 from holdfast.engine.batches.claimer import BatchClaimer
+from holdfast.engine.cancellation import Cancellations
 from holdfast.engine.claim_scheduler import wait_after_round
 from holdfast.engine.control import WorkerControl, call_threadsafe
 from holdfast.engine.deps import WorkerDeps
@@ -64,6 +65,7 @@ class WorkerSession:
             deps, self.id, self._settler, self._settlements, self._lease_lost, self._hold_back, options.lease
         )
         self._pools = pools(options)
+        self._cancellations = Cancellations(self._store, self.id, self._pools, deps.handlers)
         self._claimed_at = time.monotonic()
         # Suspects run one at a time, also those of batch handlers.
         self._batches = {} if options.suspects else deps.batches
@@ -101,6 +103,7 @@ class WorkerSession:
             self._options.lease,
             lambda: call_threadsafe(loop, self._on_lease_lost, "its row is gone"),
             started_at,
+            lambda runs: call_threadsafe(loop, self._cancellations.received, runs),
         )
         self._lease.start()
         log.info("worker started", worker=self.id, consumers=consumers, queues=queues or "all")
@@ -242,15 +245,9 @@ class WorkerSession:
 
     def _discover_and_claim(self, pool: SlotPool, size: int) -> Operation[list[Claimed]]:
         """Finds the lanes and claims from them in one statement: an idle worker knows no lanes."""
-        return discover_and_claim(
-            [name for name in sorted(self._deps.handlers) if not self._held_back[name]],
-            self._options.generation,
-            self.id,
-            self._options.lease,
-            size,
-            queues=pool.queues,
-            suspects=self._options.suspects,
-        )
+        names = [name for name in sorted(self._deps.handlers) if not self._held_back[name]]
+        generation, lease, suspects = self._options.generation, self._options.lease, self._options.suspects
+        return discover_and_claim(names, generation, self.id, lease, size, queues=pool.queues, suspects=suspects)
 
     async def _lanes(self, queues: tuple[str, ...] | None) -> list[Lane]:
         consumers, generation = sorted(self._deps.handlers), self._options.generation
@@ -284,6 +281,7 @@ class WorkerSession:
         """One slot: runs waiting deliveries one after another, and ends when none is left."""
         task = asyncio.current_task()
         assert task is not None
+        self._cancellations.enter()
         while pool.waiting and not self._ending:
             self._spawn_slot_soon(pool)
             claimed = pool.waiting.popleft()

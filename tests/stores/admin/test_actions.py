@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import orjson
 import pytest
 
 from holdfast.core.change import DeadLetter, Deliver, Retry
@@ -19,6 +20,7 @@ from holdfast.stores.admin.actions import (
     resume_queue,
     unblock_consumer,
 )
+from holdfast.stores.deliveries.worker import forget_cancellations, renew_and_read
 from holdfast.stores.messages.registry import consumers
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
@@ -34,6 +36,7 @@ from tests.support.builders import (
     job,
     put,
     register_consumers,
+    start,
 )
 
 HOUR = timedelta(hours=1)
@@ -89,6 +92,22 @@ async def test_a_pending_delivery_can_be_cancelled(store: Store) -> None:
     assert not after.dead, "it is neither counted nor alerted as failed"
     (entry,) = await store.run(audit())
     assert (entry.actor, entry.action, entry.reason) == ("ada", "cancel", "customer left")
+
+
+async def test_the_worker_of_a_cancelled_run_reads_it_with_its_lease_until_it_has_received_it(store: Store) -> None:
+    await start(store, "w1", ["job"])
+    claimed = await claim_one(store)
+    await put(store, job("waiting", delay=HOUR))
+    others = [d.id for d in await all_deliveries(store) if d.id != claimed.id]
+    assert await store.run(renew_and_read("w1", HOUR)) == (True, None)
+    await store.run(cancel([claimed.id, *others], "ada", None))
+    read = orjson.dumps([[str(claimed.id), claimed.fence]])
+    renewed, text = await store.run(renew_and_read("w1", HOUR))
+    assert (renewed, orjson.loads(text or "")) == (True, orjson.loads(read))
+    await store.run(forget_cancellations("w1", [(claimed.id, claimed.fence + 1)]))
+    assert (await store.run(renew_and_read("w1", HOUR)))[1] == text
+    await store.run(forget_cancellations("w1", [(claimed.id, claimed.fence)]))
+    assert await store.run(renew_and_read("w1", HOUR)) == (True, None)
 
 
 async def test_cancelling_what_is_in_flight_raises_its_fence(store: Store) -> None:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from holdfast.core.errors import Refused
-from holdfast.stores.operation import Query, Steps, operation
+from holdfast.stores.operation import Query, Steps, columns, operation
 from holdfast.stores.row import row_reader
 
 
@@ -47,6 +48,20 @@ def start_worker(
 def renew_worker(worker: str, lease: timedelta) -> Steps[bool]:
     """Renews a worker's lease; False when its row does not exist, and then the worker must stop its handlers."""
     return bool((yield Query("renew_worker", {"worker": worker, "lease": lease})))
+
+
+@operation(single=True)
+def renew_and_read(worker: str, lease: timedelta) -> Steps[tuple[bool, str | None]]:
+    """`renew_worker`, and the cancelled runs of the worker as JSON text of pairs (delivery, fence); None if there are none."""
+    found = yield Query("renew_worker", {"worker": worker, "lease": lease})
+    return (True, found[0][1]) if found else (False, None)
+
+
+@operation
+def forget_cancellations(worker: str, runs: Sequence[tuple[UUID, int]]) -> Steps[None]:
+    """Removes cancellations that the worker has received."""
+    batch = columns(("delivery_id", "fence"), runs)
+    yield Query("forget_cancellations", {"worker": worker}, batches={"runs": batch})
 
 
 @operation(single=True)

@@ -21,14 +21,21 @@ a as (
 select u.id from u
 
 -- name: cancel
--- Cancels unfinished deliveries; increments the fence, so that a current run cannot settle.
-with u as (
+-- Cancels unfinished deliveries; increments the fence, so that a current run cannot settle, and informs its worker.
+with c as materialized (
+  select d.id, d.fence, d.locked_by from {hf}delivery d
+  where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
+  for update),
+u as (
   update {hf}delivery d
   set status = 'failed', completed_at = now(), discarded_at = now(), fence = d.fence + 1,
       last_error = coalesce(:reason::text, 'cancelled'), lease_until = null, locked_by = null,
       failed_type = (select m.type from {hf}message m where m.id = d.message_id)
-  where d.id = any (:ids::uuid[]) and d.status in ('pending', 'in_flight')
+  from c where d.id = c.id
   returning d.id),
+r as (
+  insert into {hf}cancellation (worker, delivery_id, fence)
+  select c.locked_by, c.id, c.fence from c where c.locked_by is not null on conflict do nothing),
 a as (
   insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
   select :actor::text, 'cancel', 'delivery', u.id::text, :reason::text, :request_id::text, :plan::uuid from u)

@@ -7,15 +7,24 @@ returning id
 
 -- name: renew_worker
 -- Renews a worker's lease; no row means that it was removed. A late renewal is harmless: rescued deliveries have
--- another fence.
-update {hf}worker set alive_until = now() + :lease::interval where id = :worker::text returning id
+-- another fence. It returns the runs of this worker that were cancelled.
+update {hf}worker set alive_until = now() + :lease::interval where id = :worker::text
+returning id, (select json_agg(json_build_array(c.delivery_id, c.fence))::text
+               from {hf}cancellation c where c.worker = :worker::text) as cancelled
+
+-- name: forget_cancellations
+-- Removes cancellations that their worker has received.
+delete from {hf}cancellation c
+using unnest(:delivery_id::uuid[], :fence::bigint[]) r (delivery_id, fence)
+where c.worker = :worker::text and c.delivery_id = r.delivery_id and c.fence = r.fence
 
 -- name: stop_worker
 -- Ends a worker's lease; its deliveries can be rescued.
 delete from {hf}worker where id = :worker::text
 
 -- name: forget_workers
--- Removes rows of workers that ended long ago and hold no delivery.
+-- Removes rows of workers that ended long ago and hold no delivery, and cancellations that no worker reads.
+with c as (delete from {hf}cancellation c where not exists (select 1 from {hf}worker w where w.id = c.worker))
 delete from {hf}worker w
 where w.alive_until < now() - :older_than::interval
   and not exists (select 1 from {hf}delivery d where d.status = 'in_flight' and d.locked_by = w.id)

@@ -55,8 +55,11 @@ insert into {hf}audit (actor, action, kind, target, reason, request_id, plan_id)
 values (:actor, 'discard', 'delivery', :id, :reason, :request_id, :plan)
 
 -- name: cancel
--- Cancels unfinished deliveries; increments the fence, so that a current run cannot settle.
+-- Cancels unfinished deliveries; increments the fence, so that a current run cannot settle, and informs its worker.
 -- once
+insert or ignore into {hf}cancellation (worker, delivery_id, fence)
+select d.locked_by, d.id, d.fence from {hf}delivery d
+where d.id in (select value from json_each(:ids)) and d.locked_by is not null;
 update {hf}delivery
 set status = 'failed', completed_at = {now}, discarded_at = {now}, fence = fence + 1,
     last_error = coalesce(:reason, 'cancelled'), lease_until = null, locked_by = null,

@@ -7,15 +7,24 @@ returning id
 
 -- name: renew_worker
 -- Renews a worker's lease; no row means that it was removed. A late renewal is harmless: rescued deliveries have
--- another fence.
-update {hf}worker set alive_until = {now} + :lease where id = :worker returning id
+-- another fence. It returns the runs of this worker that were cancelled.
+update {hf}worker set alive_until = {now} + :lease where id = :worker
+returning id, (select nullif(json_group_array(json_array(c.delivery_id, c.fence)), '[]')
+               from {hf}cancellation c where c.worker = :worker) as cancelled
+
+-- name: forget_cancellations
+-- Removes cancellations that their worker has received.
+-- each: runs
+delete from {hf}cancellation where worker = :worker and delivery_id = :delivery_id and fence = :fence
 
 -- name: stop_worker
 -- Ends a worker's lease; its deliveries can be rescued.
 delete from {hf}worker where id = :worker
 
 -- name: forget_workers
--- Removes rows of workers that ended long ago and hold no delivery.
+-- Removes rows of workers that ended long ago and hold no delivery, and cancellations that no worker reads.
+-- once
+delete from {hf}cancellation where worker not in (select w.id from {hf}worker w);
 delete from {hf}worker
 where alive_until < {now} - :older_than
   and not exists (select 1 from {hf}delivery d where d.status = 'in_flight' and d.locked_by = {hf}worker.id)
