@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from holdfast._version import __version__
 
 if TYPE_CHECKING:
+    from holdfast.app.group import Group, JobCall
+    from holdfast.app.group_handle import GroupHandle
     from holdfast.app.holdfast import Holdfast
     from holdfast.app.job import Job
     from holdfast.app.job_handle import JobHandle
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.core.events.event import event, upcast
     from holdfast.core.failures.classify import Rules, Verdict
     from holdfast.core.flow import Limit, Queue, Rate
+    from holdfast.core.group import GroupSummary
     from holdfast.core.key import job_key, key
     from holdfast.core.message import Message
     from holdfast.core.redaction.redact import redact_logs
@@ -97,6 +100,10 @@ if TYPE_CHECKING:
 
 # Every other public name is an error.
 _HOMES = {
+    "Group": "app.group",
+    "JobCall": "app.group",
+    "GroupHandle": "app.group_handle",
+    "GroupSummary": "core.group",
     "Holdfast": "app.holdfast",
     "Job": "app.job",
     "JobHandle": "app.job_handle",
@@ -161,6 +168,9 @@ __all__ = [
     "DurabilityWarning",
     "EngineRunning",
     "Filter",
+    "Group",
+    "GroupHandle",
+    "GroupSummary",
     "Holdfast",
     "HoldfastError",
     "IdempotencyKey",
@@ -171,6 +181,7 @@ __all__ = [
     "InvalidPayload",
     "InvalidSignature",
     "Job",
+    "JobCall",
     "JobFailed",
     "JobHandle",
     "KeyConflict",

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Unpack
@@ -13,6 +13,8 @@ from holdfast.app.app_options import check_app_options, check_instance, declared
 from holdfast.app.breakers import Breakers
 from holdfast.app.events import Events
 from holdfast.app.flow_options import check_key_is_public
+from holdfast.app.group import Group, JobCall, new_group
+from holdfast.app.group_handle import GroupHandle
 from holdfast.app.handler_options import check_flag
 from holdfast.app.job_handle import wait_for_result
 from holdfast.app.projectors import Projectors
@@ -254,6 +256,18 @@ class Holdfast(Router):
         """
         runtime = self._runtime
         return decode(await runtime.completions.run(wait_for_result(runtime, id, consumer, timeout)))
+
+    def group(self, calls: Iterable[JobCall], /, *, on_failure: str = "dead") -> Group:
+        """Jobs that are enqueued together: `await hf.group([resize.call(i) for i in images]).then(report).enqueue()`.
+
+        The job in `then` runs once, after all of them have ended. If one of them failed or was cancelled, it becomes a dead
+        letter (`on_failure="dead"`), is discarded (`"skip"`), or still runs (`"run"`).
+        """
+        return new_group(lambda: self._runtime, calls, on_failure)
+
+    def group_handle(self, id: UUID) -> GroupHandle:
+        """The handle of a group that was enqueued elsewhere; `id` is the id of its handle."""
+        return GroupHandle(lambda: self._runtime, id)
 
     async def work(self, options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None) -> None:
         """Runs a worker in this event loop until `stop` is set, or until idle if the options say so."""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
+from holdfast.app.group import Chain, JobCall
 from holdfast.app.job_handle import JobHandle
 from holdfast.core.duration import Duration, to_timedelta
 from holdfast.core.errors import ConfigurationError
@@ -171,6 +172,16 @@ class Job(Generic[P, R]):
         stored = runtime.publish_sync(messages, self._placement.conn, f"{self.name}.enqueue_many")
         return [JobHandle.of(published, self) for published in stored]
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall:
+        """A call for a group or a chain. It stores nothing: `hf.group([send.call("ada"), send.call("bob")])`."""
+        assert self.handler.parameters is not None
+        self.handler.parameters.bind(args, kwargs)
+        return JobCall(self, args, kwargs)
+
+    def then(self, job: "Job[Any, Any]", /, *args: Any, **kwargs: Any) -> Chain[P]:
+        """A chain: `await charge.then(receipt).enqueue(order)`. `job` gets the result of this job before its `args`."""
+        return Chain(self, ()).then(job, *args, **kwargs)
+
     def handle(self, id: UUID) -> JobHandle:
         """The handle of a job that was enqueued elsewhere; `id` is the id of its handle."""
         return JobHandle.of(Published(id, False), self)
@@ -205,14 +216,16 @@ class Job(Generic[P, R]):
             f"call {index} of {self.name}.enqueue_many is a {type(call).__name__}; {_CALLS}; nothing was stored"
         )
 
-    def _message(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Runtime, NewMessage]:
+    def _message(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], headers: dict[str, object] | None = None
+    ) -> tuple[Runtime, NewMessage]:
         runtime = self._runtime
         where, handler = self._placement, self.handler
         assert handler.parameters is not None
         arguments = handler.parameters.bind(args, kwargs)
         key = self._command_key(arguments) if self._key is not None else where.key
         type, address = f"job.{handler.name}", where.address(handler)
-        message = runtime.producer.build(type, arguments, key=key, key_scope=type, addressed=[address])
+        message = runtime.producer.build(type, arguments, key=key, headers=headers, key_scope=type, addressed=[address])
         if runtime.producer.validate and handler.parameters.typed:
             handler.parameters.read(message.payload)
         return runtime, message

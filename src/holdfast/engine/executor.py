@@ -13,6 +13,7 @@ from holdfast.core.decide import budget
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Verdict
 from holdfast.core.failures.report import report
+from holdfast.core.group import GROUP_MARK
 from holdfast.core.outcome import Cancelled, Failed, Outcome, Released, Snoozed
 from holdfast.core.redaction.redact import hidden, hide_from_here, scrub
 from holdfast.core.retry import RetryPolicy
@@ -23,6 +24,7 @@ from holdfast.engine.confirmation import Confirmation
 from holdfast.engine.consumer_blocker import ConsumerBlocker
 from holdfast.engine.context import Context
 from holdfast.engine.deps import WorkerDeps
+from holdfast.engine.groups import GroupStages
 from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
@@ -75,6 +77,7 @@ class DeliveryExecutor:
         )
         self._blocker = ConsumerBlocker(self._store, worker, deps.probes, self._threads, hold_back)
         self._payloads = LargePayloads(self._store)
+        self.groups = GroupStages(self._store, worker, deps.max_result)
         self._steps = StepLoader(self._store, deps.handlers)
         self._has_steps = has_steps(deps.handlers)
         self._confirmation = Confirmation(self._store, lease_lost)
@@ -125,6 +128,12 @@ class DeliveryExecutor:
         try:
             handler = self._deps.handlers[claimed.consumer]
             policy = handler.retry if claimed.retry is None else self._policy(claimed)
+            if GROUP_MARK in claimed.headers:
+                entered = await self.groups.enter(loaded, handler)
+                if not isinstance(entered, Claimed):
+                    self.settle(claimed, entered)
+                    return
+                loaded = entered
             context: Context
             if handler.step is None:
                 context = self._context(loaded, handler, policy)
@@ -163,8 +172,8 @@ class DeliveryExecutor:
 
     def settle(self, claimed: Claimed, outcome: Outcome) -> None:
         """Settles a delivery without running it."""
-        _, ack = self._settlements.build(claimed, outcome, self._policy(claimed))
-        self._settler.add(ack)
+        change, ack = self._settlements.build(claimed, outcome, self._policy(claimed))
+        self._settler.add(self.groups.settlement(claimed, change, ack) if GROUP_MARK in claimed.headers else ack)
 
     def close(self) -> None:
         """Ends idle threads."""
@@ -272,6 +281,8 @@ class DeliveryExecutor:
                 ack = for_run(ack, change, context)
             elif isinstance(context, ResultContext):
                 ack = context.settlement(ack, change, self._deps.announce_result)
+        if GROUP_MARK in claimed.headers:
+            ack = self.groups.settlement(claimed, change, ack)
         self._settler.add(ack)
         if self._blocker.has_trials:
             await self._blocker.ended(claimed, change)
@@ -288,6 +299,8 @@ class DeliveryExecutor:
                 self._settler.add(completed(context))
             elif context.keeps_result:
                 self._deps.announce_result()
+            if GROUP_MARK in claimed.headers:
+                self.groups.ended(claimed)
         else:
             self._deps.meter.lost(claimed)
             log.warning("lease lost", **self._settlements.log_fields(claimed))

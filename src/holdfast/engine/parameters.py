@@ -38,6 +38,7 @@ class Parameters:
         self._types = {p.name: types.get(p.name, Any) for p in parameters}
         self._validators: dict[str, Callable[[object], object] | None] = {}
         self.names = frozenset(self._types)
+        self.first = next(iter(self._types), None)
         self.typed = any(known is not Any for known in self._types.values())
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -49,6 +50,20 @@ class Parameters:
             raise TypeError(f"{self._job}{self._signature}: {error}{hint}") from None
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    def bind_rest(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """`bind` without the first parameter, which gets its value when the job runs."""
+        assert self.first is not None
+        bound = self.bind((None, *args), kwargs)
+        del bound[self.first]
+        return bound
+
+    def check_rest(self, text: str) -> None:
+        """`read` of arguments without the first parameter; raises `InvalidPayload` for those that do not fit."""
+        given = payload.decode(text)
+        assert isinstance(given, dict)
+        for name, value in given.items():
+            self._read(name, value)
 
     def _is_option(self, name: str) -> bool:
         return name in PLACEMENT_OPTIONS and name not in self.names

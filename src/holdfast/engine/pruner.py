@@ -11,6 +11,7 @@ from holdfast.stores.deliveries.dedupe import forget_seen
 from holdfast.stores.deliveries.flow import forget_old_starts
 from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import forget_workers
+from holdfast.stores.groups.group import prune_groups
 from holdfast.stores.integrations.idempotency import forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, fill_failed_types, prune_deliveries, shortest_keep
 from holdfast.stores.protocol import Store
@@ -48,6 +49,9 @@ class Pruner:
             if following is None:
                 break
             cursor = following
+        first = FROM_THE_START
+        while first is not None:
+            first = await self._store.run(prune_groups(first, self._keep))
         while await self._store.run(fill_failed_types()):
             pass
         while await self._store.run(forget_results()):

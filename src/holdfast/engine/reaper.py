@@ -5,6 +5,8 @@ from datetime import timedelta
 
 from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
+from holdfast.core.group import GROUP_MARK
+from holdfast.engine.groups import GroupStages
 from holdfast.engine.lease import Lease
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.settlement import SettlementBuilder
@@ -34,9 +36,10 @@ class Reaper:
         own_lease: Lease,
         settlements: SettlementBuilder,
         settler: Settler,
+        groups: GroupStages,
     ) -> None:
         self._store, self._worker, self._lease, self._own_lease = store, worker, lease, own_lease
-        self._settlements, self._settler = settlements, settler
+        self._settlements, self._settler, self._groups = settlements, settler, groups
         # Another worker may start at any time, and its lease may be shorter than the known ones.
         self._longest_wait = lease.total_seconds() / 4
 
@@ -71,7 +74,9 @@ class Reaper:
             return False
         taken = await self._store.run(rescue(self._worker, self._lease, _TAKE_OVER))
         for claimed, policy in taken:
-            _, ack = self._settlements.take_over(claimed, policy)
+            change, ack = self._settlements.take_over(claimed, policy)
+            if GROUP_MARK in claimed.headers:
+                ack = self._groups.settlement(claimed, change, ack)
             self._settler.add(ack)
         # One batch at a time: this worker would lose what it has taken over and not yet settled.
         while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110

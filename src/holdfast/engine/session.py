@@ -53,8 +53,7 @@ class WorkerSession:
     def __init__(self, deps: WorkerDeps, options: WorkerOptions, control: WorkerControl) -> None:
         # A claim or settlement on a silent connection is cancelled early enough to retry it within the lease.
         deps = replace(deps, store=deps.store.within(max(options.lease / 2, _LEAST_PATIENCE)))
-        self._deps, self._options, self._control = deps, options, control
-        self._store = deps.store
+        self._deps, self._options, self._control, self._store = deps, options, control, deps.store
         self.id = instance_id()
         self._lease_lost = asyncio.Event()
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
@@ -133,8 +132,9 @@ class WorkerSession:
 
     def _background(self) -> "list[asyncio.Task[None]]":
         assert self._lease is not None
-        reaper = Reaper(self._store, self.id, self._options.lease, self._lease, self._settlements, self._settler)
-        lease = self._options.lease.total_seconds()
+        length, groups = self._options.lease, self._executor.groups
+        reaper = Reaper(self._store, self.id, length, self._lease, self._settlements, self._settler, groups)
+        lease = length.total_seconds()
         periodic_tasks = () if self._options.suspects else self._deps.periodic_tasks
         return [
             asyncio.create_task(self._watch_lease(), name="holdfast-lease-watch"),

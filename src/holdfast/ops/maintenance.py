@@ -15,6 +15,7 @@ from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.deliveries import worker
 from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import WorkerRecord
+from holdfast.stores.groups.group import prune_groups
 from holdfast.stores.integrations.idempotency import expired_requests, forget_requests
 from holdfast.stores.messages.prune import FROM_THE_START, prunable, prune_deliveries, prune_messages, shortest_keep
 from holdfast.stores.migration import SchemaStatus
@@ -87,6 +88,9 @@ def prune(
             removed = Pruned(**counts)
             if progress is not None:
                 progress(removed)
+    first = FROM_THE_START
+    while first is not None:
+        first = yield from transact(prune_groups(first, older_than))
     while (yield from transact(forget_results())):
         pass
     expired, more = 0, True

@@ -82,6 +82,10 @@ class Producer:
         self.warns_of_durability = True
         self._confirmed_at = float("-inf")
 
+    def new_id(self) -> UUID:
+        """An id in the order of time."""
+        return _id(self._random.getrandbits(74))
+
     def build(
         self,
         event: object,
@@ -266,6 +270,11 @@ class Producer:
             stored = run_on(runs, self.store.dialect, bound.adapter)
             bound.after_commit(self._notify)
         return stored
+
+    @property
+    def fanout(self) -> Fanout:
+        """The subscriptions for an operation that publishes; those of an app that is not registered are not cached."""
+        return self._fanout if self._registration.is_complete else Fanout(flows=self._registration.flows)
 
     async def run(self, operation: Operation[T], bound: BoundConnection[AsyncConnection] | None, consumer: str) -> T:
         """Runs an operation that subscribes a consumer, in the caller's transaction or a separate one."""

@@ -23,6 +23,7 @@ from holdfast.runtime.completion import CompletionWatcher
 from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
+from holdfast.stores.groups.group import NewGroup, start_group
 from holdfast.stores.messages.publish import LazyMessages, Messages, Published
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.fork import Origin, fork_run
@@ -126,6 +127,38 @@ class Runtime:
             published = self.producer.start_sync(fork_run(_single(messages), origin), bound)
         self.meter.published(1)
         return published
+
+    async def start_group(self, group: NewGroup, conn: Any, call: str) -> Published:
+        """Starts a group of jobs in the caller's transaction, or with `conn=None` in a separate one."""
+        if conn is AMBIENT:
+            if self.ambient is not None:
+                return await self.ambient.call(self.start_group_sync, group, conn, call)
+            conn = None
+        bound = None if conn is None else await self.producer.bind(conn, call)
+        with self.tracing.publishing([member.message for member in group.members]) as messages:
+            started = start_group(_traced(group, messages), self.producer.fanout, own=bound is None)
+            published = await self.producer.start(started, bound)
+        self.meter.published(len(group.members) if published.created else 0)
+        return published
+
+    def start_group_sync(self, group: NewGroup, conn: Any, call: str) -> Published:
+        """`start_group`, blocking."""
+        if conn is AMBIENT:
+            conn = None if self.ambient is None else self.ambient.connection()
+        bound = None if conn is None else self.producer.bind_sync(conn, call)
+        with self.tracing.publishing([member.message for member in group.members]) as messages:
+            started = start_group(_traced(group, messages), self.producer.fanout, own=bound is None)
+            published = self.producer.start_sync(started, bound)
+        self.meter.published(len(group.members) if published.created else 0)
+        return published
+
+
+def _traced(group: NewGroup, messages: Messages) -> NewGroup:
+    """The group with the messages that tracing returned: they carry the trace of the call."""
+    assert not isinstance(messages, LazyMessages)
+    return group._replace(
+        members=[member._replace(message=message) for member, message in zip(group.members, messages, strict=True)]
+    )
 
 
 def _single(messages: Messages) -> NewMessage:

@@ -6,10 +6,11 @@ from contextvars import ContextVar, Token
 
 from holdfast.core.events.event import VERSION_HEADER
 from holdfast.core.events.payload import check_headers
+from holdfast.core.group import GROUP_HEADER
 from holdfast.core.message import PROVENANCE
 
 # These headers describe one message; events that its handler publishes are other messages.
-_OF_ONE_MESSAGE = PROVENANCE | {VERSION_HEADER}
+_OF_ONE_MESSAGE = PROVENANCE | {VERSION_HEADER, GROUP_HEADER}
 _current: ContextVar[Mapping[str, str]] = ContextVar("holdfast_correlation", default={})  # noqa: B039
 
 

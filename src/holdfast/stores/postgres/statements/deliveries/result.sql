@@ -33,8 +33,16 @@ from {hf}result r join {hf}delivery d on d.id = r.delivery_id and d.fence = r.fe
 where r.delivery_id = :delivery_id::uuid and r.expires_at > now()
 
 -- name: forget_results
--- Removes a batch of expired results; skips those that a transaction has locked.
+-- Removes a batch of expired results; skips those that a transaction has locked, and those of a group whose next job has
+-- not ended.
 delete from {hf}result r
 where r.delivery_id = any (array(
-  select o.delivery_id from {hf}result o where o.expires_at < now() limit {limit} for update skip locked))
+  select o.delivery_id from {hf}result o
+  where o.expires_at < now()
+    and not exists (
+      select 1 from {hf}job_group_member g
+      join {hf}job_group_member w on w.group_id = g.group_id and w.stage = g.stage + 1
+      join {hf}delivery n on n.id = w.delivery_id and n.status in ('pending', 'in_flight')
+      where g.delivery_id = o.delivery_id offset 0)
+  limit {limit} for update skip locked))
 returning r.delivery_id

@@ -33,7 +33,15 @@ from {hf}result r join {hf}delivery d on d.id = r.delivery_id and d.fence = r.fe
 where r.delivery_id = :delivery_id and r.expires_at > {now}
 
 -- name: forget_results
--- Removes a batch of expired results.
+-- Removes a batch of expired results, except those of a group whose next job has not ended.
 delete from {hf}result
-where rowid in (select rowid from {hf}result where expires_at < {now} limit :limit)
+where rowid in (
+  select o.rowid from {hf}result o
+  where o.expires_at < {now}
+    and not exists (
+      select 1 from {hf}job_group_member g
+      join {hf}job_group_member w on w.group_id = g.group_id and w.stage = g.stage + 1
+      join {hf}delivery n on n.id = w.delivery_id and n.status in ('pending', 'in_flight')
+      where g.delivery_id = o.delivery_id)
+  limit :limit)
 returning delivery_id

@@ -11,6 +11,11 @@ d.status = 'failed' and d.discarded_at < {now} - :older_than and {of_no_live_run
 not exists (
   select 1 from {hf}workflow_run r
   where r.id = d.message_id and (r.ended_at is null or r.ended_at >= {now} - :older_than))
+and not exists (
+  select 1 from {hf}job_group_member g
+  join {hf}job_group_member w on w.group_id = g.group_id and w.stage = g.stage + 1
+  join {hf}delivery n on n.id = w.delivery_id and n.status in ('pending', 'in_flight')
+  where g.delivery_id = d.id)
 
 -- name: delivery_window
 -- The id that ends a batch.
