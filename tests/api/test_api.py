@@ -17,13 +17,15 @@ from holdfast.ops.plans import PlanRunner
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import audit
 from holdfast.stores.admin.token import Scope
+from holdfast.stores.groups.group import NewGroup, NewMember, start_group
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.schedule import save_schedules
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries import delivery_counts
 from holdfast.stores.queries.query import Filter
 from tests.api.conftest import Client
-from tests.support.builders import fresh_id, sql
+from tests.support.builders import fresh_id, job, sql
 from tests.support.failures import dead_letters, one_in_each_state
 
 WHY = {"reason": "fixed in 42"}
@@ -76,12 +78,19 @@ async def test_every_list_and_item_can_be_read(store: Store, client: Client, ops
     reader = client("admin")
     plan = await ops.plan_replay(Filter(), actor="ada")
     await store.run(save_schedules([("nightly", "0 7 * * *", "UTC", "last")]))
+    members = [NewMember(job(), 0, 0)]
+    group = await store.run(start_group(NewGroup(fresh_id(), "a job", None, members), Fanout(), own=True))
     delivery = await get(reader, f"/deliveries/{ids['failed']}")
     for endpoint in ENDPOINTS:
         # Items that need more: see the tests of flow control and of workflows.
         if endpoint.method != "GET" or endpoint.path in ("/consumers/{name}/keys", "/workflow-runs/{id}"):
             continue
-        item = {"/messages/{id}": delivery["message_id"], "/deliveries/{id}": ids["failed"]}.get(endpoint.path, plan.id)
+        known = {
+            "/messages/{id}": delivery["message_id"],
+            "/deliveries/{id}": ids["failed"],
+            "/job-groups/{id}": group.id,
+        }
+        item = known.get(endpoint.path, plan.id)
         await get(
             reader,
             endpoint.path.replace("{id}", str(item)).replace("{name}", "nightly"),

@@ -14,11 +14,14 @@ from holdfast.core.flow import FlowSettings
 from holdfast.interfaces.console.actions import ACTIONS
 from holdfast.ops.service import Operations
 from holdfast.stores.admin.plan import PlanState, StoredPlan
+from holdfast.stores.groups.group import NewGroup, NewMember, start_group
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.messages.registry import Declaration, register
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter
 from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN
+from tests.support.builders import fresh_id, job
 from tests.support.flow import furnish_keys
 
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
@@ -188,7 +191,10 @@ async def test_every_other_change_does_what_it_says_and_is_audited(
     await furnish_keys(shop)
     queues = {"mail": FlowSettings(limit=3).text}
     await shop.run(register([Declaration("push", flow=FlowSettings(limit=3).text)], [], 0, (), queues))
+    members = [NewMember(job(), 0, 0)]
+    group = await shop.run(start_group(NewGroup(fresh_id(), "a job", None, members), Fanout(), own=True))
     steps = [
+        ("/job-groups/cancel", {"name": str(group.id)}, "cancel"),
         ("/queues/pause", {"name": "payments"}, "pause"),
         ("/queues/resume", {"name": "payments"}, "resume"),
         ("/consumers/pause", {"name": "billing"}, "pause"),

@@ -18,6 +18,7 @@ from tests.stores.deliveries import (
 )
 from tests.stores.event_log import test_projection
 from tests.stores.flow_mutants import FLOW
+from tests.stores.groups import test_fan_in
 from tests.stores.messages import test_inbox, test_keys, test_prune, test_publish, test_registry, test_schedules
 from tests.stores.mutation import collides, kills, postgres, sqlite
 from tests.stores.queries import test_query
@@ -889,6 +890,42 @@ DEBOUNCE = [
     ),
 ]
 
+GROUPS = [
+    *kills(
+        test_fan_in.test_it_waits_for_every_job_and_runs_once_they_ended,
+        postgres("unfinished_before", "o.status in ('pending', 'in_flight')", "false"),
+        postgres("stage_results", "d.fence = r.fence"),
+        sqlite("unfinished_before", "in ('pending', 'in_flight')", "in ('none')"),
+        sqlite("stage_results", "d.fence = r.fence"),
+    ),
+    *kills(
+        test_fan_in.test_only_the_owner_of_the_claim_decides,
+        postgres("decide_stage", "d.fence = :fence::bigint"),
+        postgres("decide_stage", "d.locked_by = :worker::text"),
+        sqlite("decide_stage", "d.fence = :fence"),
+        sqlite("decide_stage", "d.locked_by = :worker"),
+    ),
+    *kills(
+        test_fan_in.test_only_a_waiting_job_whose_stage_has_ended_is_woken,
+        postgres("wake_stages", "{unfinished_before} is null", "true"),
+        postgres("wake_stages", "w.group_id = any (:ids::uuid[])", "true"),
+        sqlite("wake_stages", "{unfinished_before} is null", "true"),
+        sqlite("wake_stages", "w.group_id in (select value from json_each(:ids))", "true"),
+    ),
+    *kills(
+        test_fan_in.test_jobs_and_results_stay_until_the_next_job_has_ended,
+        postgres("of_no_live_run", "where g.delivery_id = d.id offset 0", "where false"),
+        postgres("forget_results", "where g.delivery_id = o.delivery_id offset 0", "where false"),
+        sqlite("of_no_live_run", "where g.delivery_id = d.id", "where false"),
+        sqlite("forget_results", "where g.delivery_id = o.delivery_id", "where false"),
+    ),
+    *kills(
+        test_fan_in.test_a_cancelled_group_ends_what_has_not_ended,
+        postgres("cancel_members", *_RAISED),
+        sqlite("cancel_members", *_RAISED_LITE),
+    ),
+]
+
 RESULTS = [
     *kills(
         test_result.test_only_a_settled_claim_gets_a_result,
@@ -945,6 +982,7 @@ MUTANTS = [
     *LANES,
     *PUBLISHING,
     *SCHEDULING,
+    *GROUPS,
     *PRUNING,
     *PROJECTING,
 ]

@@ -46,6 +46,7 @@ _TIMES = {
     "alert": ["told_at"],
     "run": ["started_at", "completed_at"],
     "result": ["stored_at", "expires_at"],
+    "job_group": ["created_at", "cancelled_at"],
 }
 
 

@@ -18,6 +18,7 @@ from holdfast.ops.resources import breakers as _breakers
 from holdfast.ops.resources import consumers as _consumers
 from holdfast.ops.resources import flow as _flow
 from holdfast.ops.resources import idempotency as _idempotency
+from holdfast.ops.resources import job_groups as _job_groups
 from holdfast.ops.resources import projectors as _projectors
 from holdfast.ops.resources import queues as _queues
 from holdfast.ops.resources import relays as _relays
@@ -108,6 +109,10 @@ class _Catalogue:
     retry_run = ServiceMethod(_workflow_runs.retry_run)
     cancel_run = ServiceMethod(_workflow_runs.cancel_run)
     fork_run = ServiceMethod(_workflow_runs.fork_run)
+
+    job_groups = ServiceMethod(_job_groups.job_groups)
+    job_group = ServiceMethod(_job_groups.job_group)
+    cancel_job_group = ServiceMethod(_job_groups.cancel_job_group)
 
     schedules = ServiceMethod(_schedules.schedules)
     schedule = ServiceMethod(_schedules.show_schedule)

@@ -40,6 +40,7 @@ _OPERATIONS = {
     "publish_keyed": "publish",
     "stop_worker": "stop",
     "move_position": "mark",
+    "decide_stage": "decide",
 }
 HANDLER_POINTS = ("effect.started", "effect.uncommitted", "effect.completed", "effect.committed", "sink.written")
 """Points that the programs' own handlers come to: before and inside the effect's transaction, and after it."""

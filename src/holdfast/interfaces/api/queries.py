@@ -23,6 +23,7 @@ from holdfast.ops.queries.stats import Stats
 from holdfast.ops.queries.workflows import WorkflowRunDetail
 from holdfast.ops.resources.breakers import BreakerState
 from holdfast.ops.resources.consumers import ConsumerState
+from holdfast.ops.resources.job_groups import GroupDetail
 from holdfast.ops.resources.projectors import ProjectorState
 from holdfast.ops.resources.queues import QueueState
 from holdfast.ops.resources.relays import RelayState
@@ -32,6 +33,7 @@ from holdfast.ops.service import Operations
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.token import Scope, Token
 from holdfast.stores.deliveries.worker import WorkerRecord
+from holdfast.stores.groups.query import GroupProgress
 from holdfast.stores.integrations.idempotency import KeyRecord, KeyStatus, RecordCursor
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Filter
@@ -81,6 +83,13 @@ class WorkflowRunQuery(PageParams):
     key: Text | None = None
     since: Timestamp | None = None
     until: Timestamp | None = None
+
+
+class JobGroupQuery(NoParams):
+    """Page of groups. Each group of a page is counted, so a page has at most 100."""
+
+    limit: Annotated[int, Field(ge=1, le=100)] = 20
+    cursor: Text | None = None
 
 
 class SearchQuery(PageParams):
@@ -181,6 +190,12 @@ async def _workflow_runs(call: ApiCall) -> Page[ListedRun]:
     before = read_cursor("workflow runs", query.cursor, UUID)
     wanted = run_filter(**query.model_dump(include=set(RUN_FIELDS)))
     return _slice("workflow runs", await call.ops.workflow_runs(wanted, limit=query.limit, before=before))
+
+
+async def _job_groups(call: ApiCall) -> Page[GroupProgress]:
+    query: JobGroupQuery = call.query
+    before = read_cursor("job groups", query.cursor, UUID)
+    return _slice("job groups", await call.ops.job_groups(limit=query.limit, before=before))
 
 
 def _slice(kind: str, found: Slice[T]) -> Page[T]:
@@ -326,6 +341,14 @@ ENDPOINTS = (
         "Get a workflow run with its steps, waits and signals",
         WorkflowRunDetail,
         lambda call: call.ops.workflow_run(call.id("run")),
+        ids=_ID,
+    ),
+    get("/job-groups", "List groups of jobs, newest first", Page[GroupProgress], _job_groups, query=JobGroupQuery),
+    get(
+        "/job-groups/{id}",
+        "Get a group of jobs with its stages and dead letters",
+        GroupDetail,
+        lambda call: call.ops.job_group(call.id("group")),
         ids=_ID,
     ),
     _list("/projectors", "List projectors with their positions", Page[ProjectorState], lambda ops: ops.projectors()),

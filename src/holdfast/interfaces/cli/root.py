@@ -22,6 +22,7 @@ _COMMANDS = (
         "consumers",
         "projectors",
         "workflows",
+        "groups",
         "schedules",
         "breakers",
         "webhooks",

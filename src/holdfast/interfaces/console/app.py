@@ -23,6 +23,7 @@ from holdfast.engine.log_fields import error_fields
 from holdfast.interfaces.console import (
     delivery_pages,
     flow_pages,
+    job_group_pages,
     overview,
     plan_pages,
     system_pages,
@@ -75,6 +76,8 @@ PAGES: dict[str, View] = {
     "/projectors": system_pages.projectors,
     "/workflows": workflow_pages.workflows,
     "/workflows/{id}": workflow_pages.workflow_run,
+    "/job-groups": job_group_pages.job_groups,
+    "/job-groups/{id}": job_group_pages.job_group,
     "/schedules": system_pages.schedules,
     "/webhooks": system_pages.webhooks,
     "/breakers": system_pages.breakers,

@@ -20,6 +20,7 @@ WEBHOOKS = Resource("webhook endpoint", "webhook", "/webhooks", "/webhooks", "we
 BREAKERS = Resource("circuit", "breaker", "/breakers", "/breakers", "breakers")
 KEYS = Resource("idempotency key", "idempotency_key", "/idempotency-keys", "/keys", "idempotency")
 RUNS = Resource("run", "run", "/workflow-runs", "/workflows", "workflows", "/workflows/{id}")
+JOB_GROUPS = Resource("group", "job_group", "/job-groups", "/job-groups", "groups", "/job-groups/{id}")
 TOKENS = Resource("token", "token", "/tokens", "", "tokens")
 
 
@@ -320,6 +321,17 @@ ACTIONS = (
         is_dangerous=True,
         help="Start a new run that begins at a step, with the results of the steps before it. The run itself is not changed.",
         confirm=lambda given: f"run {given['id']} from step {given['step']}",
+    ),
+    _action(
+        JOB_GROUPS,
+        "cancel",
+        arguments=("id",),
+        done="group {id} cancelled",
+        unchanged="all jobs of group {id} have ended",
+        effect="Jobs that have not started are discarded, and running ones cannot complete. The job after them does not run.",
+        is_dangerous=True,
+        help="Cancel the unfinished jobs of a group and the jobs after them. Running jobs can no longer complete.",
+        confirm=lambda given: f"group {given['id']}",
     ),
     _action(
         TOKENS,

@@ -25,11 +25,13 @@ from holdfast.ops.queries.request_trace import TracedDelivery
 from holdfast.ops.queries.stats import Load, Stats
 from holdfast.ops.queries.workflows import WorkflowRunDetail
 from holdfast.ops.resources.consumers import ConsumerState
+from holdfast.ops.resources.job_groups import GroupDetail
 from holdfast.ops.resources.projectors import ProjectorState
 from holdfast.ops.resources.queues import QueueState
 from holdfast.ops.resources.webhooks import Webhook
 from holdfast.stores.admin.plan import PlanItem, StoredPlan
 from holdfast.stores.deliveries.result import StoredResult
+from holdfast.stores.groups.query import StageCounts
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup
 from holdfast.stores.workflows.query import RememberedRow, SignalRecord, StepRecord
 from holdfast.stores.workflows.run_page import COUNTED_STATES, ListedRun, WorkflowCounts
@@ -88,6 +90,8 @@ VIEWS: Mapping[type, View] = {
     MessageDetail: View(flatten="message"),
     ListedRun: View(flatten="run", computed={"state": (str, attrgetter("state"))}),
     WorkflowRunDetail: View(flatten="listed", omit=("now",), computed=_json("payload")),
+    GroupDetail: View(flatten="progress", omit=("now",)),
+    StageCounts: View(computed={"left": (int, attrgetter("left"))}),
     StoredResult: View(computed=_json("result")),
     StepRecord: View(computed=_json("result")),
     RememberedRow: View(computed=_json("result")),

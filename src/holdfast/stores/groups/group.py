@@ -65,7 +65,7 @@ def cancel_group(id: UUID, actor: str, reason: str | None) -> Steps[int]:
     A current run cannot settle any more. `NotFound` for an unknown group.
     """
     if not (yield Query("mark_cancelled_group", {"group": id})):
-        raise NotFound("group", id, "check the id, and whether it was pruned")
+        raise NotFound("group", id, "`holdfast groups list` shows the ids")
     text = sanitise(f"group {id} was cancelled{f': {reason}' if reason else ''}", 1000)
     cancelled = len((yield Query("cancel_members", {"group": id, "reason": text})))
     yield audited(actor, "cancel", AUDITED_GROUP, str(id), reason, {"cancelled": cancelled})

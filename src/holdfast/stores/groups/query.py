@@ -11,6 +11,7 @@ from holdfast.core.delivery import Status
 from holdfast.core.errors import NotFound
 from holdfast.stores.dialect import as_uuid
 from holdfast.stores.operation import Query, Rows, Steps, operation
+from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.row import row_reader
 
 FAILED_SHOWN = 20
@@ -86,14 +87,18 @@ class GroupProgress:
     stages: tuple[StageCounts, ...]
 
 
-class GroupPage(NamedTuple):
-    """A page of groups, newest first; `next` is the cursor of the next page, if any."""
+class FailedMember(NamedTuple):
+    """A job of a group that is a dead letter."""
 
-    items: list[GroupProgress]
-    next: UUID | None
+    stage: int
+    position: int
+    job: str
+    delivery_id: UUID
+    error_type: str | None
+    error: str | None
 
 
-_group, _member = row_reader(GroupRow), row_reader(GroupMember)
+_group, _member, _failed = row_reader(GroupRow), row_reader(GroupMember), row_reader(FailedMember)
 
 
 def read_counts(rows: Rows) -> Mapping[tuple[UUID, int], StageCounts]:
@@ -105,14 +110,14 @@ def read_counts(rows: Rows) -> Mapping[tuple[UUID, int], StageCounts]:
 
 
 @operation(reads=True)
-def groups_page(limit: int, before: UUID | None) -> Steps[GroupPage]:
+def groups_page(limit: int, before: UUID | None) -> Steps[Slice[GroupProgress]]:
     """A page of groups, newest first."""
     where = () if before is None else ("where_job_groups_before",)
     values = {} if before is None else {"before": before}
     rows = yield Query("list_groups", values, slots=(("where", where),), limit=limit + 1)
     found = [_group(row) for row in rows[:limit]]
     counts = yield from _stages([one.id for one in found])
-    return GroupPage([_progress(one, counts[one.id]) for one in found], found[-1].id if len(rows) > limit else None)
+    return Slice([_progress(one, counts[one.id]) for one in found], found[-1].id if len(rows) > limit else None)
 
 
 @operation(reads=True)
@@ -120,7 +125,9 @@ def group_progress(id: UUID) -> Steps[GroupProgress]:
     """A group with its counts; `NotFound` for an unknown one."""
     rows = yield Query("list_groups", {"id": id}, slots=(("where", ("where_job_group",)),), limit=1)
     if not rows:
-        raise NotFound("group", id, "commit the transaction that enqueued it first, or check the id")
+        raise NotFound(
+            "group", id, "commit the transaction that enqueued it first; `holdfast groups list` shows the ids"
+        )
     return _progress(_group(rows[0]), (yield from _stages([id]))[id])
 
 
@@ -132,9 +139,9 @@ def group_members(id: UUID, stage: int, start: int, limit: int) -> Steps[list[Gr
 
 
 @operation(reads=True)
-def failed_members(id: UUID) -> Steps[list[GroupMember]]:
+def failed_members(id: UUID) -> Steps[list[FailedMember]]:
     """The first dead letters of a group."""
-    return [_member(row) for row in (yield Query("failed_members", {"id": id}, limit=FAILED_SHOWN))]
+    return [_failed(row) for row in (yield Query("failed_members", {"id": id}, limit=FAILED_SHOWN))]
 
 
 @operation(reads=True)

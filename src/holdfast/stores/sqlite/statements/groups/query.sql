@@ -33,8 +33,7 @@ order by m.position limit :limit
 
 -- name: failed_members
 -- Jobs of a group that are dead letters, by stage and position.
-select m.position, m.consumer as job, m.message_id, m.delivery_id, d.status, d.discarded_at is not null as discarded,
-       d.error_type, d.last_error as error, null as result
+select m.stage, m.position, m.consumer as job, m.delivery_id, d.error_type, d.last_error as error
 from {hf}job_group_member m join {hf}delivery d on d.id = m.delivery_id
 where m.group_id = :id and d.status = 'failed' and d.discarded_at is null
 order by m.stage, m.position limit :limit

@@ -1,0 +1,89 @@
+"""Workers of a group that are killed between any two durable steps: the job after it has its effect exactly once."""
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from signal import SIGKILL
+
+import pytest
+
+from holdfast import Holdfast
+from tests.engine.programs.group_worker import build
+from tests.support.worker import drain, pass_time, query
+
+POINTS = (
+    "claim.committed",
+    "settle.uncommitted",
+    "settle.committed",
+    "decide.uncommitted",
+    "decide.committed",
+    "effect.completed",
+)
+
+
+def program(dsn: str, place: Path, point: str) -> subprocess.Popen[bytes]:
+    for name in ("markers", "pids"):
+        (place / name).mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "HOLDFAST_TEST_PLACE": str(place), "HOLDFAST_TEST_CRASH": point}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.engine.programs.group_worker", dsn],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+async def fired(hf: Holdfast) -> int:
+    ((count,),) = await query(hf, "select count(*) from fired")
+    return int(count)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+async def test_the_effect_happens_once_with_a_kill_at_every_durable_step(dsn: str, tmp_path: Path) -> None:
+    hf, group = build(dsn)
+    try:
+        await query(hf, "create table if not exists fired (n integer)")
+        await query(hf, "delete from fired")
+        handle = await group.enqueue()
+        for point in POINTS:
+            worker = program(dsn, tmp_path / point, point)
+            assert await asyncio.to_thread(worker.wait, 60) == -SIGKILL, point
+            await pass_time(hf, timedelta(minutes=1), "delivery", "worker")
+        assert await fired(hf) == 0
+        await drain(hf)
+        assert await fired(hf) == 1
+        assert await handle.result(timeout=0) == [12, 10, 2]
+    finally:
+        await hf.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+async def test_ten_thousand_jobs_with_random_kills_run_the_next_job_once(dsn: str, tmp_path: Path) -> None:
+    hf, group = build(dsn, 10_000)
+    try:
+        await query(hf, "create table if not exists fired (n integer)")
+        await query(hf, "delete from fired")
+        handle = await group.enqueue()
+        kills = 0
+        while await fired(hf) == 0 and kills < 200:
+            worker = program(dsn, tmp_path / str(kills), "")
+            await asyncio.sleep(random.uniform(1.0, 3.0))
+            if worker.poll() is None:
+                worker.kill()
+                kills += 1
+            await asyncio.to_thread(worker.wait, 60)
+        await pass_time(hf, timedelta(minutes=1), "delivery", "worker")
+        await drain(hf)
+        assert await fired(hf) == 1
+        total, done, failed = await handle.result(timeout=0)
+        progress = await handle.progress()
+        assert (total, done + failed, progress.left) == (10_000, 10_000, 0)
+        assert kills > 0
+    finally:
+        await hf.close()
