@@ -19,7 +19,7 @@ RULES = """\
 - A handler may run more than once. End an effect in the same database with `await ctx.complete(conn=session)` before the commit; pass `ctx.message_id` to other services as their
   idempotency key.
 - Do not catch exceptions to retry: raise. `TerminalError` is not retried, `RetryAfter("30s", "...")` is retried later, `Snooze("1h")` is no failure.
-- Give a `key=` to whatever may be sent twice. The same key stores nothing and returns the first message.
+- Give a `key=` to messages that may be sent twice. The same key stores nothing and returns the first message.
 - Declare secrets: `@event("user.created", redact=["email"])`.
 - Run handlers with `holdfast worker --app shop.main:hf`, in tests with the pytest plugin. Check the store with `holdfast doctor`.\
 """
