@@ -96,6 +96,19 @@ async def produce(dsn: str) -> None:
     await hf.close()
 
 
+async def control(dsn: str) -> None:
+    """Puts, pauses and removes a schedule, and cancels a job."""
+    hf = application(dsn)
+    mail = hf.mail  # type: ignore[attr-defined]
+    await hf.schedules.put("digest", every="1d", job=mail, args={"to": "ada"}, conn=None)
+    await hf.schedules.pause("digest")
+    await hf.schedules.resume("digest")
+    await hf.schedules.remove("digest")
+    handle = await mail.using(delay="1h").enqueue("eve")
+    assert await handle.cancel(reason="mistake")
+    await hf.close()
+
+
 async def prepare_plan(dsn: str) -> None:
     """Leaves a plan that runs and an endpoint, for a worker to find."""
     ops = Operations(PostgresStore(dsn))

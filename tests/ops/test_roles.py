@@ -13,13 +13,13 @@ from holdfast.core.errors import PermissionDenied
 from holdfast.interfaces.cli import main
 from holdfast.ops.service import Operations
 from holdfast.stores.postgres.store import PostgresStore
-from tests.ops.role_work import operate, prepare_plan, produce, read, work
+from tests.ops.role_work import control, operate, prepare_plan, produce, read, work
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "roles.md"
 GRANTS = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
-ROLES = ("producer", "worker", "reader", "operator")
+ROLES = ("producer", "controller", "worker", "reader", "operator")
 
 
 @pytest.fixture(scope="module", params=["postgres16", "postgres18"])
@@ -46,6 +46,7 @@ def as_role(owner: str, role: str) -> str:
 async def test_each_role_does_its_work(owner: str) -> None:
     with capture_logs() as logged:
         await produce(as_role(owner, "producer"))
+        await control(as_role(owner, "controller"))
         await prepare_plan(owner)
         await work(as_role(owner, "worker"))
         await read(as_role(owner, "reader"))
@@ -62,6 +63,14 @@ FORBIDDEN = {
         "select hash from holdfast.token",
         "select secret from holdfast.endpoint",
         "select actor from holdfast.audit",
+        "update holdfast.plan set state = 'running'",
+    ),
+    "controller": (
+        "delete from holdfast.delivery",
+        "delete from holdfast.message",
+        "update holdfast.audit set actor = 'b'",
+        "select actor from holdfast.audit",
+        "select secret from holdfast.endpoint",
         "update holdfast.plan set state = 'running'",
     ),
     "worker": (
