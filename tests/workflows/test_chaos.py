@@ -115,7 +115,13 @@ async def finished(hf: Holdfast, count: int, patience: float) -> None:
         if not any(state.is_active for state in states):
             break
         open = [(id, status) for id, status in rows if RunStatus(status).is_active]
-        assert time.monotonic() < deadline, f"{len(open)} of {count} runs are stuck, for example {open[:3]}"
+        if time.monotonic() > deadline:
+            unfinished = "where d.status <> 'delivered' and d.message_id in (select id from {hf}workflow_run)"
+            columns = "d.consumer, d.status, d.attempts, d.run_at, d.last_error, d.message_id"
+            left = await query(hf, f"select {columns} from {{hf}}delivery d {unfinished}")
+            raise AssertionError(
+                f"{len(open)} of {count} runs are stuck, for example {open[:3]}; deliveries: {left[:20]}"
+            )
         await asyncio.sleep(0.2)
     assert states.count(RunStatus.FAILED) == len(range(0, count, 5))
     assert states.count(RunStatus.DONE) == count - len(range(0, count, 5))
