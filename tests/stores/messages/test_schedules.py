@@ -1,5 +1,6 @@
 """Schedules: declared repeatably, fired once per occurrence by any number of schedulers."""
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +27,7 @@ from holdfast.stores.messages.schedule import (
     save_schedules,
     schedules,
 )
+from holdfast.stores.operation import Steps, operation
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import clock
 from holdfast.stores.queries.time_travel import travel
@@ -200,6 +202,9 @@ async def test_a_declared_name_and_a_run_time_name_do_not_replace_each_other(sto
     await store.run(save_schedules([DAILY]))
     with pytest.raises(Refused, match="cannot put schedule report: it is declared in the code"):
         await put(store, "report")
+    # Also in the transaction of a caller that catches the error and commits.
+    await store.run(_put_and_catch(at_run_time("report")))
+    assert ((await only(store)).expression, await store.run(audit())) == ("0 7 * * *", [])
     await put(store, "mine")
     assert await store.run(save_schedules([("mine", "0 7 * * *", "UTC", "last"), DAILY])) == ["mine"]
     assert {one.name: (one.declared, one.expression) for one in await store.run(schedules())} == {
@@ -210,9 +215,16 @@ async def test_a_declared_name_and_a_run_time_name_do_not_replace_each_other(sto
     with pytest.raises(Refused, match="remove it from the code, or pause it"):
         await store.run(remove_schedule("report", "ada", None))
     await store.run(travel(timedelta(minutes=1)))
-    await store.run(remove_schedule("report", "ada", "its code is gone"))
+    with contextlib.suppress(Refused):
+        await store.run(remove_schedule("report", "ada", "its code is gone"))
     await store.run(remove_schedule("mine", "ada", None))
     assert await store.run(schedules()) == []
+
+
+@operation
+def _put_and_catch(new: NewSchedule) -> Steps[None]:
+    with contextlib.suppress(Refused):
+        yield from put_schedule(new, "ada").start()
 
 
 async def test_resuming_evaluates_a_schedule_at_once_and_keeps_a_single_time(store: Store) -> None:
