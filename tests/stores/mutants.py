@@ -892,13 +892,6 @@ DEBOUNCE = [
 
 GROUPS = [
     *kills(
-        test_fan_in.test_it_waits_for_every_job_and_runs_once_they_ended,
-        postgres("unfinished_before", "o.status in ('pending', 'in_flight')", "false"),
-        postgres("stage_results", "d.fence = r.fence"),
-        sqlite("unfinished_before", "in ('pending', 'in_flight')", "in ('none')"),
-        sqlite("stage_results", "d.fence = r.fence"),
-    ),
-    *kills(
         test_fan_in.test_only_the_owner_of_the_claim_decides,
         postgres("decide_stage", "d.fence = :fence::bigint"),
         postgres("decide_stage", "d.locked_by = :worker::text"),
@@ -907,6 +900,8 @@ GROUPS = [
     ),
     *kills(
         test_fan_in.test_only_a_waiting_job_whose_stage_has_ended_is_woken,
+        postgres("unfinished_before", "o.status in ('pending', 'in_flight')", "false"),
+        sqlite("unfinished_before", "in ('pending', 'in_flight')", "in ('none')"),
         postgres("wake_stages", "{unfinished_before} is null", "true"),
         postgres("wake_stages", "w.group_id = any (:ids::uuid[])", "true"),
         sqlite("wake_stages", "{unfinished_before} is null", "true"),
@@ -918,11 +913,6 @@ GROUPS = [
         postgres("forget_results", "where g.delivery_id = o.delivery_id offset 0", "where false"),
         sqlite("of_no_live_run", "where g.delivery_id = d.id", "where false"),
         sqlite("forget_results", "where g.delivery_id = o.delivery_id", "where false"),
-    ),
-    *kills(
-        test_fan_in.test_a_cancelled_group_ends_what_has_not_ended,
-        postgres("cancel_members", *_RAISED),
-        sqlite("cancel_members", *_RAISED_LITE),
     ),
 ]
 

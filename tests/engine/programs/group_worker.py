@@ -14,7 +14,7 @@ def build(dsn: str, size: int = 12) -> tuple[Holdfast, Group]:
     hf = Holdfast(dsn)
     open = by_sqlite3 if dsn.startswith("sqlite") else by_psycopg
 
-    @hf.job(retry=RetryPolicy.none())
+    @hf.job(retry=RetryPolicy.fixed(0, attempts=50), dead_on=(ValueError,))
     async def part(n: int) -> None:
         crash.point("effect.started")
         if n % 10 == 3:
@@ -28,7 +28,7 @@ def build(dsn: str, size: int = 12) -> tuple[Holdfast, Group]:
             ctx.sync.complete(conn=conn, result=counts)
             crash.point("effect.completed")
 
-    group = hf.group([part.using(max_attempts=50).call(n) for n in range(size)], on_failure="run").then(report)
+    group = hf.group([part.call(n) for n in range(size)], on_failure="run").then(report)
     return hf, group
 
 
