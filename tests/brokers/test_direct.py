@@ -1,6 +1,7 @@
 """A handler straight from the stream: acknowledged after success, durable retry or durable dead letter, never before."""
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 from datetime import timedelta
@@ -137,8 +138,14 @@ async def test_an_outage_stops_the_stream_until_a_stored_delivery_has_tried_it(h
         await eventually(unspent)
         assert sum(one.holds for one in await all_of(hf)) == 1
         out = False
-        await pass_time(hf, timedelta(minutes=10), "delivery", "consumer")
-        await eventually(lambda: len(done) == 30)
+        for _ in range(5):
+            # A run that had begun before pauses the stream once more.
+            await pass_time(hf, timedelta(minutes=10), "delivery", "consumer")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    await eventually(lambda: len(done) == 30)
+                break
+    assert len(done) == 30
 
 
 @SQLITE

@@ -39,6 +39,9 @@ GOOD: dict[str, tuple[str, ...]] = {
     "jobs list": (),
     "jobs show": (ABSENT,),
     "jobs cancel": (ABSENT, "--yes"),
+    "groups list": (),
+    "groups show": (ABSENT,),
+    "groups cancel": (ABSENT, "--yes"),
     "queues list": (),
     "queues pause": ("mail",),
     "queues resume": ("mail",),
@@ -102,10 +105,11 @@ GOOD: dict[str, tuple[str, ...]] = {
     "drill list": (),
     "drill run": (),
     "mcp": (),
+    "completion": ("bash",),
     "version": (),
 }
 # Without a store: a drill creates a temporary one.
-ALONE = {"version", "drill list", "drill run"}
+ALONE = {"completion", "version", "drill list", "drill run"}
 OFFLINE = {"schema sql", *ALONE}
 NEEDS_APP = {"worker", "projectors rebuild"}
 STORE = [name for name in GOOD if name not in OFFLINE | NEEDS_APP]

@@ -1,5 +1,7 @@
 """Operator actions: one table makes the routes of the API, the forms of the console and the commands of the CLI."""
 
+from types import SimpleNamespace
+
 import click
 import pytest
 
@@ -9,6 +11,7 @@ from holdfast.interfaces.console import actions as console
 from holdfast.interfaces.console.user import ROLES
 from holdfast.interfaces.presentation.actions import ACTIONS
 from holdfast.interfaces.presentation.operator_action import OperatorAction
+from holdfast.stores.messages.publish import Published
 
 EACH = pytest.mark.parametrize("action", ACTIONS, ids=lambda one: f"{one.resource.command}-{one.verb}")
 
@@ -38,7 +41,8 @@ def test_an_action_with_a_help_text_is_a_command_with_its_fields(action: Operato
 @EACH
 def test_the_texts_of_an_action_name_only_what_it_receives(action: OperatorAction) -> None:
     given = dict.fromkeys((*action.arguments, *(field.name for field in action.fields)), "mail")
-    for result in (True, False) if action.unchanged else (True,):
+    made = SimpleNamespace(id="new") if action.result is Published else True
+    for result in (made, False) if action.unchanged else (made,):
         assert "mail" in action.text(result, given)
     undone = {one.verb for one in ACTIONS if one.resource is action.resource}
     assert action.undo in {"", *undone}

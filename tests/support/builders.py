@@ -8,6 +8,8 @@ from contextlib import closing
 from datetime import timedelta
 from uuid import UUID
 
+import psycopg
+
 from holdfast.core.change import Change
 from holdfast.core.delivery import Claim, Delivery
 from holdfast.core.failures.report import ErrorReport, report
@@ -237,7 +239,11 @@ def age(store: Store, by: timedelta, *tables: str) -> None:
     if isinstance(store, SqliteStore):
         amount = str(round(by.total_seconds() * 1000))
     for table in tables or _TIMES:
-        sql(store, f"update {{hf}}{table} set " + ", ".join(f"{c} = {c} - {amount}" for c in _TIMES[table]))
+        text = f"update {{hf}}{table} set " + ", ".join(f"{c} = {c} - {amount}" for c in _TIMES[table])
+        try:
+            sql(store, text)
+        except psycopg.errors.DeadlockDetected:  # a worker locks the same rows in another order
+            sql(store, text)
 
 
 def expire(store: Store) -> None:

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import Holdfast, NotFound, Refused, RetryPolicy, Step, TerminalError
+from holdfast import Holdfast, MappedStep, NotFound, Refused, RetryPolicy, Step, TerminalError
 from holdfast.core.workflows.state import StepState
 from holdfast.stores.workflows.query import workflow_run
 from holdfast.stores.workflows.run import RunStatus
@@ -121,7 +121,7 @@ async def test_a_fork_starts_its_own_items_and_child_and_waits_for_its_own_signa
         return f"{n}"
 
     @flow.step(mapped=True)
-    async def resize(ctx: Step, item: int) -> int:
+    async def resize(ctx: MappedStep, item: int) -> int:
         ran.append(f"resize {item}")
         return item * 2
 

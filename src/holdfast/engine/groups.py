@@ -111,7 +111,7 @@ class GroupStages:
                 if await self._store.run(wake_stages(ids)):
                     await self._store.hint()
             except Exception as error:  # noqa: BLE001
-                log.warning("group wake-up failed", groups=len(ids), **error_fields(error))
+                log.warning("group wakeup failed", groups=len(ids), **error_fields(error))
 
     async def _with_input(self, claimed: Claimed, handler: Handler, opened: StageOpened) -> Claimed:
         parameter = input_parameter(handler)
