@@ -942,7 +942,7 @@ RESULTS = [
         postgres("forget_results", "o.expires_at < now()"),
         sqlite("outcomes", "r.expires_at > {now}\nwhere", "true\nwhere"),
         sqlite("result_of", "r.expires_at > {now}"),
-        sqlite("forget_results", "expires_at < {now}"),
+        sqlite("forget_results", "o.expires_at < {now}"),
     ),
     *kills(
         test_result.test_a_result_outlives_its_delivery_until_it_expires,

@@ -70,7 +70,7 @@ ENDPOINT = (
 )
 CONSUMER = (
     *("name", "queue", "priority", "max_attempts", "retry", "generation", "registered_at", "paused_at"),
-    *("blocked_until", "blocked_resource", "flow", "flow_override"),
+    *("blocked_until", "blocked_resource", "flow", "flow_override", "keep"),
 )
 CLAIMED = (*Claimed._fields[:-1], "generation")
 REQUEST = ("owner", "request_hash", "status", "lapsed", "response_status", "response_headers", "response_body")

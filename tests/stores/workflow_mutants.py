@@ -18,10 +18,16 @@ OPERATORS = [
     ),
     *collides(
         test_operators.test_a_retry_from_a_done_step_forgets_its_result_and_builds_the_join_again,
-        postgres("reset_steps", "t.name in (s.step, s.step || ':undo', 'compensation:undo')", "false"),
+        postgres(
+            "reset_steps",
+            "t.name in (s.step, s.step || ':undo', s.step || '/deadline:step', 'compensation:undo')",
+            "false",
+        ),
         postgres("store_counters", "s.waiting, s.arrived\n", "s.waiting + 1, s.arrived\n"),
         postgres("restart_run", "case when deadline > now() then deadline end", "deadline"),
-        sqlite("reset_steps", "name in (:step, :step || ':undo', 'compensation:undo')", "false"),
+        sqlite(
+            "reset_steps", "name in (:step, :step || ':undo', :step || '/deadline:step', 'compensation:undo')", "false"
+        ),
         sqlite("store_counters", ":waiting, :arrived)", ":waiting + 1, :arrived)"),
         sqlite("restart_run", "case when deadline > {now} then deadline end", "deadline"),
     ),

@@ -114,8 +114,8 @@ returning s.name
 
 -- name: overdue_schedules
 -- Jobs whose schedules have been due for longer than a grace time, and whether a live worker serves the job.
-select s.job, count(*), min(s.next_at), min(s.name), bool_or(s.declared),
-       exists (select 1 from {hf}worker w where w.alive_until > now() and s.job = any (w.consumers))
+select s.job, count(*), min(s.next_at), min(s.name), bool_or(s.declared) as declared,
+       exists (select 1 from {hf}worker w where w.alive_until > now() and s.job = any (w.consumers)) as served
 from {hf}schedule s
 where s.paused_at is null and s.next_at < now() - :grace::interval
 group by s.job order by min(s.next_at) limit {limit}

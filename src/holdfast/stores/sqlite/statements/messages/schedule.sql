@@ -97,9 +97,9 @@ returning name
 
 -- name: overdue_schedules
 -- Jobs whose schedules have been due for longer than a grace time, and whether a live worker serves the job.
-select s.job, count(*), min(s.next_at), min(s.name), max(s.declared),
+select s.job, count(*), min(s.next_at), min(s.name), max(s.declared) as declared,
        exists (select 1 from {hf}worker w
-               where w.alive_until > {now} and s.job in (select value from json_each(w.consumers)))
+               where w.alive_until > {now} and s.job in (select value from json_each(w.consumers))) as served
 from {hf}schedule s
 where s.paused_at is null and s.next_at < {now} - :grace
 group by s.job order by min(s.next_at) limit :limit
