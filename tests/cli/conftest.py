@@ -187,7 +187,7 @@ def postgres_shop(
     empty(dsn)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def either(request: pytest.FixtureRequest) -> Shop:
     """A shop on SQLite, and one on PostgreSQL."""
     return request.getfixturevalue("shop" if request.param == "sqlite" else "postgres_shop")

@@ -28,7 +28,7 @@ CHAPTERS = (
 
 
 def test_the_story_runs_in_seconds_and_every_promise_is_kept(tmp_path: Path) -> None:
-    with demo(tmp_path, "--seconds", "20") as running:
+    with demo(tmp_path, "--seconds", "12") as running:
         running.read_until("the mail server just died")
         _check_console(running)
         assert running.end() == 0, running.output

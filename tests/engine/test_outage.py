@@ -232,7 +232,7 @@ async def test_without_a_probe_poison_that_looks_like_an_outage_does_not_stop_th
     await send.enqueue(0)
     await drain(hf, idle_limit=NOW)
     await query(hf, f"update {{hf}}delivery set holds = {MAX_HOLDS - 5}")  # after fifteen further rounds
-    async with working(hf):
+    async with working(hf, poll=timedelta(milliseconds=50)):
         for n in range(1, 10 * MAX_HOLDS):
             await eventually(lambda: _settled(hf))
             await send.enqueue(n)
