@@ -19,7 +19,8 @@ async def shop(store: Store) -> dict[str, str]:
     """A delivered order and a dead one, with something to be found in each field; ids by consumer."""
     await register_consumers(store, {"billing": ["order.placed"], "mailer": ["mail.wanted"]})
     await put(
-        store, message("order.placed", {"email": "Ada@Example.com", "card": "4111"}, key="order:77", headers=HEADERS)
+        store,
+        message("order.placed", {"email": "Ada@Example.com", "card": "card-4111"}, key="order:77", headers=HEADERS),
     )
     await put(store, message("mail.wanted", {"to": "bob"}))
     ids = {}
@@ -80,9 +81,9 @@ async def test_a_failure_group_is_found_by_its_error_and_its_line(store: Store, 
 
 async def test_what_was_declared_secret_is_not_found(store: Store, ops: Operations) -> None:
     await shop(store)
-    assert fields(await ops.search("4111")) == {"billing": "payload"}
+    assert fields(await ops.search("card-4111")) == {"billing": "payload"}
     await store.run(declare([Redaction("order.*", "card")]))
-    assert fields(await ops.search("4111")) == {}
+    assert fields(await ops.search("card-4111")) == {}
 
 
 async def test_a_search_stops_after_a_while_says_how_far_it_looked_and_continues(
