@@ -78,7 +78,7 @@ def test_a_bulk_command_that_is_not_confirmed_leaves_no_plan(either: Shop) -> No
 
 
 def test_an_interrupted_bulk_command_says_whether_its_plan_is_paused(either: Shop) -> None:
-    either.heap(5_000)
+    either.heap(10_000)
     process = either.start("replay", "--group", "f", "--yes")
     try:
         assert process.stderr is not None

@@ -47,7 +47,7 @@ def test_a_short_run_on_sqlite_loses_and_doubles_nothing(tmp_path: Path, seed: i
 
 
 @pytest.mark.long
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(450)
 def test_nothing_is_lost_or_doubled_on_postgres_while_workers_sessions_and_the_server_die(
     server: PostgresServer, tmp_path: Path, seed: int
 ) -> None:
@@ -56,7 +56,7 @@ def test_nothing_is_lost_or_doubled_on_postgres_while_workers_sessions_and_the_s
 
 
 @pytest.mark.long
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(450)
 def test_nothing_is_lost_or_doubled_on_sqlite_while_workers_die(tmp_path: Path, seed: int) -> None:
     with sqlite_place(tmp_path) as place:
         _crash_sqlite(place, seed, MESSAGES)
@@ -125,7 +125,7 @@ def _publish(place: Place, seed: int, messages: int, points: Points) -> None:
         assert killed.ended(patience) == -SIGKILL, killed.log
     until((place.markers / "published").exists, "the driver is not done", patience, place.logs)
     problem = "workers did not die at every point"
-    until(lambda: not points.missing(), problem, 150, lambda: f"{points.missing()}\n{place.logs()}")
+    until(lambda: not points.missing(), problem, 240, lambda: f"{points.missing()}\n{place.logs()}")
     place.allow("enough")
     assert driver.ended() == 0, driver.log
 
