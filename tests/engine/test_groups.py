@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.stores.admin.actions import cancel, discard, replay
 from holdfast.stores.groups.query import GroupState
 from tests.support.apps import MakeApp
 from tests.support.worker import all_of, drain, eventually, only, query, working
+from tests.workflows.chaos_worker import connect
 
 ONCE = RetryPolicy.none()
 
@@ -361,3 +363,19 @@ def test_the_program_of_the_guide_prints_what_the_guide_says(tmp_path: Path) -> 
     (tmp_path / "album.py").write_text(program)
     done = subprocess.run([sys.executable, "album.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == (printed, 0), done.stderr
+
+
+async def test_a_group_exists_if_and_only_if_the_transaction_of_its_caller_commits(hf: Holdfast, dsn: str) -> None:
+    album = Album(hf)
+    group = hf.group([album.resize.call(n) for n in range(3)]).then(album.report)
+    await hf.publish("started", {}, conn=None)  # migrates and registers, which the caller's transaction cannot wait for
+    with closing(connect(dsn)) as conn:
+        lost = group.using(conn=conn).sync.enqueue()
+        conn.rollback()
+        kept = group.using(conn=conn).sync.enqueue()
+        conn.commit()
+    await drain(hf)
+    assert await kept.result() == "5"
+    assert album.received == [([0, 1, 4], "")]
+    with pytest.raises(NotFound):
+        await lost.progress()
