@@ -115,9 +115,7 @@ def test_killed_around_the_ack_an_outside_effect_is_repeated_only_if_the_ack_is_
 
 
 def test_a_worker_that_was_paused_past_its_lease_cannot_finish_what_another_has_finished(place: Place) -> None:
-    zombie, other = pair(place)
-    place.publish("hold", n=1, at="outside")
-    paused, other = holder_of(place, "1.outside", zombie, other)
+    paused, _ = paused_in_a_run(place, "hold", at="outside")
     place.allow("1.outside")
     place.drained()
     assert place.sql("select n, attempt from effect") == [(1, 2)]
@@ -130,9 +128,7 @@ def test_a_worker_that_was_paused_past_its_lease_cannot_finish_what_another_has_
 
 
 def test_the_ack_of_a_worker_that_was_paused_past_its_lease_is_refused(place: Place) -> None:
-    zombie, other = pair(place)
-    id = place.publish("visit", n=1, at="outside")
-    paused, other = holder_of(place, "1.outside", zombie, other)
+    paused, id = paused_in_a_run(place, "visit", at="outside")
     place.allow("1.outside")
     place.drained()
     paused.resumed()
@@ -143,9 +139,7 @@ def test_the_ack_of_a_worker_that_was_paused_past_its_lease_is_refused(place: Pl
 
 
 def test_paused_inside_the_effects_transaction_before_complete_it_rolls_back(postgres: Place) -> None:
-    zombie, other = pair(postgres)
-    postgres.publish("hold", n=1, at="inside")
-    paused, other = holder_of(postgres, "1.inside", zombie, other)
+    paused, _ = paused_in_a_run(postgres, "hold", at="inside")
     postgres.allow("1.inside")
     postgres.drained()
     paused.resumed()
@@ -155,9 +149,7 @@ def test_paused_inside_the_effects_transaction_before_complete_it_rolls_back(pos
 
 
 def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(postgres: Place) -> None:
-    zombie, other = pair(postgres)
-    postgres.publish("hold", n=1, at="completed")
-    paused, other = holder_of(postgres, "1.completed", zombie, other)
+    paused, _ = paused_in_a_run(postgres, "hold", at="completed")
     postgres.allow("1.completed")
     postgres.drained()
     paused.resumed()
@@ -166,22 +158,19 @@ def test_paused_after_complete_the_server_ends_its_session_and_the_row_is_free(p
     assert delivery(postgres) == ("delivered", 2)
 
 
-def pair(place: Place, **options: object) -> tuple[Process, Process]:
-    """Two workers next to each other; on SQLite the second is one of the first one's family."""
+def paused_in_a_run(place: Place, consumer: str, at: str) -> tuple[Process, str]:
+    """A worker that is stopped while its handler waits, and the id of its message; another worker takes over.
+
+    The other one has a longer lease: a busy machine may stop it for a second too, and then it would release its claim.
+    """
+    paused = start(place, lease=2 * LEASE)
+    id = place.publish(consumer, n=1, at=at)
+    place.reached(f"1.{at}")
+    place.stop(paused)
+    # On SQLite the second is one of the first one's family.
     family = {"HOLDFAST_ENGINE_FAMILY": f"{place.directory / 'holdfast.db'}-engine"} if place.on_sqlite else {}
-    given = options.pop("environment", {})
-    assert isinstance(given, dict)
-    return start(place, environment=given, **options), start(place, environment={**family, **given}, **options)
-
-
-def holder_of(place: Place, marker: str, *workers: Process) -> tuple[Process, Process]:
-    """Stops the worker whose handler waits at the marker; returns it, and the other one."""
-    place.reached(marker)
-    (owner,) = {row[0] for row in place.sql("select locked_by from {hf}delivery where status = 'in_flight'")}
-    first, second = workers
-    holder, other = (first, second) if f"/{first.pid}/" in owner else (second, first)
-    place.stop(holder)
-    return holder, other
+    start(place, lease=4 * LEASE, environment=family)
+    return paused, id
 
 
 def delivery_of(place: Place, consumer: str) -> tuple[object, ...]:
