@@ -763,10 +763,18 @@ WORKFLOWS = [
     ),
     *kills(
         test_runs.test_items_join_once_and_wake_their_step,
-        postgres("woken_step", "set run_at = now()", "set run_at = d.run_at"),
+        postgres("woken_step", "least(d.run_at, now())", "d.run_at"),
         postgres("join_counters", "waiting = t.waiting - excluded.arrived", "waiting = t.waiting"),
         sqlite("woken_step", "set run_at = {now}", "set run_at = run_at"),
         sqlite("join_counters", "waiting = t.waiting - excluded.arrived", "waiting = t.waiting"),
+    ),
+    *kills(
+        test_interleaved.test_the_last_item_wakes_a_step_whose_suspension_it_waited_for,
+        postgres(
+            "woken_step",
+            "d.id = any (array[j.delivery_id])",
+            "d.id = any (array[j.delivery_id]) and d.status = 'pending'",
+        ),
     ),
     *kills(
         test_runs.test_completed_steps_make_the_next_ones_due_and_end_the_run,

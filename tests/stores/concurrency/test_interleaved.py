@@ -17,14 +17,19 @@ from holdfast.stores.messages.publish import publish
 from holdfast.stores.messages.registry import catch_up
 from holdfast.stores.operation import Operation, Query
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.workflows.advance import advance
+from holdfast.stores.workflows.items import start_items
+from holdfast.stores.workflows.wait import Suspension, suspend
 from tests.stores.concurrency.query_hook import before_each_query
 from tests.stores.event_log import test_projection
 from tests.stores.messages.test_prune import prune
+from tests.stores.workflows.run_steps import claim_steps, end, events, started
 from tests.support.builders import (
     LEASE,
     all_deliveries,
     catch_up_fully,
     claim_all,
+    claim_of,
     claim_one,
     delivery,
     expire,
@@ -34,6 +39,7 @@ from tests.support.builders import (
     message,
     put,
     register_consumers,
+    sql,
     start,
     until_one_waits,
 )
@@ -194,3 +200,23 @@ async def test_pruning_what_came_later_hides_no_message_of_a_publisher_that_was_
         assert await prune(store, timedelta(0)) == 1
     await catch_up_fully(store)
     assert [d.message_id for d in await all_deliveries(store)] == [early.id]
+
+
+async def test_the_last_item_wakes_a_step_whose_suspension_it_waited_for(postgres_store: PostgresStore) -> None:
+    """When the advance began, the step was in flight; when it has the run's lock, the step is pending."""
+    store = postgres_store
+    (run,) = await started(store)
+    (claimed,) = await claim_steps(store)
+    owner = claim_of(claimed)
+    await store.run(start_items(owner, run, 0, "a/map:b#0", "b@a#0", "flow/b", ["1"]))
+    (item,) = await claim_steps(store)
+    ((next,),) = sql(store, "select next from {hf}workflow_step where item is not null")
+    last = end(item)._replace(step="b@a#0", next=str(next))
+    parked = Suspension(run, "a/map:b#0", 0, claimed.id, claimed.fence, 0, None, None, False)
+    with psycopg.connect(store.conninfo) as suspending:
+        assert run_on(suspend("w1", [parked]), store.dialect, Psycopg(suspending)) == {claimed.id}
+        thread = threading.Thread(target=lambda: store.run_sync(advance("w1", [last], events(), wait=True)))
+        thread.start()
+        until_one_waits(store)
+    thread.join(30)
+    assert [one.id for one in await claim_steps(store)] == [claimed.id]

@@ -85,11 +85,13 @@ q as (
   on conflict (id) do nothing)
 
 -- fragment: woken_step
+-- The status is read in SET, which sees the newest row: in the snapshot a step may be in flight whose suspension committed
+-- while this statement waited for the lock of its run.
 k as (
-  update {hf}delivery d set run_at = now()
+  update {hf}delivery d
+  set run_at = case when d.status = 'pending' then least(d.run_at, now()) else d.run_at end
   from j
-  where j.waiting = 0 and strpos(j.name, '/') > 0 and d.id = any (array[j.delivery_id])
-    and case when d.status = 'pending' then d.run_at > now() end)
+  where j.waiting = 0 and strpos(j.name, '/') > 0 and d.id = any (array[j.delivery_id]))
 
 -- fragment: run_progress
 e as (
