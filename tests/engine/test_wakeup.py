@@ -33,18 +33,18 @@ def app(hf: Holdfast) -> Holdfast:
     return hf
 
 
+def publish_elsewhere(dsn: str, hf: Holdfast) -> None:
+    """Publishes on a connection whose commit is not visible."""
+    if dsn.startswith("sqlite"):
+        with closing(sqlite3.connect(dsn.removeprefix("sqlite:///"), timeout=10)) as db, db:
+            hf.sync.publish("order.placed", {}, conn=db)
+    else:
+        with psycopg.connect(dsn) as conn:
+            hf.sync.publish("order.placed", {}, conn=conn)
+
+
 async def publish_without_a_hint(dsn: str, hf: Holdfast) -> None:
-    """On a connection whose commit is not visible."""
-
-    def publish() -> None:
-        if dsn.startswith("sqlite"):
-            with closing(sqlite3.connect(dsn.removeprefix("sqlite:///"), timeout=10)) as db, db:
-                hf.sync.publish("order.placed", {}, conn=db)
-        else:
-            with psycopg.connect(dsn) as conn:
-                hf.sync.publish("order.placed", {}, conn=conn)
-
-    await asyncio.to_thread(publish)
+    await asyncio.to_thread(publish_elsewhere, dsn, hf)
 
 
 async def test_an_app_wakes_its_own_worker(app: Holdfast) -> None:
@@ -197,6 +197,24 @@ async def test_a_worker_that_would_end_looks_again_for_what_came_after_its_claim
         if not came:
             came.append(1)
             app.sync.publish("order.placed", {}, conn=None)
+        return next_due_in(*args)
+
+    monkeypatch.setattr(idle, "next_due_in", asked_too_late)
+    await app._runtime.registration.prepare()
+    await drain(app, idle_limit=timedelta(0))
+    assert await _delivered(app, 1)
+
+
+async def test_a_worker_that_would_end_scans_lanes_that_it_does_not_know(
+    app: Holdfast, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes without a hint after the last scan is in no known lane."""
+    came: list[int] = []
+
+    def asked_too_late(*args: Any) -> Any:
+        if not came:
+            came.append(1)
+            publish_elsewhere(dsn, app)
         return next_due_in(*args)
 
     monkeypatch.setattr(idle, "next_due_in", asked_too_late)

@@ -1,11 +1,11 @@
 """Finds out whether a worker that runs until idle is done."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from holdfast._log import get_logger
-from holdfast.engine.claim_scheduler import IdleWait, wait_when_idle
+from holdfast.engine.claim_scheduler import ClaimScheduler, IdleWait, wait_when_idle
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.options import WorkerOptions
 from holdfast.stores.protocol import Store
@@ -19,8 +19,16 @@ _NOT_CLAIMABLE = "the remaining deliveries are suspect or belong to another gene
 class IdleCheck:
     """Queries when the next delivery is due, once the worker has nothing to run or to write."""
 
-    def __init__(self, store: Store, worker: str, deps: WorkerDeps, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        deps: WorkerDeps,
+        options: WorkerOptions,
+        schedulers: Sequence[ClaimScheduler],
+    ) -> None:
         self._store, self._worker, self._deps, self._options = store, worker, deps, options
+        self._schedulers, self._scanned_since = schedulers, 0.0
 
     async def wait(self, claimed_at: float, woken: Callable[[], bool], batch_due_in: float | None) -> IdleWait:
         """Whether to stop, or the seconds to wait. `batch_due_in`: seconds until an incomplete batch is old enough.
@@ -43,6 +51,12 @@ class IdleCheck:
             woken=woken(),
             receiving=self._deps.receiving(),
         )
+        if idle.stalled and self._scanned_since != claimed_at:
+            # The last claim took from known lanes only, and what is due may be in another one.
+            self._scanned_since = claimed_at
+            for scheduler in self._schedulers:
+                scheduler.scan_again()
+            return IdleWait(0.0)
         if idle.stalled:
             log.warning("worker stopped before idle", worker=self._worker, reason=_NOT_CLAIMABLE)
         return idle

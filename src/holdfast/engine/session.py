@@ -81,7 +81,7 @@ class WorkerSession:
             lambda pool, claims: self._accept(pool, claims, as_batch(claims)),
         )
         self._orphaned_claims = OrphanedClaims(self._store, self.id, self._settler, self._pools)
-        self._idle = IdleCheck(self._store, self.id, deps, options)
+        self._idle = IdleCheck(self._store, self.id, deps, options, [pool.scheduler for pool in self._pools])
         self._lease: Lease | None = None
         self._flow = FlowClaimer(self._store, self.id, options, deps.handlers, self._pools, self._accept)
 
