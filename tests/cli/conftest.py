@@ -82,10 +82,12 @@ class Shop:
         os.close(main_end)
         return process.wait(60), re.sub(r"\x1b\[[0-9;]*m", "", printed.decode()).replace("\r\n", "\n")
 
-    def start(self, *args: object, **env: str) -> "subprocess.Popen[str]":
+    def start(
+        self, *args: object, program: tuple[str, ...] = ("-m", "holdfast"), **env: str
+    ) -> "subprocess.Popen[str]":
         """Starts a command that runs during the test."""
         return subprocess.Popen(
-            command(*args),
+            command(*args, program=program),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -149,8 +151,8 @@ class Shop:
         return self.ids(consumers=("mail",))[0]
 
 
-def command(*args: object) -> list[str]:
-    return [sys.executable, "-m", "holdfast", *(str(arg) for arg in args)]
+def command(*args: object, program: tuple[str, ...] = ("-m", "holdfast")) -> list[str]:
+    return [sys.executable, *program, *(str(arg) for arg in args)]
 
 
 @pytest.fixture(scope="session")

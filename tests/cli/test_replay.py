@@ -7,6 +7,23 @@ from tests.cli.conftest import Shop
 
 SIZE = 250
 
+WAITING = """
+import time
+from holdfast.interfaces.cli import main
+from holdfast.interfaces.cli.output import ProgressLine
+
+show = ProgressLine.__call__
+
+def show_and_wait(self, *numbers):
+    show(self, *numbers)
+    if self._printed:
+        time.sleep(60)
+
+ProgressLine.__call__ = show_and_wait
+main(prog_name="holdfast")
+"""
+"""The commands, which wait after the first line of progress: otherwise one may end before it is interrupted."""
+
 
 def plan_of(shop: Shop) -> dict[str, object]:
     newest: dict[str, object] = json.loads(shop.run("plans", "list", "--format", "json").stdout)[0]
@@ -78,8 +95,9 @@ def test_a_bulk_command_that_is_not_confirmed_leaves_no_plan(either: Shop) -> No
 
 
 def test_an_interrupted_bulk_command_says_whether_its_plan_is_paused(either: Shop) -> None:
-    either.heap(10_000)
-    process = either.start("replay", "--group", "f", "--yes")
+    either.heap(2_000)
+    (either.folder / "waiting.py").write_text(WAITING)
+    process = either.start("replay", "--group", "f", "--yes", program=("waiting.py",))
     try:
         assert process.stderr is not None
         process.stderr.readline()
