@@ -34,7 +34,7 @@ async def test_a_cancellation_reaches_a_running_async_handler_and_its_slot_conti
         done.set()
 
     handle = await long.enqueue()
-    async with working(hf, lease=timedelta(seconds=1), concurrency=1):
+    async with working(hf, lease=timedelta(seconds=4), concurrency=1):
         await wait_for(started)
         assert await handle.cancel(reason="customer left")
         at = time.monotonic()
@@ -65,7 +65,7 @@ async def test_a_plain_function_reads_that_it_was_cancelled_and_its_return_chang
         flags.append(ctx.cancelled)
 
     handle = await long.enqueue()
-    async with working(hf, lease=timedelta(seconds=1)):
+    async with working(hf, lease=timedelta(seconds=4)):
         await eventually(lambda: flags)
         assert await asyncio.to_thread(handle.sync.cancel)
         await eventually(lambda: len(flags) == 2)
