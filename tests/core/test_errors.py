@@ -19,6 +19,7 @@ from holdfast.core.errors import (
     CircuitOpen,
     ConfigurationError,
     EngineRunning,
+    EngineStopping,
     HoldfastError,
     InvalidDuration,
     InvalidKey,
@@ -104,6 +105,7 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (StoreError("could not write"), ["could not write"]),
     (BrokerUnavailable("kafka:orders", "timed out"), ["kafka:orders", "(timed out)", "check"]),
     (StoreUnavailable("postgresql://db/shop", "refused"), ["postgresql://db/shop", "(refused)", "check"]),
+    (EngineStopping("sqlite:///shop.db", "process 7"), ["sqlite:///shop.db", "process 7", "--grace"]),
     (StoreLocked("sqlite:///shop.db"), ["rolled back", "journal_mode"]),
     (StoreTimeout("postgresql://db/shop", "lock timeout"), ["lock timeout", "alter role"]),
     (

@@ -1,5 +1,7 @@
 """Supervisor of several worker processes: starts them, replaces crashed ones and forwards signals."""
 
+import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from types import FrameType
 
 from holdfast._log import get_logger
@@ -16,6 +19,7 @@ from holdfast.app.service_manager import ServiceManager
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.parent_watchdog import child_environment, is_child
 from holdfast.engine.process_limits import check_memory
+from holdfast.runtime.loop import lock_engine, wait_for_store
 
 log = get_logger("holdfast.supervisor")
 
@@ -30,7 +34,8 @@ def run_workers(spec: str, options: WorkerOptions, processes: int = 1) -> int:
         return 0
     check_memory(options)
     # A store that allows one engine allows its child processes: the supervisor holds the lock, and they inherit it.
-    with app.store.engine_lock():
+    with contextlib.ExitStack() as engine:
+        asyncio.run(wait_for_store(partial(lock_engine, engine, app.store), None, patient=not options.until_idle))
         commands = [worker_command(spec, options, index=index) for index in range(processes)]
         return _Supervisor(commands, options.grace, ServiceManager.from_environment()).run()
 

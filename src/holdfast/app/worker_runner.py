@@ -30,7 +30,7 @@ from holdfast.engine.workflows.sweeper import RunSweeper
 from holdfast.ops.plans import PlanRunner
 from holdfast.runtime.broker_streams import BrokerStreams, HandledKeyPruner
 from holdfast.runtime.endpoint_handlers import EndpointHandlers
-from holdfast.runtime.loop import call_when_set, wait_for_store
+from holdfast.runtime.loop import call_when_set, lock_engine, wait_for_store
 from holdfast.runtime.redactions import RedactionRefresher
 from holdfast.runtime.relays import Relays
 from holdfast.runtime.runtime import Runtime
@@ -69,9 +69,10 @@ async def _work(
 ) -> None:
     if not options.generation:
         options = replace(options, generation=runtime.generation)
-    with runtime.store.engine_lock():
-        if not await wait_for_store(runtime.registration.prepare, stop, patient=not options.until_idle):
-            return
+    with contextlib.ExitStack() as engine:
+        for prepare in (partial(lock_engine, engine, runtime.store), runtime.registration.prepare):
+            if not await wait_for_store(prepare, stop, patient=not options.until_idle):
+                return
         # A renewal that hangs is cancelled early enough to repeat it. The second connection is for the next session, which
         # must not wait for a renewal of the last one.
         lease_store = app._open_store(role="holdfast-lease", pool_size=2, patience=options.lease / 4)

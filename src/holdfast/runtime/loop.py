@@ -11,6 +11,7 @@ from holdfast._log import get_logger
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.periodic import first
+from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast")
 
@@ -88,6 +89,11 @@ def log_if_failed(working: "asyncio.Task[None]") -> None:
     """Logs the failure of an embedded worker at once: the application continues without it."""
     if not working.cancelled() and (error := working.exception()):
         log.error("worker failed", **error_fields(error))
+
+
+async def lock_engine(engine: contextlib.ExitStack, store: Store) -> None:
+    """Takes the lock of the engine, for `wait_for_store`: child processes of a killed engine may still hold it."""
+    engine.enter_context(store.engine_lock())
 
 
 async def wait_for_store(prepare: Callable[[], Awaitable[None]], stop: asyncio.Event | None, *, patient: bool) -> bool:

@@ -81,7 +81,8 @@ class Store(Protocol):
         ...
 
     def engine_lock(self) -> AbstractContextManager[None]:
-        """The lock of a running engine; `EngineRunning` when the store allows only one engine and another one runs."""
+        """The lock of a running engine; `EngineRunning` when the store allows only one engine and another one runs,
+        `EngineStopping` when child processes of a killed one still run."""
         ...
 
     def migrate(self, lock_timeout: timedelta = timedelta(seconds=10)) -> list[str]:

@@ -31,6 +31,7 @@
     ├── BrokerUnavailable             a broker cannot be reached, or did not confirm
     ├── StoreError
     │   ├── StoreUnavailable
+    │   │   ├── EngineStopping        SQLite: child processes of a killed engine still run
     │   │   ├── StoreLocked           SQLite: another connection holds a lock
     │   │   └── StoreTimeout          PostgreSQL: a time limit of the role or database cancelled a statement
     │   ├── PermissionDenied          PostgreSQL: the role lacks a grant
@@ -77,6 +78,7 @@ from holdfast.core.errors.signals import (
 )
 from holdfast.core.errors.store import (
     EngineRunning,
+    EngineStopping,
     LockTimeout,
     LogRewound,
     PermissionDenied,
@@ -110,6 +112,7 @@ __all__ = [
     "CircuitOpen",
     "ConfigurationError",
     "EngineRunning",
+    "EngineStopping",
     "HoldfastError",
     "InvalidDuration",
     "InvalidKey",

@@ -41,6 +41,20 @@ class PermissionDenied(StoreError):
         )
 
 
+class EngineStopping(StoreUnavailable):
+    """The engine of this SQLite file was killed, but its child processes still run. A worker waits until they end."""
+
+    def __init__(self, store: str, holder: str) -> None:
+        super().__init__(store, "its engine was killed")
+        self.holder = holder
+
+    def __str__(self) -> str:
+        return (
+            f"the engine of store {self.store} ({self.holder}) is not running on this machine, but its lock is held: its "
+            "child processes end after at most their --grace; if it runs in another container, stop it first"
+        )
+
+
 class StoreLocked(StoreUnavailable):
     """Another connection holds a lock on the SQLite file. Nothing was stored, and a retry may succeed.
 

@@ -18,6 +18,7 @@ from holdfast.core.drive import drive
 from holdfast.core.errors import (
     ConfigurationError,
     EngineRunning,
+    EngineStopping,
     LockTimeout,
     SchemaMismatch,
     StoreBusy,
@@ -43,6 +44,7 @@ _OLDEST = (3, 35, 0)
 _BUSY_TIMEOUT = timedelta(seconds=10)
 _POLL_SECONDS = 0.02
 _FAMILY = "HOLDFAST_ENGINE_FAMILY"
+_PROCESS = "process "
 _UNREACHABLE = tuple(
     f"SQLITE_{name}" for name in ("BUSY", "LOCKED", "IOERR", "FULL", "CANTOPEN", "READONLY", "CORRUPT", "NOTADB")
 )
@@ -134,22 +136,25 @@ class SqliteStore:
     @contextlib.contextmanager
     def engine_lock(self) -> Iterator[None]:
         """One engine claims from a file: a worker and its child processes, which inherit the lock."""
-        holder = self.path.with_name(self.path.name + "-engine")
-        if os.environ.get(_FAMILY) == str(holder.absolute()):
+        lock = self.path.with_name(self.path.name + "-engine")
+        if os.environ.get(_FAMILY) == str(lock.absolute()):
             yield
             return
-        with open(holder, "a+", opener=private) as file:
+        with open(lock, "a+", opener=private) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 file.seek(0)
-                raise EngineRunning(str(self.path), file.read().strip()) from None
+                holder = file.read().strip()
+                if _is_gone(holder):
+                    raise EngineStopping(self.name, holder) from None
+                raise EngineRunning(str(self.path), holder) from None
             file.truncate(0)
-            file.write(f"process {os.getpid()}")
+            file.write(f"{_PROCESS}{os.getpid()}")
             file.flush()
             # Children keep the file open and hold the lock: after the parent was killed they are still one engine.
             os.set_inheritable(file.fileno(), True)
-            os.environ[_FAMILY] = str(holder.absolute())
+            os.environ[_FAMILY] = str(lock.absolute())
             try:
                 yield
             finally:
@@ -357,3 +362,17 @@ def _no_transactions(action: int, *_: object) -> int:
 
 def _milliseconds(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
+
+
+def _is_gone(holder: str) -> bool:
+    """Whether the process that wrote its id into the lock file no longer runs on this machine."""
+    number = holder.removeprefix(_PROCESS)
+    if not number.isdecimal():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
