@@ -14,6 +14,7 @@ GIVEN = [Requirement(one) for several in (PROJECT["dependencies"], *EXTRAS.value
 # The newest version that an advisory names as affected, or the last before its fix.
 AFFECTED = {
     "anyio": ["4.3.0"],
+    "cryptography": ["46.0.4", "46.0.6"],  # CVE-2026-26007, CVE-2026-39892
     "django": ["5.2.16"],  # CVE-2026-15307 and others
     "flask": ["3.1.2"],  # CVE-2026-27205
     "h11": ["0.14.0"],  # CVE-2025-43859

@@ -18,11 +18,13 @@ def check_app_options(
     alerts: object,
     probes: object,
     dedupe: object,
+    cipher: object,
 ) -> None:
     """Rejects options of `Holdfast(...)` that would fail only once a message is published or run."""
     if dsn is not None:
         check_dsn(dsn)
     check_schema(schema)
+    check_cipher(cipher)
     if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
         raise ConfigurationError(f"max_payload is {max_payload!r}; give a number of bytes")
     for name, probe in _mapping(
@@ -37,6 +39,21 @@ def check_app_options(
             f"dedupe is {dedupe!r}; give the app a store for the keys, such as RedisDedupe(...), and each handler a "
             "duration: @hf.consumer(..., dedupe='5m')"
         )
+
+
+def check_cipher(cipher: object) -> None:
+    """Raises `ConfigurationError` for an optional cipher without the methods of one."""
+    if cipher is None or (
+        not isinstance(cipher, type)
+        and callable(getattr(cipher, "encrypt", None))
+        and callable(getattr(cipher, "decrypt", None))
+    ):
+        return
+    # Not its repr: it may be a key.
+    what = f"the class {cipher.__name__}" if isinstance(cipher, type) else f"a {type(cipher).__name__}"
+    raise ConfigurationError(
+        f"cipher is {what}; give AesGcm(keys={{...}}) of holdfast.cipher, or an object of your own"
+    )
 
 
 def declared_queues(queues: object) -> tuple[Queue, ...]:

@@ -25,6 +25,7 @@ from holdfast.app.sync import SyncHoldfast
 from holdfast.app.webhooks import Webhooks
 from holdfast.app.worker_runner import run_worker
 from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.encryption import Cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.events.payload import MAX_BYTES, decode
 from holdfast.core.failures.classify import Classifier, Rules
@@ -54,7 +55,7 @@ from holdfast.runtime.reactions import Reactions
 from holdfast.runtime.redactions import DeclaredRedactions
 from holdfast.runtime.registration import Registration
 from holdfast.runtime.runtime import Runtime
-from holdfast.runtime.store_factory import generation_from_environment, open_store
+from holdfast.runtime.store_factory import generation_from_environment, open_store, use_cipher
 from holdfast.stores.admin.alert import AlertDecision, decide_alert
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.protocol import Store
@@ -90,6 +91,7 @@ class Holdfast(Router):
         alerts: Sequence[AlertHook] = (),
         probes: Mapping[str, Probe] | None = None,
         dedupe: Dedupe | None = None,
+        cipher: Cipher | None = None,
         keep: Duration | None = "30d",
         webhooks: WebhookOptions | None = None,
         redact: Sequence[str] = (),
@@ -103,6 +105,7 @@ class Holdfast(Router):
             alerts=alerts,
             probes=probes,
             dedupe=dedupe,
+            cipher=cipher,
         )
         check_instance("webhooks", webhooks, WebhookOptions)
         check_instance("tracing", tracing, Tracing)
@@ -122,6 +125,8 @@ class Holdfast(Router):
         self._queue_keeps = {q.name: retention("keep", q.keep) for q in self._queues if q.keep is not None}
         self._probes = dict(probes or {})
         self._dedupe = dedupe
+        self.cipher = cipher
+        """Encrypts payloads, results, stored responses and webhook secrets; None: they are stored as they are."""
         self._keep = None if keep is None else to_timedelta(keep, name="keep")
         self._bound: Runtime | None = None
         self._ambient: AmbientTransaction | None = None
@@ -148,7 +153,7 @@ class Holdfast(Router):
     @property
     def _runtime(self) -> Runtime:
         if self._bound is None:
-            store = self._open_store()
+            store = use_cipher(self._open_store(), self.cipher)
             registration = Registration(store, self.handlers, self._redactions, self.generation, self._queues)
             completions = CompletionWatcher(store)
             notifier = CommitNotifier(store, completions)

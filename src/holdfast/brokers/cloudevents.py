@@ -17,6 +17,7 @@ from enum import StrEnum
 import orjson
 
 from holdfast.brokers.protocol import OutgoingRecord, Record
+from holdfast.core.encryption import check_decrypted
 from holdfast.core.events.event import VERSION_HEADER
 from holdfast.core.message import Message
 
@@ -65,6 +66,7 @@ class ReceivedEvent:
 
 def encode(message: Message, *, key: str | None = None, mode: Mode = Mode.STRUCTURED) -> OutgoingRecord:
     """Encodes a message with its payload unchanged. `key` is the ordering key; the default is the message's key."""
+    check_decrypted(message.payload)
     partition = message.key if key is None else key
     attributes = {
         "specversion": "1.0",

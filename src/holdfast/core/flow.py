@@ -139,6 +139,11 @@ class KeyRule:
         """Whether both give the same keys; functions are compared by identity."""
         return other is not None and (self.kind, self.name, self.function) == (other.kind, other.name, other.function)
 
+    @property
+    def reads_payload(self) -> bool:
+        """Whether the key depends on the payload."""
+        return self.kind in ("path", "function")
+
     def key(self, payload: str, headers: Mapping[str, str]) -> str:
         """The key of a message. A missing path or header, or None, is the key ''."""
         if self.kind == "all":

@@ -15,7 +15,9 @@ _DOTTED = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _TYPE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_:/-]*(?:\.[A-Za-z0-9_:/-]+)*")
 
-_WITH_DOTS = frozenset({"source", "worker", "circuit", "resource", "endpoint", "tenant", "schedule", "memo", "signal"})
+_WITH_DOTS = frozenset(
+    {"source", "worker", "circuit", "resource", "endpoint", "tenant", "schedule", "memo", "signal", "encryption key"}
+)
 
 _PLAIN_WORDS = "1 to 100 characters of A-Z a-z 0-9 _ : / - (no dot), starting with a letter, digit or underscore"
 _DOTTED_WORDS = "1 to 100 characters of A-Z a-z 0-9 _ . : / -, starting with a letter, digit or underscore"

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeAlias
 
-from holdfast.core.errors import Cancel, ConfigurationError, Snooze
+from holdfast.core.errors import Cancel, ConfigurationError, EncryptionKeyMissing, Snooze
 from holdfast.core.failures.classify import Rules, Verdict, classify
 from holdfast.core.failures.report import CUT_OFF, LEASE_EXPIRED, ErrorReport, bounded_text, report
 from holdfast.core.text import safe_str
+
+KEY_MISSING_DELAY = timedelta(seconds=30)
+"""How long a delivery waits for a worker that has its encryption key. It costs no attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +36,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler requested another run later."""
+    """The handler requested another run later, or this worker cannot run it because of `error`."""
 
     delay: timedelta
+    error: ErrorReport | None = None
 
     name: ClassVar[str] = "snoozed"
 
@@ -81,6 +85,8 @@ def outcome_of(
     """Return the outcome of a run that raised `exc` or returned it as a signal; `hide` removes secrets from texts."""
     if isinstance(exc, Snooze):
         return Snoozed(exc.delay)
+    if isinstance(exc, EncryptionKeyMissing):
+        return Snoozed(KEY_MISSING_DELAY, report(exc, hide))
     if isinstance(exc, Cancel):
         return Cancelled(bounded_text(safe_str(exc.reason), hide))
     # The verdict first: a `classify` that raises adds a note that belongs in the trace.
@@ -94,7 +100,7 @@ def outcome_of(
 
 def error_of(outcome: Outcome) -> ErrorReport | None:
     """Return the error to record for `outcome`, None without an error."""
-    if isinstance(outcome, Failed):
+    if isinstance(outcome, Failed | Snoozed):
         return outcome.error
     if isinstance(outcome, LeaseExpired):
         return LEASE_EXPIRED

@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 
 from holdfast._log import get_logger
+from holdfast.core.encryption import encrypted_value
 from holdfast.core.flow import FlowSettings, KeyRule
 from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import error_fields
@@ -108,9 +109,11 @@ class FlowAdoption:
             unkeyed_deliveries(lane, _BATCH, ordered=ordered, after=after, suspects=self._suspects)
         )
         if page.found:
-            keys = [DeliveryKey(one.id, _key(lane.consumer, rule, one), ordered) for one in page.found]
+            readable = [one for one in page.found if not (rule.reads_payload and _lacks_encryption_key(one))]
+            keys = [DeliveryKey(one.id, _key(lane.consumer, rule, one), ordered) for one in readable]
             await self._store.run(adopt_deliveries(keys))
-        return bool(page.found), page.after
+            return bool(keys), page.after
+        return False, page.after
 
 
 def _keyed(lane: Lane) -> FlowSettings | None:
@@ -125,6 +128,12 @@ def _key(consumer: str, rule: KeyRule, unkeyed: Unkeyed) -> str:
         # The message is published; without a key it would never run.
         log.error("flow key evaluation failed", consumer=consumer, delivery_id=str(unkeyed.id), **error_fields(error))
         return ""
+
+
+def _lacks_encryption_key(unkeyed: Unkeyed) -> bool:
+    """Whether only a worker with another encryption key can find the flow key."""
+    found = encrypted_value(unkeyed.payload)
+    return found is not None and found.refused is None
 
 
 def _rule(settings: FlowSettings, handler: Handler | None) -> KeyRule | None:

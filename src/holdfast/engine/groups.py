@@ -11,12 +11,19 @@ import orjson
 from holdfast._log import get_logger
 from holdfast.core.change import Change, DeadLetter, Deliver, Discard
 from holdfast.core.delivery import Claim
-from holdfast.core.errors import ConfigurationError, LeaseLost, StoreUnavailable, TerminalError
+from holdfast.core.errors import (
+    ConfigurationError,
+    DecryptionFailed,
+    EncryptionKeyMissing,
+    LeaseLost,
+    StoreUnavailable,
+    TerminalError,
+)
 from holdfast.core.events import payload
 from holdfast.core.failures.report import report
 from holdfast.core.failures.verdict import Verdict
 from holdfast.core.group import GROUP_HEADER, GroupSummary, OnFailure, StageInput, read_group_header
-from holdfast.core.outcome import Cancelled, Failed, Outcome, Snoozed
+from holdfast.core.outcome import Cancelled, Failed, Outcome, Snoozed, outcome_of
 from holdfast.engine.handler import Handler, hints_of
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.settler import Ack
@@ -67,6 +74,8 @@ class GroupStages:
             return Snoozed(_PAUSE)
         except ConfigurationError as error:
             return Failed(report(error), Verdict.dead())
+        except (EncryptionKeyMissing, DecryptionFailed) as error:
+            return outcome_of(error)
         match found:
             case None:
                 return claimed

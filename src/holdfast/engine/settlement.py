@@ -137,7 +137,10 @@ class SettlementBuilder:
                     log.info, "delivery parked", error, known | {"circuit": circuit} | _next_attempt(delay, until)
                 )
             case Postpone(delay):
-                log.info("delivery snoozed", **known | _next_attempt(delay))
+                if error is None:
+                    log.info("delivery snoozed", **known | _next_attempt(delay))
+                else:
+                    self._log(log.warning, "delivery snoozed", error, known | _next_attempt(delay))
             case Deliver():
                 log.debug("delivery completed", **known)
             case Release(held=False):

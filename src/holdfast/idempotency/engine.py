@@ -12,6 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from holdfast._log import get_logger
 from holdfast.core.duration import Duration, to_timedelta
+from holdfast.core.encryption import unreadable
 from holdfast.core.errors import ConfigurationError, InvalidKey, StoreError
 from holdfast.idempotency.records import (
     Flow,
@@ -257,6 +258,10 @@ class IdempotencyEngine:
                 "A request with the same Idempotency-Key is running. Retry shortly to get its response.",
                 retry_after=1,
             )
+        if found.response.encrypted is not None:
+            why = str(unreadable(found.response.encrypted))
+            log.error("idempotency response unreadable", scope=reservation.scope, key=reservation.key, error=why)
+            return unreadable_response()
         if found.response.body is None:
             return problem(
                 409,
@@ -266,6 +271,17 @@ class IdempotencyEngine:
                 "read the result instead.",
             )
         return with_length(found.response, REPLAYED)
+
+
+def unreadable_response() -> StoredResponse:
+    """The response if the stored one cannot be decrypted."""
+    return problem(
+        503,
+        "idempotent-response-unavailable",
+        "This request has already run",
+        "Its response is stored and cannot be read at present. It did not run again: retry later with the same key.",
+        retry_after=30,
+    )
 
 
 def uncommitted() -> StoredResponse:

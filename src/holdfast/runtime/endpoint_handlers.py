@@ -127,6 +127,7 @@ class EndpointHandlers:
         known = self._known.get(ctx.consumer)
         if known is None:
             raise TerminalError(f"the endpoint of {ctx.consumer} is gone from the store")
+        known.check_decrypted()
         await self._the_dispatcher().deliver(known, event, record)
 
     def _handler(self, endpoint: Endpoint) -> Handler:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from holdfast.core.change import Deliver, Discard
 from holdfast.core.decide import budget, decide
-from holdfast.core.errors import RebuildStopped, TerminalError
+from holdfast.core.errors import EncryptionKeyMissing, RebuildStopped, TerminalError
 from holdfast.core.events.event import NewerVersion
 from holdfast.core.message import Message
 from holdfast.core.outcome import error_of
@@ -28,6 +28,8 @@ from holdfast.stores.operation import Operation
 from holdfast.stores.protocol import Store
 
 _LONGEST_WAIT = timedelta(minutes=1)
+_WAITS = (NewerVersion, EncryptionKeyMissing)
+"""Errors that only another worker can resolve."""
 
 
 async def rebuild_projector(runtime: Runtime, handler: Handler, request: RebuildRequest) -> Rebuilt:
@@ -123,7 +125,7 @@ class ProjectorRunner:
             if isinstance(change, Deliver | Discard):
                 return False
             delay = getattr(change, "delay", None)
-            if delay is None or isinstance(run.error, NewerVersion) or attempt >= policy.attempts:
+            if delay is None or isinstance(run.error, _WAITS) or attempt >= policy.attempts:
                 raise RebuildStopped(step.held.name, message.id, _problem(run))
             await asyncio.sleep(min(delay, _LONGEST_WAIT).total_seconds())
             attempt += 1

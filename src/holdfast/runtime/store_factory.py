@@ -7,9 +7,11 @@ from typing import TypeGuard
 from urllib.parse import unquote, urlsplit
 
 from holdfast.core.drive import drive, drive_async
+from holdfast.core.encryption import Cipher
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.redaction.mask import mask
 from holdfast.stores.connections.connection import AsyncConnection, Connection
+from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.errors import translating
 from holdfast.stores.messages.publish import LOCK_REGISTRY
 from holdfast.stores.operation import Rows
@@ -36,6 +38,13 @@ def open_store(
     except ImportError as error:
         raise ConfigurationError("PostgreSQL needs a driver; install holdfast[postgres]") from error
     return PostgresStore(dsn, schema, application_name=role, pool_size=pool_size, patience=patience)
+
+
+def use_cipher(store: Store, cipher: Cipher | None) -> Store:
+    """The store, which from now on encrypts what it writes and decrypts what it reads."""
+    if cipher is not None:
+        store.dialect.encryption = Encryption(cipher)
+    return store
 
 
 def check_dsn(dsn: object) -> Path | None:

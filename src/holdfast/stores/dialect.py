@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from holdfast.core.identity import uuid_of
+from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.statement import Statements
 
@@ -49,6 +50,8 @@ class Dialect(Protocol):
     statements: Statements
     streams: bool
     """Whether to stream thousands of rows is faster than a statement for each thousand."""
+    encryption: Encryption | None
+    """Encrypts and decrypts the values of every operation; None in an app without a cipher."""
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:
         """Yields the SQL statements of the query in order, receives their results, returns the rows of the query."""

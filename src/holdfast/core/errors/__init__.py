@@ -12,6 +12,8 @@
     ├── InvalidKey                    (also ValueError)
     │   └── KeyRequired               a request has no idempotency key, and one is required
     ├── KeyConflict                   one key, two different contents
+    ├── EncryptionKeyMissing          stored data is encrypted with a key that this process does not have
+    ├── DecryptionFailed              stored data was changed or copied, or its key has another value
     ├── UnsupportedConnection         (also TypeError)
     │   └── WrongDatabase
     ├── NoTransaction                 the connection is in autocommit mode
@@ -56,6 +58,7 @@ are attributes. Every error can be pickled and copied, including subclasses with
 """
 
 from holdfast.core.errors.connection import NoTransaction, UnsupportedConnection, WrongDatabase
+from holdfast.core.errors.encryption import DecryptionFailed, EncryptionKeyMissing
 from holdfast.core.errors.operation import JobFailed, NotFound, Refused, WorkflowFailed
 from holdfast.core.errors.ownership import AlreadyHandled, LeaseLost, RebuildLost, RebuildStopped, ReservationLost
 from holdfast.core.errors.remote import (
@@ -111,6 +114,8 @@ __all__ = [
     "Cancel",
     "CircuitOpen",
     "ConfigurationError",
+    "DecryptionFailed",
+    "EncryptionKeyMissing",
     "EngineRunning",
     "EngineStopping",
     "HoldfastError",

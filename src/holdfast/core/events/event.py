@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
+from holdfast.core.encryption import check_decrypted
 from holdfast.core.errors import ConfigurationError, HoldfastError, InvalidPayload
 from holdfast.core.events import payload
 from holdfast.core.events.validation import misfit, validator_of
@@ -58,6 +59,7 @@ class EventType:
 
         A payload that does not fit raises `InvalidPayload` with instructions for a changed class.
         """
+        check_decrypted(text)
         if version > self.version:
             raise NewerVersion(self.name, version, self.version)
         if version == self.version:

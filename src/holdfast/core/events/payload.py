@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import orjson
 
+from holdfast.core.encryption import read_encrypted, unreadable
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
 from holdfast.core.events.payload_errors import OPTIONS, find_flaw, holds_nan, plain, step
 from holdfast.core.text import safe_str, storable, type_name
@@ -43,11 +44,16 @@ def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def decode(text: str | bytes) -> object:
-    """Return the value of JSON `text`, or raise `InvalidPayload`; never raises the decoder's error."""
+    """Return the value of JSON `text`, or raise `InvalidPayload`; never raises the decoder's error.
+
+    A value that is still encrypted raises `EncryptionKeyMissing` or `DecryptionFailed`.
+    """
     try:
         value: object = orjson.loads(text)
     except orjson.JSONDecodeError as exc:
         raise InvalidPayload("$", f"is not JSON: {exc}") from None
+    if type(value) is dict and len(value) == 1 and (found := read_encrypted(value)) is not None:
+        raise unreadable(found)
     return value
 
 

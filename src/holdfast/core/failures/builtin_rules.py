@@ -13,6 +13,7 @@ from holdfast.core.errors import (
     AddressRefused,
     CircuitOpen,
     ConfigurationError,
+    DecryptionFailed,
     InvalidKey,
     InvalidName,
     InvalidPayload,
@@ -35,6 +36,7 @@ _BY_CLASS: Mapping[type, Verdict] = {
     # Only different code or a different payload can help.
     AddressRefused: _DEAD,
     ConfigurationError: _DEAD,
+    DecryptionFailed: _DEAD,
     InvalidKey: _DEAD,
     InvalidName: _DEAD,
     InvalidPayload: _DEAD,

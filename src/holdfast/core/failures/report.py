@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from holdfast.core.errors import CircuitOpen
+from holdfast.core.errors import CircuitOpen, EncryptionKeyMissing
 from holdfast.core.failures.exception_groups import leaves
 from holdfast.core.failures.exception_info import carried_status
 from holdfast.core.failures.fingerprint import fingerprint, fingerprint_parts
@@ -29,7 +29,7 @@ _MEMBERS = 5
 class ErrorReport:
     """A stored failure: all texts are bounded, and both databases can store them.
 
-    `turned_away`: nothing was tried because a circuit was open. `http_status` is the status of a service's response.
+    `turned_away`: nothing was tried because a circuit was open or a key is missing. `http_status` is the status of a service's response.
     """
 
     type: str
@@ -63,7 +63,7 @@ def report(exc: BaseException, hide: Callable[[str], str] | None = None) -> Erro
         # An exception class can override anything, even `__cause__`. The failure must still be recorded.
         trace = f"{name}\n(its trace cannot be rendered: {type_name(type(broken))}: {safe_str(broken)})\n"
         mark = fingerprint_parts(name, "", ())
-    turned_away = isinstance(exc, CircuitOpen) and exc.__cause__ is None
+    turned_away = isinstance(exc, EncryptionKeyMissing) or (isinstance(exc, CircuitOpen) and exc.__cause__ is None)
     # Redact the whole text again: a source line may contain a secret.
     trace = sanitise(printable(redacted(trace, hide)), TRACE_LIMIT)
     return ErrorReport(name, _said(exc, hide), trace, mark, turned_away, carried_status(exc))

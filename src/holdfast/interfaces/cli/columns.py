@@ -7,7 +7,7 @@ from holdfast.core.message import Message
 from holdfast.interfaces.cli.output import status_style
 from holdfast.interfaces.cli.table import Column, time_column
 from holdfast.interfaces.presentation.deliveries import attempts, state
-from holdfast.interfaces.presentation.formatting import ago, clock, one_line, rough
+from holdfast.interfaces.presentation.formatting import ago, clock, one_line, rough, stored_text
 from holdfast.stores.queries.query import DeliverySummary
 
 
@@ -53,5 +53,5 @@ def message_columns(now: datetime) -> list[Column[Message]]:
         Column("SOURCE", lambda one: one.source),
         Column("KEY", lambda one: one.key or ""),
         time_column("PUBLISHED", lambda one: one.occurred_at, now),
-        Column("PAYLOAD", lambda one: one_line(one.payload[:200]), loose=True),
+        Column("PAYLOAD", lambda one: one_line(stored_text(one.payload)[:200]), loose=True),
     ]

@@ -7,7 +7,16 @@ from holdfast.core.delivery import FailureCycle, Status
 from holdfast.interfaces.cli.output import console, status_style
 from holdfast.interfaces.presentation.deliveries import attempts, next_commands, state
 from holdfast.interfaces.presentation.flow import held_up
-from holdfast.interfaces.presentation.formatting import ago, clock, many, moment, one_line, printable, rough
+from holdfast.interfaces.presentation.formatting import (
+    ago,
+    clock,
+    many,
+    moment,
+    one_line,
+    printable,
+    rough,
+    stored_text,
+)
 from holdfast.interfaces.presentation.views import dumps
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.stores.queries.query import Run
@@ -90,6 +99,7 @@ def _facts(detail: DeliveryDetail) -> Iterator[list[Part]]:
 
 
 def _shortened(text: str) -> str:
+    text = stored_text(text)
     cut = f" … ({len(text):,} characters; --format json shows all)" if len(text) > _PAYLOAD else ""
     return one_line(text[:_PAYLOAD]) + cut
 

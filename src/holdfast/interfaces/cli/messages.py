@@ -10,7 +10,7 @@ from holdfast.interfaces.cli.filters import ID, page_options
 from holdfast.interfaces.cli.output import note, print_table, show_json, show_list
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.presentation.deliveries import state
-from holdfast.interfaces.presentation.formatting import moment, one_line, printable
+from holdfast.interfaces.presentation.formatting import moment, one_line, printable, stored_text
 from holdfast.ops.queries.request_trace import MAX_TRACED
 
 
@@ -49,7 +49,7 @@ def show(id: UUID) -> None:
         "published": moment(message.occurred_at, now),
         "generation": message.generation,
         **{f"header {one_line(name)}": one_line(str(value)) for name, value in message.headers.items()},
-        "payload": message.payload,
+        "payload": stored_text(message.payload),
     }
     width = max(map(len, facts))
     for name, value in facts.items():

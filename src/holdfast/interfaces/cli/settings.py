@@ -93,18 +93,22 @@ class Settings:
         return self.opened
 
     def _open(self) -> "Store":
-        from holdfast.runtime.store_factory import open_store
+        from holdfast.runtime.store_factory import open_store, use_cipher
 
         dsn = self.dsn or os.environ.get("HOLDFAST_DSN")
         if dsn:
-            return open_store(dsn, self.schema or "holdfast", role="holdfast-cli", pool_size=2)
+            store = open_store(dsn, self.schema or "holdfast", role="holdfast-cli", pool_size=2)
+            # The app has the keys of encrypted payloads; without --app they are shown encrypted.
+            return store if self.app is None else use_cipher(store, self.load_app().cipher)
         if self.app_spec() is None:
             raise click.UsageError(
                 "no store is configured; pass --dsn, set HOLDFAST_DSN (sqlite:///path or postgresql://…), or pass "
                 "--app module:attribute"
             )
         app = self.load_app()
-        return app.store if self.schema in (None, app.schema) else open_store(app.dsn, self.schema or app.schema)
+        if self.schema in (None, app.schema):
+            return app.store
+        return use_cipher(open_store(app.dsn, self.schema or app.schema), app.cipher)
 
     def operations(self, *, create: bool = False, check: bool = True) -> "SyncOperations":
         """Opens the operations on the store. With `check` it raises if the schema version does not match this release."""

@@ -17,7 +17,7 @@ from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
 from holdfast.interfaces.presentation.actions import RUNS
 from holdfast.interfaces.presentation.filters import run_filter
-from holdfast.interfaces.presentation.formatting import moment, one_line, printable
+from holdfast.interfaces.presentation.formatting import moment, one_line, printable, stored_text
 from holdfast.interfaces.presentation.workflows import (
     duration,
     forked_from,
@@ -222,5 +222,6 @@ def _heading(text: str) -> None:
 
 
 def _value(text: str) -> str:
+    text = stored_text(text)
     cut = f" … ({len(text):,} characters; --format json shows all)" if len(text) > _VALUE else ""
     return one_line(text[:_VALUE]) + cut

@@ -12,10 +12,11 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from holdfast.core.encryption import encrypted_value
 from holdfast.core.workflows.names import is_start
 from holdfast.interfaces.presentation.deliveries import attempts, state
 from holdfast.interfaces.presentation.flow import flow_text, held_up, key_text
-from holdfast.interfaces.presentation.formatting import ago, clock, many, printable, rough
+from holdfast.interfaces.presentation.formatting import ago, clock, many, printable, rough, stored_text
 
 _PACKAGE = "holdfast.interfaces.console"
 _STATIC = {
@@ -40,6 +41,7 @@ def environment() -> Environment:
         line=line,
         text=long_text,
         json=pretty_json,
+        stored=stored_text,
         stored_json=stored_json,
         state=state,
         attempts=attempts,
@@ -99,8 +101,8 @@ def pretty_json(value: object) -> str:
 
 def stored_json(text: str) -> str:
     """Formats stored JSON with indentation. Returns invalid JSON unchanged."""
-    if len(text) > 50 * _MAX_TEXT:
-        return long_text(text)
+    if len(text) > 50 * _MAX_TEXT or encrypted_value(text) is not None:
+        return long_text(stored_text(text))
     try:
         return pretty_json(orjson.loads(text))
     except orjson.JSONDecodeError:

@@ -2,9 +2,10 @@
 
 from datetime import UTC, datetime, timedelta
 
+from holdfast.core.encryption import encrypted_value
 from holdfast.core.text import printable
 
-__all__ = ["ago", "clock", "many", "moment", "one_line", "printable", "rough", "short_frame"]
+__all__ = ["ago", "clock", "many", "moment", "one_line", "printable", "rough", "short_frame", "stored_text"]
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
@@ -49,6 +50,19 @@ def moment(at: datetime | None, now: datetime) -> str:
 def one_line(text: str | None) -> str:
     """`text` on one line, without control characters."""
     return "" if text is None else printable(" ".join(text.split()))
+
+
+def stored_text(text: str) -> str:
+    """Stored JSON text; an encrypted value as its key and its ciphertext.
+
+    >>> stored_text('{"$encrypted": {"key": "2026-11", "data": "q83v"}}')
+    'encrypted, key 2026-11: q83v'
+    """
+    found = encrypted_value(text)
+    if found is None:
+        return text
+    changed = "" if found.refused is None else " (changed, or copied from another row)"
+    return f"encrypted, key {found.key}{changed}: {found.data}"
 
 
 def short_frame(frame: str | None) -> str:

@@ -150,6 +150,7 @@ def try_webhook(id: str, *, actor: str, options: WebhookOptions | None = None) -
     found = [one for one in (yield from transact(webhook.endpoints())) if one.id == id]
     if not found:
         raise NotFound("webhook endpoint", id, "`holdfast webhooks list` shows the endpoints")
+    found[0].check_decrypted()
     chosen = options or WebhookOptions.from_environment()
     tried = yield from call_store(lambda _: asyncio.run(_try(found[0], chosen)))
     detail = {"status": tried.status, "accepted": tried.accepted, "error": tried.error}

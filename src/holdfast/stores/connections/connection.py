@@ -285,7 +285,8 @@ def _statements(
     operation: Operation[T], dialect: Dialect, style: Style
 ) -> Generator[tuple[str, Parameters], Answer, T]:
     """The statements of an operation in the driver's style; errors of the driver are translated by their query."""
-    return expand(operation.start(), lambda query: dialect.expand(query, style), translate)
+    steps = operation.start() if dialect.encryption is None else dialect.encryption.steps(operation.start())
+    return expand(steps, lambda query: dialect.expand(query, style), translate)
 
 
 def _check_psycopg(conn: Any) -> None:

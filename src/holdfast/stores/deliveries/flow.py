@@ -200,7 +200,7 @@ def unkeyed_deliveries(
     rows = yield Query("flow_unkeyed", values, slots=_suspicion(suspects), limit=limit)
     found = [
         Unkeyed(as_uuid(id), aware_time(run_at), str(type), str(payload), str(headers))
-        for id, run_at, type, payload, headers in rows
+        for id, run_at, type, payload, headers, _ in rows
         if type is not None
     ]
     found.sort(key=lambda one: (one.run_at, one.id.int))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
+from holdfast.core.encryption import EncryptedValue, encrypted_value
 from holdfast.core.errors import NotFound, Refused, ReservationLost
 from holdfast.stores.admin.actions import audited
 from holdfast.stores.errors import RESERVATION_LOST
@@ -51,6 +52,8 @@ class StoredResponse:
     status: int
     headers: Headers = ()
     body: bytes | None = b""
+    encrypted: EncryptedValue | None = None
+    """What this process cannot decrypt of it; then it has no headers and no body."""
 
     @property
     def progress(self) -> KeyStatus:
@@ -233,6 +236,12 @@ def _found(row: Row) -> StoredRecord:
     progress = KeyStatus(progress)
     response = None
     if status is not None:
-        pairs = tuple((name, value) for name, value in orjson.loads(headers or "[]"))
-        response = StoredResponse(status, pairs, None if body is None else bytes(body))
+        response = _response(status, headers or "[]", None if body is None else bytes(body))
     return StoredRecord(owner, request_hash, progress, progress is KeyStatus.STARTED and bool(lapsed), response)
+
+
+def _response(status: int, headers: str, body: bytes | None) -> StoredResponse:
+    given = (headers, "" if body is None or not body.startswith(b"{") else body.decode(errors="replace"))
+    if (encrypted := next(filter(None, map(encrypted_value, given)), None)) is not None:
+        return StoredResponse(status, (), None, encrypted)
+    return StoredResponse(status, tuple((name, value) for name, value in orjson.loads(headers)), body)

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import orjson
 
+from holdfast.core.encryption import EncryptedValue, encrypted_value, unreadable
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.flow import FlowSettings, effective_flow
 from holdfast.core.retry import RetryPolicy, stored_policy
@@ -49,11 +50,18 @@ class Endpoint:
     created_at: datetime | None = None
     disabled_at: datetime | None = None
     disabled_reason: str | None = None
+    encrypted: EncryptedValue | None = field(default=None, repr=False)
+    """A secret or the headers that this process cannot decrypt; then it has no secrets and no headers."""
 
     @property
     def consumer(self) -> str:
         """The name of its consumer and of its circuit."""
         return consumer_of(self.id)
+
+    def check_decrypted(self) -> None:
+        """Raises `EncryptionKeyMissing` or `DecryptionFailed` if this process cannot sign requests to it."""
+        if self.encrypted is not None:
+            raise unreadable(self.encrypted)
 
     @property
     def request_limit(self) -> int:
@@ -174,13 +182,15 @@ def _absent(id: str) -> NotFound:
 def _endpoint(row: Row) -> Endpoint:
     id, _, url, tenant, events, headers, secret, previous, previous_until, *rest = row
     concurrency, created, disabled, reason, queue, priority, retry, flow, override = rest
+    stored = [text for text in (headers, secret, previous) if text is not None]
+    encrypted = next(filter(None, map(encrypted_value, stored)), None)
     return Endpoint(
         id=str(id),
         url=str(url),
         events=texts(events),
         tenant=tenant,
-        headers=orjson.loads(headers),
-        secrets=tuple(one for one in (secret, previous) if one is not None),
+        headers={} if encrypted else orjson.loads(headers),
+        secrets=() if encrypted else tuple(one for one in (secret, previous) if one is not None),
         previous_until=optional_time(previous_until),
         flow=None if flow is None else effective_flow(flow, override),
         concurrency=concurrency,
@@ -190,4 +200,5 @@ def _endpoint(row: Row) -> Endpoint:
         created_at=aware_time(created),
         disabled_at=optional_time(disabled),
         disabled_reason=reason,
+        encrypted=encrypted,
     )

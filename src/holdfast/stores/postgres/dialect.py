@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from holdfast.core.names import check_schema
 from holdfast.stores.dialect import Answer, LockedCall, Parameters, Stream, Style
+from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.operation import Query, Rows
 from holdfast.stores.postgres.array import array, copy_lines, literal
 from holdfast.stores.statement import Statements, parameters
@@ -26,6 +27,7 @@ class PostgresDialect:
         self.statements = Statements(
             "holdfast.stores.postgres.statements", {"hf": self.prefix, "schema": f'"{self.schema}"'}
         )
+        self.encryption: Encryption | None = None
         self._compiled = lru_cache(maxsize=1024)(self._compile)
         self._callable = lru_cache(maxsize=1024)(self._call)
 

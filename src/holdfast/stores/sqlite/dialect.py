@@ -10,6 +10,7 @@ import orjson
 
 from holdfast.core.names import check_schema
 from holdfast.stores.dialect import Answer, Parameters, Stream, Style
+from holdfast.stores.encryption.encryption import Encryption
 from holdfast.stores.operation import Columns, Query, Row, Rows
 from holdfast.stores.statement import ONCE, RETURNED, Statements, StatementStep, parameters
 
@@ -29,6 +30,7 @@ class SqliteDialect:
         # The limit is a bound parameter: it does not change SQLite's query plan.
         self.statements = Statements("holdfast.stores.sqlite.statements", {"hf": self.prefix, "now": _NOW})
         self.now = _NOW
+        self.encryption: Encryption | None = None
         self._compiled = lru_cache(maxsize=1024)(self._compile)
 
     def expand(self, query: Query, style: Style) -> Generator[tuple[str, Parameters], Answer, Rows]:

@@ -39,4 +39,4 @@ def start_items(
 @operation(reads=True)
 def item_results(run_id: UUID, name: str) -> Steps[list[StepResult]]:
     """The results of all items, in their order."""
-    return [StepResult(*row) for row in (yield Query("item_results", {"run_id": run_id, "step": name}))]
+    return [StepResult(*row[:2]) for row in (yield Query("item_results", {"run_id": run_id, "step": name}))]

@@ -282,10 +282,10 @@ with s as materialized (
     and (d.run_at, d.id) > (:after_at::timestamptz, :after_id::uuid)
   order by d.run_at, d.id limit :scanned::bigint),
 u as (select s.id, s.run_at, s.message_id from s where s.unkeyed order by s.run_at, s.id limit {limit})
-select u.id, u.run_at, m.type, m.payload::text, m.headers::text
+select u.id, u.run_at, m.type, m.payload::text, m.headers::text, u.message_id
 from u cross join lateral (select m.* from {hf}message m where m.id = u.message_id offset 0) m
 union all
-select l.id, l.run_at, null, null, null
+select l.id, l.run_at, null, null, null, null
 from (select s.id, s.run_at from s order by s.run_at desc, s.id desc limit 1) l
 where (select count(*) from s) >= :scanned::bigint
 

@@ -43,7 +43,7 @@ where w.group_id in (select g.group_id from {hf}job_group_member g where g.deliv
 
 -- name: stage_results
 -- The results of the jobs of a stage from a position on. A result of an earlier cycle is not returned.
-select r.result::text
+select r.result::text, m.delivery_id
 from {hf}job_group_member m
 left join {hf}delivery d on d.id = m.delivery_id
 left join {hf}result r on r.delivery_id = m.delivery_id

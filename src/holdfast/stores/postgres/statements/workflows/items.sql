@@ -24,7 +24,7 @@ where r.id = :run::uuid
 
 -- name: item_results
 -- The results of the items of a map, in their order.
-select t.result::text, t.version from {hf}workflow_step t
+select t.result::text, t.version, t.occurrence from {hf}workflow_step t
 where t.run_id = :run_id::uuid and t.name = :step::text order by t.occurrence
 
 -- name: wake_parent

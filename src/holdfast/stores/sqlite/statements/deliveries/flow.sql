@@ -247,9 +247,9 @@ with s as materialized (
     and (d.run_at, d.id) > (:after_at, :after_id)
   order by d.run_at, d.id limit :scanned),
 u as (select s.id, s.run_at, s.message_id from s where s.unkeyed order by s.run_at, s.id limit :limit)
-select u.id, u.run_at, m.type, m.payload, m.headers from u join {hf}message m on m.id = u.message_id
+select u.id, u.run_at, m.type, m.payload, m.headers, u.message_id from u join {hf}message m on m.id = u.message_id
 union all
-select l.id, l.run_at, null, null, null
+select l.id, l.run_at, null, null, null, null
 from (select s.id, s.run_at from s order by s.run_at desc, s.id desc limit 1) l
 where (select count(*) from s) >= :scanned
 

@@ -43,7 +43,7 @@ where status = 'pending' and run_at > {now} and id in (
 
 -- name: stage_results
 -- The results of the jobs of a stage from a position on. A result of an earlier cycle is not returned.
-select r.result
+select r.result, m.delivery_id
 from {hf}job_group_member m
 left join {hf}delivery d on d.id = m.delivery_id
 left join {hf}result r on r.delivery_id = m.delivery_id

@@ -20,7 +20,8 @@ on conflict (id) do nothing
 
 -- name: item_results
 -- The results of the items of a map, in their order.
-select t.result, t.version from {hf}workflow_step t where t.run_id = :run_id and t.name = :step order by t.occurrence
+select t.result, t.version, t.occurrence from {hf}workflow_step t
+where t.run_id = :run_id and t.name = :step order by t.occurrence
 
 -- name: wake_parent
 -- Wakes the step of a parent run that waits for a child run.
