@@ -27,6 +27,7 @@ from holdfast import (
     Published,
     Queue,
     RetryPolicy,
+    Snooze,
 )
 from holdfast.brokers import redis
 from holdfast.core.delivery import Status
@@ -61,7 +62,7 @@ async def kept(hf: Holdfast) -> int:
 
 async def test_a_result_is_returned_as_its_annotation_describes_it(hf: Holdfast) -> None:
     @hf.job(result="1h")
-    async def add(a: int, b: int) -> Sum:
+    async def add(a: int, b: int) -> Sum | Snooze:
         return Sum(a + b)
 
     handle = await add.enqueue(1, 2)

@@ -9,7 +9,7 @@ from holdfast.core.duration import Duration
 from holdfast.core.errors import ConfigurationError, NotFound
 from holdfast.core.events.payload import decode
 from holdfast.core.events.validation import stored_value
-from holdfast.engine.handler import hints_of
+from holdfast.engine.handler import result_hint
 from holdfast.runtime.completion import Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.groups.group import cancel_group
@@ -79,7 +79,7 @@ class GroupHandle:
         if handler is not None and handler.result is None:
             raise ConfigurationError(f"job {consumer} keeps no results; declare it with result=, such as result='1h'")
         text = yield from wait_for_result(runtime, message_id, consumer, timeout)
-        hint = Any if handler is None else hints_of(handler.function).get("return", Any)
+        hint = Any if handler is None else result_hint(handler.function)
         return stored_value(text, hint, f"the result of {consumer}")
 
 

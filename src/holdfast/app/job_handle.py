@@ -8,7 +8,7 @@ from holdfast.core.duration import Duration, format_duration
 from holdfast.core.errors import ConfigurationError, JobFailed, NotFound
 from holdfast.core.events.validation import stored_value
 from holdfast.core.identity import delivery_id
-from holdfast.engine.handler import Handler, hints_of
+from holdfast.engine.handler import Handler, result_hint
 from holdfast.engine.runner import current_run
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
@@ -74,7 +74,7 @@ class JobHandle(Published):
                 f"{job.handler.kind} {job.name} keeps no results; declare it with result=, such as result='1h'"
             )
         text = yield from wait_for_result(job._runtime, self.id, job.name, timeout)
-        return stored_value(text, hints_of(job.function).get("return", Any), f"the result of {job.name}")
+        return stored_value(text, result_hint(job.function), f"the result of {job.name}")
 
 
 class SyncJobHandle:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import ConfigurationError
+from holdfast.core.errors import ConfigurationError, Signal
 from holdfast.core.events import payload
 from holdfast.core.events.event import EventType, has_fields, is_typed_dict, version_of
 from holdfast.core.failures.classify import Rules
@@ -246,3 +246,12 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     except (NameError, TypeError):
         # A forward reference that only a type checker can resolve: the value is passed unchanged.
         return {}
+
+
+def result_hint(function: Callable[..., Any]) -> Any:
+    """The annotation of the result of a function, without the signals that it may return instead."""
+    hint = hints_of(function).get("return", Any)
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    results = tuple(one for one in get_args(hint) if not (isinstance(one, type) and issubclass(one, Signal)))
+    return Union[results] if results else hint  # noqa: UP007
