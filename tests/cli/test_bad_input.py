@@ -85,6 +85,8 @@ GOOD: dict[str, tuple[str, ...]] = {
     "workflows fork": (ABSENT, "ship", "--yes"),
     "workers list": (),
     "stats": (),
+    "top": (),
+    "tail": ("--once",),
     "doctor": (),
     "schema sql": (),
     "schema status": (),

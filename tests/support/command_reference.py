@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from holdfast.interfaces.cli import main
+from holdfast.interfaces.cli.examples import examples_of
 from holdfast.interfaces.cli.settings import shared_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "command-line.md"
@@ -56,7 +57,10 @@ def render() -> str:
         arguments = "".join(
             f" {one.make_metavar(click.Context(command))}" for one in own if isinstance(one, click.Argument)
         )
-        parts += ["", f"{level} {path}{arguments}", "", _text(command), *_table(own)]
+        parts += ["", f"{level} {path}{arguments}", "", _text(command)]
+        if lines := [] if isinstance(command, click.Group) else examples_of(path.removeprefix("holdfast ")):
+            parts += ["", "```console", *lines, "```"]
+        parts += _table(own)
     return "\n".join(parts) + "\n"
 
 

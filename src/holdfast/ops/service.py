@@ -4,6 +4,7 @@
 from holdfast.ops import maintenance as _upkeep
 from holdfast.ops import plans as _plans
 from holdfast.ops.doctor import doctor as _doctor
+from holdfast.ops.queries import activity as _activity
 from holdfast.ops.queries import deliveries as _deliveries
 from holdfast.ops.queries import flow_keys as _flow_keys
 from holdfast.ops.queries import messages as _messages
@@ -44,6 +45,7 @@ class _Catalogue:
     delivery_page = ServiceMethod(_pages.delivery_page)
     export = ServiceMethod(_deliveries.export)
     job = ServiceMethod(_deliveries.job)
+    activity = ServiceMethod(_activity.activity)
     dead_letter_counts = ServiceMethod(_deliveries.dead_letter_counts)
     failure_groups = ServiceMethod(_deliveries.failure_groups)
     search = ServiceMethod(_search.search)

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core.change import Deliver, Retry
 from holdfast.core.delivery import Claim, Status
-from holdfast.core.identity import uuid7
+from holdfast.core.identity import first_id, uuid7
 from holdfast.stores.admin.actions import pause_consumer, replay
 from holdfast.stores.deliveries.batch import batch_lanes, claim_batch
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim, discover_and_claim, lanes, next_expiry, rescue
@@ -282,6 +282,18 @@ def test_failures_are_listed_from_indexes_that_hold_nothing_else(quiet: Postgres
             assert len(postgres.run(failure_groups())) == 7
         # The first page costs a page, for any number of rows.
         assert postgres.explain("list_deliveries").rows_read("delivery") == 50
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_activity_reads_ranges_of_two_indexes(quiet: PostgresStore, mode: str) -> None:
+    with session(quiet) as postgres:
+        postgres.plan_mode(mode)
+        for _ in range(7):
+            now = postgres.run(clock())
+            postgres.run(query.following_deliveries(Filter(consumers=("mail",)), first_id(now)))
+            postgres.run(query.recent_runs(now))
+        assert postgres.explain("following_deliveries").scans("delivery") == {"delivery_pkey"}
+        assert postgres.explain("recent_runs").scans("run") <= {"run_consumer"}
 
 
 @pytest.mark.parametrize("mode", MODES)

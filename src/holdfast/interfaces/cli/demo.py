@@ -3,11 +3,11 @@
 import click
 from rich.console import Console
 
-from holdfast.interfaces.cli.settings import settings
+from holdfast.interfaces.cli.settings import ExampledCommand, settings
 from holdfast.interfaces.demo.run import SHORTEST_SECONDS, run_demo
 
 
-@click.command(name="demo")
+@click.command(name="demo", cls=ExampledCommand)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=SHORTEST_SECONDS),

@@ -29,6 +29,8 @@ _COMMANDS = (
         "idempotency",
         "workers",
         "stats",
+        "top",
+        "tail",
         "doctor",
     ),
     *("schema", "audit", "plans", "tokens", "drill", "mcp", "prune", "completion", "version"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from holdfast.core.errors import ConfigurationError, HoldfastError, Refused, StoreUnavailable
+from holdfast.interfaces.cli.examples import examples_of
 from holdfast.interfaces.cli.exit_codes import AppFailed, ExitCode
 
 if TYPE_CHECKING:
@@ -174,6 +175,21 @@ def _store_value(ctx: click.Context, param: click.Parameter, value: Any) -> None
         setattr(ctx.ensure_object(Settings), param.name, value)
 
 
+class ExampledCommand(click.Command):
+    """A command whose help ends with its examples."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_epilog(ctx, formatter)
+        names: list[str] = []
+        while ctx.parent is not None:
+            names.insert(0, ctx.info_name or "")
+            ctx = ctx.parent
+        if lines := examples_of(" ".join(names)):
+            with formatter.section("Examples"):
+                for line in lines:
+                    formatter.write(f"  {line}\n")
+
+
 def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
     """Decorator: turns a function into a command group that also accepts the shared options after its name."""
 
@@ -194,7 +210,7 @@ def command(
     """Decorator: turns a function into a command with the shared options. Its return value is the exit code."""
 
     def decorate(function: C) -> click.Command:
-        made: click.Command = click.command(**more)(function)
+        made: click.Command = click.command(cls=ExampledCommand, **more)(function)
         made.params.extend(shared_options(acts=acts, logs=logs))
         if parent is not None:
             parent.add_command(made)

@@ -46,7 +46,7 @@ def cli(watch: bool, every: timedelta, exact: bool, fail_if: str | None) -> Exit
         while True:
             stats = _read_stats(ops, conditions, exact)
             if live:
-                screen.update(_render(stats))
+                screen.update(render_stats(stats))
             else:
                 _show(stats)
                 sys.stdout.flush()
@@ -82,10 +82,11 @@ def _check(stats: Stats, conditions: list[Condition]) -> ExitCode:
 
 
 def _show(stats: Stats) -> None:
-    show_value(settings(), stats, lambda stats: console().print(_render(stats)))
+    show_value(settings(), stats, lambda stats: console().print(render_stats(stats)))
 
 
-def _render(stats: Stats) -> "Group":
+def render_stats(stats: Stats) -> "Group":
+    """The tables of consumers, relays and sources, and the totals."""
     from rich.console import Group
     from rich.text import Text
 

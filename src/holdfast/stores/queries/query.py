@@ -12,7 +12,7 @@ from holdfast.core.delivery import Delivery, Status, read_history
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.identity import delivery_range
 from holdfast.core.message import Message
-from holdfast.stores.dialect import aware_time, optional_time
+from holdfast.stores.dialect import as_uuid, aware_time, optional_time
 from holdfast.stores.messages.fanout import SubscriptionRow
 from holdfast.stores.operation import Query, Steps, operation
 from holdfast.stores.row import json_or, row_reader
@@ -124,6 +124,21 @@ def deliveries(wanted: Filter, limit: int = 50, before: UUID | None = None) -> S
         where, values = (*where, "where_before"), {**values, "before": before}
     rows = yield Query("list_deliveries", values, slots=(("where", where),), limit=page_size(limit))
     return [read_summary(row) for row in rows]
+
+
+@operation(reads=True)
+def following_deliveries(wanted: Filter, after: UUID, limit: int = MAX_PAGE) -> Steps[list[DeliverySummary]]:
+    """The deliveries whose id follows `after`, oldest first. It reads a range of the primary key."""
+    where, values = conditions(wanted)
+    query = Query("following_deliveries", {**values, "after": after}, slots=(("where", where),), limit=page_size(limit))
+    return [read_summary(row) for row in (yield query)]
+
+
+@operation(reads=True)
+def recent_runs(since: datetime, limit: int = MAX_PAGE) -> Steps[list[tuple[UUID, datetime]]]:
+    """The deliveries with a run that was recorded since this time, and when, oldest first."""
+    rows = yield Query("recent_runs", {"since": since}, limit=page_size(limit))
+    return [(as_uuid(id), aware_time(at)) for id, at in rows]
 
 
 @operation(reads=True)

@@ -14,6 +14,19 @@ from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}cons
 where true {where}
 order by d.id desc limit :limit
 
+-- name: following_deliveries
+-- The deliveries that follow an id, oldest first. Ids begin with their time.
+select {delivery}, m.type, m.source, m.key
+from {hf}delivery d join {hf}message m on m.id = d.message_id left join {hf}consumer c on c.name = d.consumer
+where d.id > :after {where}
+order by d.id limit :limit
+
+-- name: recent_runs
+-- The deliveries with a run that was recorded since a time, oldest first, by the index of the runs of each consumer.
+select r.delivery_id, r.completed_at
+from {hf}consumer c cross join {hf}run r on r.consumer = c.name and r.completed_at >= :since
+order by r.completed_at limit :limit
+
 -- name: message_deliveries
 -- All deliveries of one message, which are adjacent in the index.
 select {delivery}, m.type, m.source, m.key
