@@ -12,6 +12,7 @@ import pytest
 import holdfast
 from holdfast import Holdfast, WorkerOptions
 from holdfast.app.handler_options import HandlerOptions
+from holdfast.core import errors
 from holdfast.interfaces.api import commands as api_commands
 from holdfast.interfaces.api import plans, queries
 from tests.observe.test_dashboards import exported
@@ -120,6 +121,10 @@ def test_the_python_reference_lists_exactly_the_public_names() -> None:
     page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     found = re.findall(r"^::: holdfast\.(\w+)$", page, re.MULTILINE)
     assert sorted(found) == sorted(set(holdfast.__all__) - {"__version__"})
+
+
+def test_the_page_of_errors_lists_every_error() -> None:
+    assert listed((DOCS / "reference" / "errors.md").read_text(encoding="utf-8")) == set(errors.__all__)
 
 
 def test_each_page_is_in_the_navigation() -> None:

@@ -4,7 +4,9 @@ Run `python -m tests.support.page_list` after a page was added or its first para
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -31,12 +33,19 @@ def written() -> str:
     lines = ["# Holdfast", "", f"> {_summary('index.md')}", "", RULES]
     for section in nav:
         ((title, pages),) = section.items()
-        if isinstance(pages, str):
-            continue
         lines += ["", f"## {title}", ""]
-        pages = [entry for page in pages for entry in page.items() if "/decisions/0" not in entry[1]]
-        lines += [f"- [{name}]({path}): {_summary(path)}" for name, path in pages]
+        lines += [f"- [{name}]({path}): {_summary(path)}" for name, path in _pages(pages) if "/decisions/0" not in path]
     return "\n".join(lines) + "\n"
+
+
+def _pages(entries: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The pages of a section and of the sections in it."""
+    for entry in entries:
+        for title, content in entry.items():
+            if isinstance(content, str):
+                yield title, content
+            else:
+                yield from _pages(content)
 
 
 def _summary(path: str) -> str:
