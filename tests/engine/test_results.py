@@ -107,6 +107,8 @@ async def test_a_wait_ends_with_its_time_out_and_names_the_delivery(hf: Holdfast
     with pytest.raises(TimeoutError):
         await asyncio.to_thread(handle.sync.result, timeout=0.05)
     assert time.monotonic() - begin < 5
+    with pytest.raises(ConfigurationError, match=r"pass the UUID that enqueue returned"):
+        await hf.result(str(handle.id))  # type: ignore[arg-type]
 
 
 async def test_a_failed_and_a_cancelled_job_raise_their_error(hf: Holdfast) -> None:

@@ -173,7 +173,8 @@ class TestNoConnection:
         self, hf: Holdfast, sqlite_place: SqlitePlace
     ) -> None:
         use_django(sqlite_place)
-        self.refuse(hf, "postgresql://db/shop", "Django database", sqlite_place.alias)
+        self.refuse(hf, "db/shop", "Django database", sqlite_place.alias)
+        self.refuse(hf, "postgresql://db/shop", "instead of its address", "conn=None")
 
     def test_an_engine_and_a_sessionmaker_are_refused_with_begin(self, hf: Holdfast) -> None:
         engine = sa.create_engine("sqlite://")

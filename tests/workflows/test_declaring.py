@@ -184,7 +184,7 @@ REFUSED: list[tuple[Callable[[Workflow], None], str]] = [
     (_class, "decorate a function"),
     (_undo, "undo= of step c of workflow flow is 3; decorate a function"),
     (_context_without_annotation, "step c: ctx has no annotation, so it would be a value of the call; write ctx: Step"),
-    (_limit_by_a_result, "flow/c: by 'a' is no field of the payload; It has n"),
+    (_limit_by_a_result, "flow/c: by 'a' is no field of the payload; it has n"),
     (_undo_of_a_later_result, "takes the result of step b, which is not done before it"),
 ]
 

@@ -56,9 +56,9 @@ def check_key_field(name: str, flow: FlowSettings | None, known: Collection[str]
         return
     if (first := rule.name.partition(".")[0]) not in known:
         near = difflib.get_close_matches(first, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        has = ", ".join(sorted(known)) or "none"
-        raise ConfigurationError(f"{name}: by {rule.name!r} is no field of the payload; {hint}It has {has}")
+        hint = f"did you mean {near[0]!r}? It has" if near else "it has"
+        has = ", ".join(sorted(known)) or "no fields"
+        raise ConfigurationError(f"{name}: by {rule.name!r} is no field of the payload; {hint} {has}")
 
 
 def check_key_is_public(handler: Handler, declared: frozenset[Redaction]) -> None:

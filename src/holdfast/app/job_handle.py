@@ -94,6 +94,8 @@ class SyncJobHandle:
 
 def wait_for_result(runtime: Runtime, id: UUID, consumer: str | None, timeout: Duration | None) -> Waits[str]:
     """The result of the delivery of a message as JSON text, once it has ended."""
+    if not isinstance(id, UUID):
+        raise ConfigurationError(f"id is {id!r}; pass the UUID that enqueue returned, or UUID(text) for a stored one")
     deadline, is_checked = Deadline(timeout), False
     while True:
         one = _choose(id, consumer, (yield outcomes(id)))

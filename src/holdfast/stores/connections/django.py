@@ -45,6 +45,8 @@ class Django:
 
 def django_connection(alias: str) -> Any:
     """The connection behind a Django alias."""
+    if "://" in alias:  # not shown, because it may contain a password
+        raise UnsupportedConnection("str", "pass an open connection or session instead of its address, or conn=None")
     try:
         from django.core.exceptions import ImproperlyConfigured
         from django.db import connections
