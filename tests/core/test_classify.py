@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import (
     CircuitOpen,
     ConfigurationError,
+    DecryptionFailed,
     HoldfastError,
     InvalidDuration,
     InvalidKey,
@@ -147,6 +148,7 @@ BUILT_IN = [
     (InvalidKey("k", "x"), DEAD),
     (InvalidName("queue", "a b", "x", "y"), DEAD),
     (KeyConflict("app", "k", UUID(int=1)), DEAD),
+    (DecryptionFailed("2026-05", "message 7"), DEAD),
     (NoTransaction("sqlite3 Connection"), DEAD),
     (UnsupportedConnection("int"), DEAD),
     (caught(lambda: json.loads("{")), DEAD),

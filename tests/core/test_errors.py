@@ -18,6 +18,8 @@ from holdfast.core.errors import (
     Cancel,
     CircuitOpen,
     ConfigurationError,
+    DecryptionFailed,
+    EncryptionKeyMissing,
     EngineRunning,
     EngineStopping,
     HoldfastError,
@@ -74,6 +76,8 @@ SAMPLES: list[tuple[HoldfastError, list[str]]] = [
     (UnreadableRecord("rabbitmq:pay", None, "is not JSON"), ["without an id", "rabbitmq:pay"]),
     (InvalidKey("a\n", "not printable"), [r"'a\n'", "not printable"]),
     (KeyConflict("shop", "order:1", ID), ["'shop'", "'order:1'", str(ID), "new key"]),
+    (EncryptionKeyMissing("2026-05"), ["key '2026-05'", "does not have", "Holdfast(cipher="]),
+    (DecryptionFailed("2026-05", "message 7"), ["message 7", "key '2026-05'", "changed or copied", "backup", "replay"]),
     (UnsupportedConnection("builtins.dict"), ["builtins.dict", "psycopg", "conn=None"]),
     (UnsupportedConnection("x.Cursor", "pass its connection"), ["x.Cursor", "pass its connection"]),
     (
