@@ -429,3 +429,9 @@ def test_headers_at_their_bounds_are_accepted() -> None:
 def test_nan_is_not_mistaken_for_null() -> None:
     assert math.isnan(NAN)
     assert encode({"a": None, "b": 1.5}) == '{"a":null,"b":1.5}'
+
+
+def test_the_form_of_an_encrypted_value_is_refused() -> None:
+    with pytest.raises(InvalidPayload, match="form of an encrypted value"):
+        encode({"$encrypted": {"key": "a", "data": "aGk="}})
+    assert decode(encode({"$encrypted": {"key": "a"}})) == {"$encrypted": {"key": "a"}}

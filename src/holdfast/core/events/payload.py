@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from holdfast.core.encryption import read_encrypted, unreadable
+from holdfast.core.encryption import encrypted_value, read_encrypted, unreadable
 from holdfast.core.errors import InvalidPayload, PayloadTooLarge
 from holdfast.core.events.payload_errors import OPTIONS, find_flaw, holds_nan, plain, step
 from holdfast.core.text import safe_str, storable, type_name
@@ -40,7 +40,10 @@ def encode(payload: object, *, max_bytes: int = MAX_BYTES) -> str:
         found = find_flaw(payload)
         if found:
             raise InvalidPayload(*found)
-    return written.decode()
+    text = written.decode()
+    if encrypted_value(text) is not None:
+        raise InvalidPayload("$", "has the form of an encrypted value, which no key would decrypt; add another member")
+    return text
 
 
 def decode(text: str | bytes) -> object:
