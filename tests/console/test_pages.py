@@ -17,14 +17,17 @@ from holdfast.ops.service import Operations
 from holdfast.outbound.webhooks.endpoint import new_endpoint
 from holdfast.outbound.webhooks.options import WebhookOptions
 from holdfast.stores.admin.actions import block_consumer, pause_queue
+from holdfast.stores.deliveries.progress import ReportedProgress, report_progress
+from holdfast.stores.groups.group import NewGroup, NewMember, start_group
 from holdfast.stores.integrations.breaker import trip_breaker
 from holdfast.stores.integrations.idempotency import Reservation, reserve
 from holdfast.stores.integrations.webhook import add_endpoint
+from holdfast.stores.messages.fanout import Fanout
 from holdfast.stores.protocol import Store
 from holdfast.stores.queries.query import Filter, deliveries
 from tests.console.conftest import ClientAs, post
 from tests.console.shop import BROKEN, WORKER
-from tests.support.builders import claim_all, failure, finish, message, put, register_consumers
+from tests.support.builders import claim_all, failure, finish, fresh_id, job, message, put, register_consumers
 
 LISTS = [path for path in PAGES if "{" not in path and path not in ("/find", "/requests", "/search")]
 BOTH = pytest.mark.parametrize("place", ["sqlite", "postgres18"], indirect=True)
@@ -40,6 +43,23 @@ async def test_every_screen_of_an_empty_store_teaches_the_next_command(client_as
             assert page.status_code == 200, path
             assert '<div class="empty">' in page.text, path
             assert "holdfast " in page.text, path
+
+
+@BOTH
+async def test_the_pages_of_a_running_delivery_and_of_its_group_show_its_progress(
+    client_as: ClientAs, store: Store
+) -> None:
+    members = [NewMember(job(), 0, 0)]
+    group = await store.run(start_group(NewGroup(fresh_id(), "a job", None, members), Fanout(), own=True))
+    (claimed,) = await claim_all(store)
+    await store.run(report_progress([ReportedProgress(claimed.id, claimed.fence, 0.4, "charging <b>")]))
+    async with client_as("viewer") as client:
+        delivery = await client.get(f"/ops/deliveries/{claimed.id}")
+        of_group = await client.get(f"/ops/job-groups/{group.id}")
+    assert '<progress max="1" value="0.4"' in delivery.text
+    for page in (delivery, of_group):
+        assert "40 %" in page.text
+        assert "charging &lt;b&gt;" in page.text
 
 
 @BOTH

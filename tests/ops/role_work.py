@@ -43,8 +43,8 @@ def application(dsn: str) -> Holdfast:
         return None
 
     @hf.job(name="mail")
-    def mail(to: str) -> None:
-        return None
+    def mail(ctx: Context, to: str) -> None:
+        ctx.sync.progress(0.5, to)
 
     @hf.projector("order.placed", name="totals", reset=lambda _: None)
     def totals(order: dict[str, Any]) -> None:
@@ -105,6 +105,7 @@ async def control(dsn: str) -> None:
     await hf.schedules.resume("digest")
     await hf.schedules.remove("digest")
     handle = await mail.using(delay="1h").enqueue("eve")
+    assert await handle.progress() is None
     assert await handle.cancel(reason="mistake")
     await hf.close()
 

@@ -11,6 +11,7 @@ from tests.stores.deliveries import (
     test_batch,
     test_claim,
     test_debounce,
+    test_progress,
     test_result,
     test_settle,
     test_stale_owner,
@@ -966,7 +967,38 @@ RESULTS = [
     ),
 ]
 
+PROGRESS = [
+    *kills(
+        test_progress.test_only_the_owner_of_the_delivery_reports_and_later_reports_replace_earlier_ones,
+        postgres("report_progress", "d.fence = s.fence"),
+        postgres("report_progress", "fraction = excluded.fraction", "fraction = p.fraction"),
+        postgres("progress_of", "d.fence = p.fence"),
+        sqlite("report_progress", "d.fence = :fence"),
+        sqlite("report_progress", "fraction = excluded.fraction", "fraction = fraction"),
+        sqlite("progress_of", "d.fence = p.fence"),
+    ),
+    *kills(
+        test_progress.test_a_report_that_is_late_does_not_replace_that_of_a_later_run,
+        postgres("report_progress", "p.fence <= excluded.fence"),
+        sqlite("report_progress", "fence <= excluded.fence"),
+    ),
+    *kills(
+        test_progress.test_a_delivered_run_has_no_progress_and_a_failed_one_keeps_it_until_it_runs_again,
+        postgres("progress_of", "d.status <> 'delivered'"),
+        postgres("report_progress", "d.status <> 'delivered'"),
+        postgres("prune_progress", "d.fence = o.fence"),
+        postgres("prune_progress", "d.status <> 'delivered'"),
+        postgres("forget_progress", "p.fence = s.fence"),
+        sqlite("progress_of", "d.status <> 'delivered'"),
+        sqlite("report_progress", "d.status <> 'delivered'"),
+        sqlite("prune_progress", "d.fence = o.fence"),
+        sqlite("prune_progress", "d.status <> 'delivered'"),
+        sqlite("forget_progress", "fence = :fence"),
+    ),
+]
+
 MUTANTS = [
+    *PROGRESS,
     *RESULTS,
     *WORKFLOWS,
     *OPERATORS,

@@ -1,4 +1,4 @@
-"""Handles of enqueued jobs: their result, from any process."""
+"""Handles of enqueued jobs: their progress and result, from any process."""
 
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -13,6 +13,7 @@ from holdfast.engine.runner import current_run
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.admin.actions import cancel
+from holdfast.stores.deliveries.progress import JobProgress, progress_of
 from holdfast.stores.deliveries.result import DeliveryOutcome, outcomes
 from holdfast.stores.messages.publish import Published
 from holdfast.stores.operation import Operation
@@ -54,6 +55,14 @@ class JobHandle(Published):
         """
         return await self._job._runtime.completions.run(self._result(timeout))
 
+    async def progress(self) -> JobProgress | None:
+        """What the last run reported with `ctx.progress`: a fraction from 0 to 1, a note and the time.
+
+        None if it reported nothing, before a run has started, and once the job is delivered. A job that waits for a retry or
+        is a dead letter shows how far its last run came.
+        """
+        return await self._job._runtime.store.run(progress_of(delivery_id(self.id, self._job.name)))
+
     async def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
         """Cancels the job, audited; false if it has ended or does not exist. Its result raises `JobFailed`.
 
@@ -86,6 +95,11 @@ class SyncJobHandle:
     def cancel(self, *, actor: str | None = None, reason: str | None = None) -> bool:
         """`JobHandle.cancel`, blocking."""
         return bool(self._handle._job._runtime.store.run_sync(self._handle._cancellation(actor, reason)))
+
+    def progress(self) -> JobProgress | None:
+        """`JobHandle.progress`, blocking."""
+        job = self._handle._job
+        return job._runtime.store.run_sync(progress_of(delivery_id(self._handle.id, job.name)))
 
     def result(self, *, timeout: Duration | None = None) -> Any:
         """`JobHandle.result`, blocking."""

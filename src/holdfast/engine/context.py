@@ -8,8 +8,10 @@ from uuid import UUID
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import AlreadyHandled, ConfigurationError
 from holdfast.core.key import check_key
+from holdfast.core.progress import check_progress
 from holdfast.engine.cancellation import is_cancelled
 from holdfast.engine.invocation import Invocation
+from holdfast.engine.progress import ProgressWriter, RunProgress
 from holdfast.stores.connections.caller_transaction import bind, bind_sync
 from holdfast.stores.connections.connection import run_on, run_on_async
 from holdfast.stores.deliveries.dedupe import is_rerun
@@ -42,6 +44,7 @@ class Context:
         "_idle_timeout",
         "_keep_run",
         "_max_attempts",
+        "_progress",
         "_publisher",
         "_store",
         "_worker",
@@ -50,6 +53,7 @@ class Context:
         "detail",
         "headers",
         "invocation",
+        "reported",
     )
 
     suspension: object = None
@@ -72,8 +76,9 @@ class Context:
         keep_run: bool = False,
         by_key: bool = False,
         idle_timeout: timedelta = IDLE_TIMEOUT,
+        progress: ProgressWriter | None = None,
     ) -> None:
-        self._keep_run, self._by_key, self._idle_timeout = keep_run, by_key, idle_timeout
+        self._keep_run, self._by_key, self._idle_timeout, self._progress = keep_run, by_key, idle_timeout, progress
         self.invocation = invocation
         self._worker = worker
         self._store = store
@@ -86,6 +91,8 @@ class Context:
         """Set once `complete` found its key handled: the effect exists already, and this delivery is done."""
         self.detail: Mapping[str, object] | None = None
         """A few JSON values that the run record stores in addition to the outcome."""
+        self.reported: RunProgress | None = None
+        """What `progress` reported last."""
 
     @property
     def sync(self) -> "SyncContext":
@@ -202,6 +209,21 @@ class Context:
         handled = None if key is None else (self.consumer, self.source, check_key(key))
         return complete(self.claim, self._idle_timeout, handled, keep_run=self._keep_run)
 
+    async def progress(self, fraction: float, note: str | None = None) -> None:
+        """Reports how far this run is, from 0 to 1: `await ctx.progress(0.4, "charging")`. `handle.progress()` reads it.
+
+        It waits for nothing, so it may be called as often as wanted: about once a second the worker writes the latest report
+        of each run. A run that lost its lease writes nothing. The report is removed once the job is delivered; a failed run
+        keeps its last one until the next run starts. Without a delivery (direct consumers, rebuilds, reactions) nothing is
+        stored.
+        """
+        self._report(fraction, note)
+
+    def _report(self, fraction: float, note: str | None) -> None:
+        checked = check_progress(fraction, note)
+        if self._progress is not None:
+            self._progress.report(self, checked, note)
+
     async def rerun(self) -> bool:
         """Whether an operator requested another run of this delivery although it was done."""
         return await self._store.run(is_rerun(self.consumer, self.delivery_id))
@@ -224,6 +246,10 @@ class SyncContext:
     def complete(self, *, conn: Any, key: str | None = None, result: object = NO_RESULT) -> None:
         """`Context.complete`, blocking."""
         self._context._complete_sync(conn, key, result)
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """`Context.progress`, from any thread."""
+        self._context._report(fraction, note)
 
     def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """`Context.publish`, blocking."""

@@ -29,6 +29,7 @@ from holdfast.engine.handler import Handler
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
+from holdfast.engine.progress import ProgressWriter
 from holdfast.engine.results import ResultContext
 from holdfast.engine.runner import NEWER_VERSION_DELAY, FinishedRun, Runner
 from holdfast.engine.settlement import SettlementBuilder
@@ -78,6 +79,7 @@ class DeliveryExecutor:
         self._blocker = ConsumerBlocker(self._store, worker, deps.probes, self._threads, hold_back)
         self._payloads = LargePayloads(self._store)
         self.groups = GroupStages(self._store, worker, deps.max_result)
+        self.progress = ProgressWriter(self._store, worker)
         self._steps = StepLoader(self._store, deps.handlers)
         self._has_steps = has_steps(deps.handlers)
         self._confirmation = Confirmation(self._store, lease_lost)
@@ -178,6 +180,7 @@ class DeliveryExecutor:
     def close(self) -> None:
         """Ends idle threads."""
         self._threads.close()
+        self.progress.close()
 
     def _context(self, loaded: Claimed, handler: Handler, policy: RetryPolicy) -> Context:
         if handler.result is not None:
@@ -191,6 +194,7 @@ class DeliveryExecutor:
             keep_run=handler.keep_runs,
             by_key=handler.by_key,
             idle_timeout=self._lease,
+            progress=self.progress,
         )
 
     def _result_context(self, loaded: Claimed, handler: Handler, keep: timedelta, policy: RetryPolicy) -> Context:
@@ -203,6 +207,7 @@ class DeliveryExecutor:
             keep_run=handler.keep_runs,
             by_key=handler.by_key,
             idle_timeout=self._lease,
+            progress=self.progress,
             keep=keep,
             max_bytes=self._deps.max_result,
         )
@@ -241,6 +246,7 @@ class DeliveryExecutor:
             self._deps.publisher,
             budget(loaded, policy),
             idle_timeout=self._lease,
+            progress=self.progress,
             spec=spec,
             loaded=run,
             graph=graph,
@@ -283,6 +289,8 @@ class DeliveryExecutor:
                 ack = context.settlement(ack, change, self._deps.announce_result)
         if GROUP_MARK in claimed.headers:
             ack = self.groups.settlement(claimed, change, ack)
+        if context.reported is not None:
+            ack = self.progress.settlement(context.reported, change, ack)
         self._settler.add(ack)
         if self._blocker.has_trials:
             await self._blocker.ended(claimed, change)
@@ -301,6 +309,8 @@ class DeliveryExecutor:
                 self._deps.announce_result()
             if GROUP_MARK in claimed.headers:
                 self.groups.ended(claimed)
+            if context.reported is not None:
+                self.progress.delivered(context.reported)
         else:
             self._deps.meter.lost(claimed)
             log.warning("lease lost", **self._settlements.log_fields(claimed))

@@ -9,6 +9,7 @@ from holdfast.stores.admin.alert import forget_alert_groups
 from holdfast.stores.admin.plan import forget_plan
 from holdfast.stores.deliveries.dedupe import forget_seen
 from holdfast.stores.deliveries.flow import forget_old_starts
+from holdfast.stores.deliveries.progress import prune_progress
 from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import forget_workers
 from holdfast.stores.groups.group import prune_groups
@@ -55,6 +56,8 @@ class Pruner:
         while await self._store.run(fill_failed_types()):
             pass
         while await self._store.run(forget_results()):
+            pass
+        while await self._store.run(prune_progress()):
             pass
         await self._store.run(forget_workers(_FORGET_AFTER))
         await self._store.run(forget_seen())

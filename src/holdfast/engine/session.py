@@ -382,6 +382,7 @@ class WorkerSession:
                     await self._settler.drained()
                     await self._orphaned_claims.release_all()
                     await self._settler.drained()
+                    await self._executor.progress.flush()
                 await self._end_lease(1.0)
                 await self._store.run(stop_worker(self.id))
         except (HoldfastError, TimeoutError) as error:

@@ -13,6 +13,7 @@ from holdfast.ops.steps import TaskSteps, call_store, transact
 from holdfast.stores.admin.actions import AuditEntry, record
 from holdfast.stores.admin.audit import AuditFilter, audit_page
 from holdfast.stores.deliveries import worker
+from holdfast.stores.deliveries.progress import prune_progress
 from holdfast.stores.deliveries.result import forget_results
 from holdfast.stores.deliveries.worker import WorkerRecord
 from holdfast.stores.groups.group import prune_groups
@@ -92,6 +93,8 @@ def prune(
     while first is not None:
         first = yield from transact(prune_groups(first, older_than))
     while (yield from transact(forget_results())):
+        pass
+    while (yield from transact(prune_progress())):
         pass
     expired, more = 0, True
     while more:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from holdfast.core.decide import budget
@@ -105,6 +105,16 @@ class BatchContext:
         self.completing = True
         run_on(self._completion(), self._store.dialect, adapter)
 
+    async def progress(self, fraction: float, note: str | None = None) -> None:
+        """Refused: a batch is no delivery that could show its progress."""
+        self._refuse_progress()
+
+    def _refuse_progress(self) -> NoReturn:
+        raise ConfigurationError(
+            f"{self.consumer} takes batches, and a batch has no progress; leave ctx.progress out, or declare the "
+            "handler without batch="
+        )
+
     def _completion(self) -> Operation[None]:
         return complete_batch(self.claims, self._idle_timeout, keep_run=self._keep_run)
 
@@ -126,6 +136,10 @@ class SyncBatchContext:
     def complete(self, *, conn: Any) -> None:
         """`BatchContext.complete`, blocking."""
         self._context._complete_sync(conn)
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Refused, as `BatchContext.progress`."""
+        self._context._refuse_progress()
 
     def publish(self, event: object, payload: object = None, /, *, conn: Any, **options: Any) -> Any:
         """`BatchContext.publish`, blocking."""

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from holdfast.core.delivery import FailureCycle, Status
 from holdfast.interfaces.cli.output import console, status_style
-from holdfast.interfaces.presentation.deliveries import attempts, next_commands, state
+from holdfast.interfaces.presentation.deliveries import attempts, next_commands, progress_text, state
 from holdfast.interfaces.presentation.flow import held_up
 from holdfast.interfaces.presentation.formatting import (
     ago,
@@ -83,6 +83,8 @@ def _facts(detail: DeliveryDetail) -> Iterator[list[Part]]:
             yield _fact("running", f"on {row.locked_by}, since {moment(row.claimed_at, now)}")
         case Status.PENDING:
             yield _fact("due", moment(row.run_at, now))
+    if detail.progress is not None:
+        yield _fact("progress", progress_text(detail.progress, now))
     yield _fact("runs", f"{attempts(detail.listed).replace('/', ' of ')}" + (", suspect" if row.suspect else ""))
     if detail.flow_key:
         yield _fact("flow key", detail.flow_key)

@@ -11,9 +11,9 @@ from holdfast.interfaces.cli.output import console, note, print_table, show_json
 from holdfast.interfaces.cli.settings import command, group, settings
 from holdfast.interfaces.cli.table import Column, count_column, time_column
 from holdfast.interfaces.presentation.actions import JOB_GROUPS
-from holdfast.interfaces.presentation.formatting import moment, one_line, printable
+from holdfast.interfaces.presentation.formatting import moment, one_line, percent, printable
 from holdfast.ops.resources.job_groups import MOST_GROUPS, GroupDetail
-from holdfast.stores.groups.query import FailedMember, GroupProgress, StageCounts
+from holdfast.stores.groups.query import FailedMember, GroupProgress, MemberProgress, StageCounts
 
 
 @group("groups")
@@ -79,6 +79,10 @@ def _print(detail: GroupDetail) -> None:
             out.print(f"  {name:<11}{printable(str(value))}", soft_wrap=True)
     out.print()
     print_table(one.stages, _stage_columns())
+    if detail.running_jobs:
+        out.print()
+        out.print("Running", style="bold")
+        print_table(detail.running_jobs, _running_columns())
     if detail.dead_letters:
         out.print()
         out.print("Dead letters", style="bold")
@@ -96,6 +100,17 @@ def _stage_columns() -> list[Column[StageCounts]]:
         count_column("CANCELLED", lambda one: one.cancelled),
         count_column("RUNNING", lambda one: one.running),
         count_column("PENDING", lambda one: one.pending),
+    ]
+
+
+def _running_columns() -> list[Column[MemberProgress]]:
+    return [
+        Column("DELIVERY", lambda one: one.delivery_id),
+        Column("STAGE", lambda one: one.stage, right=True),
+        Column("POSITION", lambda one: one.position, right=True),
+        Column("JOB", lambda one: one.job),
+        Column("PROGRESS", lambda one: percent(one.fraction), right=True),
+        Column("NOTE", lambda one: one_line(one.note or ""), loose=True),
     ]
 
 

@@ -16,7 +16,7 @@ from holdfast.core.encryption import encrypted_value
 from holdfast.core.workflows.names import is_start
 from holdfast.interfaces.presentation.deliveries import attempts, state
 from holdfast.interfaces.presentation.flow import flow_text, held_up, key_text
-from holdfast.interfaces.presentation.formatting import ago, clock, many, printable, rough, stored_text
+from holdfast.interfaces.presentation.formatting import ago, clock, many, percent, printable, rough, stored_text
 
 _PACKAGE = "holdfast.interfaces.console"
 _STATIC = {
@@ -37,6 +37,7 @@ def environment() -> Environment:
     env.filters.update(
         clock=clock,
         rough=rough,
+        percent=percent,
         number=lambda count: f"{count:,}",
         line=line,
         text=long_text,

@@ -1,11 +1,13 @@
 """Deliveries in words: state, attempts, the scope of a search, and the commands that apply next."""
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from holdfast.core.delivery import Status
-from holdfast.interfaces.presentation.formatting import clock
+from holdfast.interfaces.presentation.formatting import ago, clock, one_line, percent
 from holdfast.ops.queries.deliveries import DeliveryDetail
 from holdfast.ops.queries.search import SearchResult
+from holdfast.stores.deliveries.progress import JobProgress
 from holdfast.stores.queries.query import DeliverySummary
 
 _SAMPLE = 10
@@ -22,6 +24,12 @@ def state(listed: DeliverySummary) -> str:
 def attempts(listed: DeliverySummary) -> str:
     row = listed.delivery
     return f"{row.attempts}/{row.max_attempts}" if row.max_attempts else str(row.attempts)
+
+
+def progress_text(progress: JobProgress, now: datetime) -> str:
+    """What the last run reported, as `40 %, charging, 2s ago`."""
+    note = f", {one_line(progress.note)}" if progress.note else ""
+    return f"{percent(progress.fraction)}{note}, {ago(progress.reported_at, now)}"
 
 
 def next_commands(detail: DeliveryDetail) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from holdfast.core.encryption import encrypted_value
 from holdfast.core.text import printable
 
-__all__ = ["ago", "clock", "many", "moment", "one_line", "printable", "rough", "short_frame", "stored_text"]
+__all__ = ["ago", "clock", "many", "moment", "one_line", "percent", "printable", "rough", "short_frame", "stored_text"]
 
 _UNITS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
@@ -63,6 +63,15 @@ def stored_text(text: str) -> str:
         return text
     changed = "" if found.refused is None else " (changed, or copied from another row)"
     return f"encrypted, key {found.key}{changed}: {found.data}"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as a percentage; 100 % only if nothing is left.
+
+    >>> percent(0.999)
+    '99 %'
+    """
+    return f"{int(fraction * 100 + 1e-9)} %"
 
 
 def short_frame(frame: str | None) -> str:

@@ -18,11 +18,13 @@ from holdfast.ops.queries.redaction import (
     shown_group,
     shown_listed,
     shown_message,
+    shown_progress,
     shown_run,
     shown_value,
 )
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
+from holdfast.stores.deliveries.progress import JobProgress, progress_of
 from holdfast.stores.deliveries.result import StoredResult, result_of
 from holdfast.stores.deliveries.worker import workers
 from holdfast.stores.messages.registry import consumers
@@ -43,7 +45,8 @@ class DeliveryDetail:
     one does not run: a pause, a block, a limit, no live worker. `frame` is the last frame of the application in the
     traceback of the last run, as `file:line in function`. `flow_key` is its key if its consumer has flow control;
     `holds_up` counts the deliveries of the key that wait until this dead letter is replayed or discarded.
-    `result` is what the handler returned, if it keeps its results.
+    `result` is what the handler returned, if it keeps its results; `progress` is what its last run reported, until it is
+    delivered.
     """
 
     listed: DeliverySummary
@@ -58,6 +61,7 @@ class DeliveryDetail:
     flow_key: str | None = None
     holds_up: BoundedCount | None = None
     result: StoredResult | None = None
+    progress: JobProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,7 @@ def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
     result = (yield from transact(result_of(row.id))) if row.status is Status.DELIVERED else None
     if result is not None:
         result = result._replace(result=shown_value(known, one.type, result.result, hide) or "null")
+    progress = None if row.status is Status.DELIVERED else (yield from transact(progress_of(row.id)))
     return DeliveryDetail(
         listed=shown_listed(one, hide),
         message=None if message is None else shown_message(known, message),
@@ -186,6 +191,7 @@ def _detail(one: DeliverySummary) -> TaskSteps[DeliveryDetail]:
         flow_key=None if flow is None else flow.key,
         holds_up=flow.state.waiting if flow is not None and flow.state.blocked_by == row.id else None,
         result=result,
+        progress=None if progress is None else shown_progress(progress, hide),
     )
 
 

@@ -12,6 +12,7 @@ from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry
 from holdfast.stores.admin.plan import StoredPlan
 from holdfast.stores.admin.redaction import redactions
+from holdfast.stores.deliveries.progress import JobProgress
 from holdfast.stores.queries.query import DeliverySummary, FailureGroup, Run
 
 Hide = Callable[[str], str] | None
@@ -58,6 +59,11 @@ def shown_run(run: Run, hide: Hide = None) -> Run:
     detail = scrub(run.detail, hide)
     assert detail is None or isinstance(detail, Mapping)
     return replace(run, error=_text(run.error, hide), trace=_text(run.trace, hide), detail=detail)
+
+
+def shown_progress(progress: JobProgress, hide: Hide = None) -> JobProgress:
+    """Progress with a redacted note."""
+    return progress._replace(note=_text(progress.note, hide))
 
 
 def shown_entry(entry: AuditEntry, hide: Hide = None) -> AuditEntry:

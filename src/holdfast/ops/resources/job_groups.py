@@ -10,7 +10,7 @@ from holdfast.ops.queries.redaction import shown_entry
 from holdfast.ops.steps import TaskSteps, transact
 from holdfast.stores.admin.actions import AuditEntry, audit
 from holdfast.stores.groups import group, query
-from holdfast.stores.groups.query import FailedMember, GroupProgress
+from holdfast.stores.groups.query import FailedMember, GroupProgress, MemberProgress
 from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.queries.query import clock
 
@@ -21,10 +21,11 @@ MOST_GROUPS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDetail:
-    """A group with its first dead letters and its audit entries."""
+    """A group with its first dead letters, the first running jobs that report their progress, and its audit entries."""
 
     progress: GroupProgress
     dead_letters: tuple[FailedMember, ...]
+    running_jobs: tuple[MemberProgress, ...]
     audit: tuple[AuditEntry, ...]
     now: datetime
 
@@ -41,11 +42,15 @@ def job_group(id: UUID | str) -> TaskSteps[GroupDetail]:
     known = _group_id(id)
     progress = yield from transact(query.group_progress(known))
     dead = yield from transact(query.failed_members(known))
+    running = yield from transact(query.running_members(known))
     entries = yield from transact(audit(_ENTRIES, target=(group.AUDITED_GROUP, str(known))))
     return GroupDetail(
         progress=progress,
         dead_letters=tuple(
             one._replace(error=None if one.error is None else redacted(one.error, None)) for one in dead
+        ),
+        running_jobs=tuple(
+            one._replace(note=None if one.note is None else redacted(one.note, None)) for one in running
         ),
         audit=tuple(shown_entry(replace(one)) for one in entries),
         now=(yield from transact(clock())),

@@ -15,7 +15,7 @@ from holdfast.stores.queries.pagination import Slice
 from holdfast.stores.row import row_reader
 
 FAILED_SHOWN = 20
-"""The number of dead letters that the detail of a group names."""
+"""The number of dead letters that the detail of a group names, and of running jobs with their progress."""
 
 
 class GroupState(StrEnum):
@@ -98,7 +98,20 @@ class FailedMember(NamedTuple):
     error: str | None
 
 
+class MemberProgress(NamedTuple):
+    """A running job of a group that reported its progress, from 0 to 1."""
+
+    stage: int
+    position: int
+    job: str
+    delivery_id: UUID
+    fraction: float
+    note: str | None
+    reported_at: datetime
+
+
 _group, _member, _failed = row_reader(GroupRow), row_reader(GroupMember), row_reader(FailedMember)
+_running = row_reader(MemberProgress)
 
 
 def read_counts(rows: Rows) -> Mapping[tuple[UUID, int], StageCounts]:
@@ -142,6 +155,12 @@ def group_members(id: UUID, stage: int, start: int, limit: int) -> Steps[list[Gr
 def failed_members(id: UUID) -> Steps[list[FailedMember]]:
     """The first dead letters of a group."""
     return [_failed(row) for row in (yield Query("failed_members", {"id": id}, limit=FAILED_SHOWN))]
+
+
+@operation(reads=True)
+def running_members(id: UUID) -> Steps[list[MemberProgress]]:
+    """The first running jobs of a group that reported their progress."""
+    return [_running(row) for row in (yield Query("running_members", {"id": id}, limit=FAILED_SHOWN))]
 
 
 @operation(reads=True)

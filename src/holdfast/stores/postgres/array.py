@@ -71,6 +71,7 @@ _WRITE: dict[type, Callable[[Any], str]] = {
     type(None): lambda _: "NULL",
     bool: lambda value: "t" if value else "f",
     int: str,
+    float: repr,
     str: _quoted,
     UUID: lambda value: f"{value.int:032x}",
     datetime: lambda value: f'"{value.isoformat()}"',

@@ -38,6 +38,15 @@ from {hf}job_group_member m join {hf}delivery d on d.id = m.delivery_id
 where m.group_id = :id::uuid and d.status = 'failed' and d.discarded_at is null
 order by m.stage, m.position limit {limit}
 
+-- name: running_members
+-- Running jobs of a group that reported their progress, by stage and position.
+select m.stage, m.position, m.consumer as job, m.delivery_id, p.fraction, p.note, p.reported_at
+from {hf}job_group_member m
+join {hf}progress p on p.delivery_id = m.delivery_id
+join {hf}delivery d on d.id = p.delivery_id and d.fence = p.fence and d.status = 'in_flight'
+where m.group_id = :id::uuid
+order by m.stage, m.position limit {limit}
+
 -- name: last_member
 -- The job of the last stage of a group.
 select m.stage, m.message_id, m.consumer from {hf}job_group_member m

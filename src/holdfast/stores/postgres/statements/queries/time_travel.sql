@@ -31,6 +31,7 @@ r as (update {hf}workflow_run
 t as (update {hf}workflow_step set wake_at = wake_at - :by::interval, done_at = done_at - :by::interval),
 g as (update {hf}workflow_signal set sent_at = sent_at - :by::interval),
 o as (update {hf}result set stored_at = stored_at - :by::interval, expires_at = expires_at - :by::interval),
+pr as (update {hf}progress set reported_at = reported_at - :by::interval),
 jg as (update {hf}job_group set created_at = created_at - :by::interval, cancelled_at = cancelled_at - :by::interval),
 jm as (update {hf}job_group_member set decided_at = decided_at - :by::interval where decided_at is not null)
 update {hf}message set occurred_at = occurred_at - :by::interval

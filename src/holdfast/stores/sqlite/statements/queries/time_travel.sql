@@ -24,6 +24,7 @@ set started_at = started_at - :by, ended_at = ended_at - :by, deadline = deadlin
 update {hf}workflow_step set wake_at = wake_at - :by, done_at = done_at - :by;
 update {hf}workflow_signal set sent_at = sent_at - :by;
 update {hf}result set stored_at = stored_at - :by, expires_at = expires_at - :by;
+update {hf}progress set reported_at = reported_at - :by;
 update {hf}job_group set created_at = created_at - :by, cancelled_at = cancelled_at - :by;
 update {hf}job_group_member set decided_at = decided_at - :by where decided_at is not null;
 update {hf}message set occurred_at = occurred_at - :by
