@@ -1,13 +1,15 @@
 """What a dead worker left is taken over and decided about as any failure; what a live one lost track of is given back."""
 
+import asyncio
 import time
 from datetime import timedelta
 
 import pytest
 
-from holdfast import Context, Holdfast, RetryPolicy, correlate
+from holdfast import Context, Holdfast, JobFailed, RetryPolicy, correlate
 from holdfast.core.delivery import Delivery, Status
 from holdfast.core.message import Address
+from holdfast.runtime import completion
 from holdfast.stores.deliveries.claim import Lane, claim
 from holdfast.stores.deliveries.worker import start_worker
 from tests.engine.programs.proxy import Proxy
@@ -83,17 +85,24 @@ async def test_a_take_over_logs_an_identity_only_if_the_worker_knows_that_it_is_
     assert (line["request_id"], line.get("tenant")) == ("r-1", "acme" if known else None)
 
 
-async def test_an_expired_lease_can_spend_the_last_attempt(make_app: MakeApp) -> None:
+async def test_an_expired_lease_can_spend_the_last_attempt_and_wakes_the_callers_that_wait(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A caller that is not woken would wait for its next poll.
+    monkeypatch.setattr(completion, "_SHORTEST_POLL", 3600.0)
     alerts: list[object] = []
     hf = make_app(alerts=[alerts.append])
 
-    @hf.job(retry=RetryPolicy.none())
+    @hf.job(retry=RetryPolicy.none(), result="1h")
     async def work() -> None: ...
 
-    await work.enqueue()
+    handle = await work.enqueue()
     await abandoned(hf, "work")
+    wait = asyncio.create_task(handle.result(timeout="30s"))
+    await eventually(lambda: hf._runtime.completions._waiting)
     async with working(hf, lease=LEASE):
-        await eventually(lambda: _all(hf, Status.FAILED))
+        with pytest.raises(JobFailed, match="lease expired"):
+            await wait
     dead = await only(hf)
     assert (dead.last_error, dead.error_type) == ("worker lease expired", "holdfast.LeaseExpired")
     assert len(alerts) == 1

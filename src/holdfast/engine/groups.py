@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import get_args
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from holdfast.core.group import GROUP_HEADER, GroupSummary, OnFailure, StageInpu
 from holdfast.core.outcome import Cancelled, Failed, Outcome, Snoozed, outcome_of
 from holdfast.engine.handler import Handler, hints_of
 from holdfast.engine.log_fields import error_fields
-from holdfast.engine.settler import Ack
+from holdfast.engine.settler import Ack, announcing
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.groups.fan_in import (
     StageBlocked,
@@ -95,14 +96,7 @@ class GroupStages:
         ends = isinstance(change, Deliver | DeadLetter | Discard) or (place is not None and place[1] > 0)
         if place is None or not ends:
             return ack
-        written = ack.written
-
-        def ended() -> None:
-            self.ended(claimed)
-            if written is not None:
-                written()
-
-        return ack._replace(written=ended)
+        return announcing(ack, partial(self.ended, claimed))
 
     def ended(self, claimed: Claimed) -> None:
         """A job of a group has ended; its group is checked with others that ended at the same time."""

@@ -4,13 +4,14 @@ import asyncio
 from datetime import timedelta
 
 from holdfast._log import get_logger
+from holdfast.core.change import DeadLetter
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.group import GROUP_MARK
 from holdfast.engine.groups import GroupStages
 from holdfast.engine.lease import Lease
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.settlement import SettlementBuilder
-from holdfast.engine.settler import Settler
+from holdfast.engine.settler import Settler, announcing
 from holdfast.stores.deliveries.claim import next_expiry, rescue
 from holdfast.stores.protocol import Store
 
@@ -77,6 +78,9 @@ class Reaper:
             change, ack = self._settlements.take_over(claimed, policy)
             if GROUP_MARK in claimed.headers:
                 ack = self._groups.settlement(claimed, change, ack)
+            if isinstance(change, DeadLetter):
+                # A caller may wait for its result; this worker need not have its handler.
+                ack = announcing(ack, self._settler.announce)
             self._settler.add(ack)
         # One batch at a time: this worker would lose what it has taken over and not yet settled.
         while len(self._settler) > _TAKE_OVER:  # noqa: ASYNC110

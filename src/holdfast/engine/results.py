@@ -8,7 +8,7 @@ from holdfast.core.change import Change, DeadLetter, Deliver, DeliverResult, Dis
 from holdfast.core.errors import ConfigurationError, InvalidPayload
 from holdfast.core.events import payload
 from holdfast.engine.context import NO_RESULT, Context
-from holdfast.engine.settler import Ack
+from holdfast.engine.settler import Ack, announcing
 from holdfast.stores.deliveries.result import complete_with_result
 from holdfast.stores.operation import Operation
 
@@ -54,11 +54,4 @@ class ResultContext(Context):
             ack = ack._replace(settlement=ack.settlement._replace(change=stored))
         if not isinstance(change, Deliver | DeadLetter | Discard):
             return ack
-        written = ack.written
-
-        def ended() -> None:
-            announce()
-            if written is not None:
-                written()
-
-        return ack._replace(written=ended)
+        return announcing(ack, announce)

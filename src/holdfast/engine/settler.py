@@ -40,10 +40,22 @@ class Ack(NamedTuple):
     skips: int = 0
 
 
+def announcing(ack: Ack, announce: Callable[[], None]) -> Ack:
+    """The settlement, which calls `announce` before its other callback once it is durable."""
+    written = ack.written
+
+    def ended() -> None:
+        announce()
+        if written is not None:
+            written()
+
+    return ack._replace(written=ended)
+
+
 class Settler:
     """Writes settlements in batches, and calls `wrote` with each batch. A failed settlement is retried until the end.
 
-    `run_ended` is called after a run of a workflow may have ended.
+    `announce` wakes the callers that wait for a result or for the end of a run of a workflow.
     """
 
     def __init__(
@@ -52,10 +64,10 @@ class Settler:
         worker: str,
         wrote: Callable[[Sequence[Ack]], None] = lambda _: None,
         longest_pause: float = _LONGEST_PAUSE,
-        run_ended: Callable[[], None] = lambda: None,
+        announce: Callable[[], None] = lambda: None,
     ) -> None:
         self._store, self._worker, self._wrote, self._longest_pause = store, worker, wrote, longest_pause
-        self._run_ended = run_ended
+        self.announce = announce
         self._waiting: deque[Ack] = deque()
         self._in_progress: list[Ack] = []
         self._refused: list[Ack] = []
@@ -79,7 +91,7 @@ class Settler:
     def add(self, ack: Ack) -> None:
         """Queues a settlement; it is written within a batch or two."""
         if ack.step is not None and self._steps is None:
-            self._steps = StepSettler(self._store, self._worker, self._run_ended)
+            self._steps = StepSettler(self._store, self._worker, self.announce)
         if not self._waiting:
             self._empty.clear()
             self._added.set()
