@@ -43,6 +43,41 @@ def test_a_call_in_an_atomic_block_commits_and_rolls_back_with_it(hf: Any) -> No
     assert stored(hf) == 8
 
 
+def test_commands_to_a_run_belong_to_the_block_as_its_start_does(hf: Any) -> None:
+    flow = hf.workflow("order")
+
+    @flow.step
+    async def first() -> None: ...
+
+    run = flow.sync.start()
+
+    def command(run: Any) -> None:
+        run.signal("paid")
+        run.trigger("first")
+        run.retry()
+        run.fork(from_="first")
+        run.cancel()
+
+    async def send() -> None:
+        await run.signal("paid")
+        await run.fork(from_="first")
+
+    for call, added in ((lambda: command(run.sync), 5), (async_to_sync(send), 2)):
+        before = stored(hf)
+        with transaction.atomic():
+            call()
+            assert stored(hf) == before
+            transaction.set_rollback(True)
+        assert stored(hf) == before
+        with transaction.atomic():
+            call()
+        assert stored(hf) == before + added
+    before = stored(hf)
+    with transaction.atomic():
+        run.sync.signal("paid", conn=None)
+        assert stored(hf) == before + 1
+
+
 def test_a_call_outside_of_a_block_commits_at_once(hf: Any) -> None:
     hf.sync.publish("order.placed", {"id": 1})
     async_to_sync(hf.publish)("order.placed", {"id": 2})

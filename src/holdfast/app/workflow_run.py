@@ -13,6 +13,7 @@ from holdfast.core.workflows.state import StepState
 from holdfast.engine.workflows.commands import RETRY, SIGNAL, TRIGGER
 from holdfast.engine.workflows.declaration import WorkflowDeclaration
 from holdfast.engine.workflows.fan_out import result_of
+from holdfast.runtime.ambient_transaction import AMBIENT
 from holdfast.runtime.completion import Completion, Deadline, Subject, Waits
 from holdfast.runtime.runtime import Runtime
 from holdfast.stores.messages.publish import Published
@@ -23,6 +24,9 @@ from holdfast.stores.workflows.run import RunOutcome, RunStatus, run_outcome
 
 class WorkflowRun:
     """A run of a workflow. Its commands are stored first and applied by a worker, once per key.
+
+    They join the transaction of `conn`. Without it they commit at once in a separate one, or with Django in the open
+    `atomic` block, as `start` does.
 
     `created` says whether this start created it; the same key returns the same run.
     """
@@ -41,25 +45,27 @@ class WorkflowRun:
     def __repr__(self) -> str:
         return f"WorkflowRun({self.workflow!r}, {str(self.id)!r})"
 
-    async def signal(self, name: str, value: object = None, *, conn: Any = None, key: str | None = None) -> Published:
+    async def signal(
+        self, name: str, value: object = None, *, conn: Any = AMBIENT, key: str | None = None
+    ) -> Published:
         """Sends a signal to the run, in `conn`'s transaction; a repeated `key` sends nothing and returns the first one.
 
         A step that waits for it gets `value`. A signal that no step waits for is kept for the next wait of this name.
         """
         return await self._send(self._signal(name, value, key), conn, "run.signal")
 
-    async def trigger(self, step: str, *, conn: Any = None, key: str | None = None) -> Published:
+    async def trigger(self, step: str, *, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """Triggers a manual step; it starts when the steps before it are done."""
         return await self._send(self._trigger(step, key), conn, "run.trigger")
 
-    async def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
+    async def cancel(self, reason: str | None = None, *, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """Cancels the run and its child runs: steps that wait are discarded, steps in flight cannot settle any more.
 
         Undo steps do not run.
         """
         return await self._send(self._cancel(reason, key), conn, "run.cancel")
 
-    async def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
+    async def retry(self, *, from_: str | None = None, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """Runs the step `from_` and all steps after it again; without `from_`, the steps that failed.
 
         Steps that were done before stay done. A step that failed keeps what it remembers. A deadline that has passed no
@@ -67,7 +73,7 @@ class WorkflowRun:
         """
         return await self._send(self._retry(from_, key), conn, "run.retry")
 
-    async def fork(self, *, from_: str, conn: Any = None, key: str | None = None) -> "WorkflowRun":
+    async def fork(self, *, from_: str, conn: Any = AMBIENT, key: str | None = None) -> "WorkflowRun":
         """Starts a new run with the same values and version that begins at the step `from_`, in `conn`'s transaction.
 
         Results of steps that are done are copied, except those of `from_`, of steps after it and of steps that were undone: these
@@ -148,23 +154,23 @@ class SyncWorkflowRun:
     def __init__(self, run: WorkflowRun) -> None:
         self._run = run
 
-    def signal(self, name: str, value: object = None, *, conn: Any = None, key: str | None = None) -> Published:
+    def signal(self, name: str, value: object = None, *, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """`WorkflowRun.signal`, blocking."""
         return self._send(self._run._signal(name, value, key), conn, "run.signal")
 
-    def trigger(self, step: str, *, conn: Any = None, key: str | None = None) -> Published:
+    def trigger(self, step: str, *, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """`WorkflowRun.trigger`, blocking."""
         return self._send(self._run._trigger(step, key), conn, "run.trigger")
 
-    def cancel(self, reason: str | None = None, *, conn: Any = None, key: str | None = None) -> Published:
+    def cancel(self, reason: str | None = None, *, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """`WorkflowRun.cancel`, blocking."""
         return self._send(self._run._cancel(reason, key), conn, "run.cancel")
 
-    def retry(self, *, from_: str | None = None, conn: Any = None, key: str | None = None) -> Published:
+    def retry(self, *, from_: str | None = None, conn: Any = AMBIENT, key: str | None = None) -> Published:
         """`WorkflowRun.retry`, blocking."""
         return self._send(self._run._retry(from_, key), conn, "run.retry")
 
-    def fork(self, *, from_: str, conn: Any = None, key: str | None = None) -> WorkflowRun:
+    def fork(self, *, from_: str, conn: Any = AMBIENT, key: str | None = None) -> WorkflowRun:
         """`WorkflowRun.fork`, blocking."""
         run = self._run
         return run._fork(run._runtime().fork_run_sync(run._fork_start(key), Origin(run.id, from_), conn))

@@ -114,6 +114,10 @@ class Runtime:
 
     async def fork_run(self, start: NewMessage, origin: Origin, conn: Any) -> Published:
         """Forks a run of a workflow in the caller's transaction, or with `conn=None` in a separate one."""
+        if conn is AMBIENT:
+            if self.ambient is not None:
+                return await self.ambient.call(self.fork_run_sync, start, origin, conn)
+            conn = None
         bound = None if conn is None else await self.producer.bind(conn, "run.fork")
         with self.tracing.publishing([start]) as messages:
             published = await self.producer.start(fork_run(_single(messages), origin), bound)
@@ -122,6 +126,8 @@ class Runtime:
 
     def fork_run_sync(self, start: NewMessage, origin: Origin, conn: Any) -> Published:
         """`fork_run`, blocking."""
+        if conn is AMBIENT:
+            conn = None if self.ambient is None else self.ambient.connection()
         bound = None if conn is None else self.producer.bind_sync(conn, "run.fork")
         with self.tracing.publishing([start]) as messages:
             published = self.producer.start_sync(fork_run(_single(messages), origin), bound)
