@@ -1,4 +1,4 @@
-"""Many calls of a job in one transaction, on every kind of connection."""
+"""Many calls of a job, and a group of jobs, in one transaction, on every kind of connection."""
 
 from typing import Any
 
@@ -20,13 +20,22 @@ def test_all_calls_commit_or_roll_back_with_the_caller(
     @hf.job()
     def send(to: str, n: int = 0) -> None: ...
 
+    @hf.job()
+    def done() -> None: ...
+
     caller.insert(1)
     using = send.using(conn=caller.conn)
     handles = caller.runner.run(using.enqueue_many(CALLS)) if caller.awaits else using.sync.enqueue_many(CALLS)
     assert len({handle.id for handle in handles}) == 3
+    group = hf.group([send.call("dan"), send.call("eve")]).then(done).using(conn=caller.conn)
+    handle = caller.runner.run(group.enqueue()) if caller.awaits else group.sync.enqueue()
     if commits:
         caller.commit()
-        assert stored(place) == Stored([1], {handle.id: ["send"] for handle in handles})
+        found = stored(place)
+        assert found.orders == [1]
+        assert sorted(found.messages.values()) == [["done"], *[["send"]] * 5]
+        assert {one.id for one in handles} <= found.messages.keys()
+        assert hf.group_handle(handle.id).sync.progress().left == 3
     else:
         caller.rollback()
         assert stored(place) == Stored([], {})
