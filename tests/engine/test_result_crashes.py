@@ -51,3 +51,31 @@ async def test_a_result_is_never_lost_and_never_early(dsn: str, tmp_path: Path, 
         assert {id: results[id] for id in kept} == kept
     finally:
         await hf.close()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("point", ["settle.committed", pytest.param("settle.uncommitted", marks=pytest.mark.soak)])
+async def test_rows_go_with_the_settlement_and_a_job_whose_rows_are_gone_does_not_run_again(
+    dsn: str, tmp_path: Path, point: str
+) -> None:
+    hf, jobs = build(dsn)
+    try:
+        handles = [await jobs["removes"].enqueue(n) for n in range(JOBS)]
+        work_until_killed(dsn, tmp_path / "place", point)
+        stored = {str(id) for (id,) in await query(hf, "select delivery_id from {hf}result")}
+        left = {str(row.id) for row in await all_of(hf)}
+        every = {str(delivery_id(handle.id, "removes")) for handle in handles}
+        assert (stored | left, stored & left) == (every, set())
+        assert bool(stored) is point.endswith(".committed")
+        await pass_time(hf, timedelta(minutes=1), "delivery", "worker")
+        await drain(hf)
+        assert (await all_of(hf), await query(hf, "select id from {hf}message")) == ([], [])
+        results = [await handle.result(timeout=0) for handle in handles]
+        assert [n for n, _ in results] == list(range(JOBS))
+        again = {
+            str(delivery_id(one.id, "removes")) for one, (_, fence) in zip(handles, results, strict=True) if fence > 1
+        }
+        assert not again & stored
+    finally:
+        await hf.close()

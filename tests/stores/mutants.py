@@ -12,6 +12,7 @@ from tests.stores.deliveries import (
     test_claim,
     test_debounce,
     test_progress,
+    test_removal,
     test_result,
     test_settle,
     test_stale_owner,
@@ -997,7 +998,44 @@ PROGRESS = [
     ),
 ]
 
+REMOVING = [
+    *kills(
+        test_removal.test_a_held_claim_goes_with_its_message_and_all_that_belongs_to_it,
+        postgres("claimed_rows", "d.fence = s.fence"),
+        postgres("claimed_rows", "d.locked_by = :worker::text"),
+        sqlite("remove_deliveries", "fence = :fence and {owned}", "{owned}"),
+        sqlite("claimed_rows", "locked_by = :worker"),
+    ),
+    *kills(
+        test_removal.test_a_message_that_something_else_needs_stays,
+        postgres("remove_deliveries", "m.key is null"),
+        postgres("remove_deliveries", "m.sub_epoch = 9223372036854775807"),
+        postgres("remove_deliveries", "where x.message_id = m.id", "where false"),
+        sqlite("remove_deliveries", "key is null"),
+        sqlite("remove_deliveries", "sub_epoch = 9223372036854775807"),
+        sqlite("remove_deliveries", "where x.message_id = :message_id", "where false"),
+    ),
+    *kills(
+        test_removal.test_two_deliveries_of_a_message_that_end_together_take_it_with_them,
+        postgres("remove_deliveries", "x.id <> all (array(select d.id from d))"),
+    ),
+    *kills(
+        test_removal.test_a_result_stays_without_its_delivery_and_that_of_an_earlier_cycle_goes,
+        postgres("remove_deliveries", "o.fence <> d.fence", "false"),
+        postgres("remove_deliveries", "o.fence <> d.fence"),
+        sqlite("remove_deliveries", "fence <> :fence", "false"),
+        sqlite("remove_deliveries", "fence <> :fence"),
+    ),
+    *kills(
+        test_removal.test_only_a_delivered_row_is_removed_after_its_completion,
+        postgres("delivered_rows", "d.status = 'delivered'"),
+        postgres("delivered_rows", "d.fence = s.fence"),
+        sqlite("delivered_rows", "status = 'delivered'"),
+    ),
+]
+
 MUTANTS = [
+    *REMOVING,
     *PROGRESS,
     *RESULTS,
     *WORKFLOWS,

@@ -44,6 +44,7 @@ SLOT = re.compile(r"\{(\w+)\}")
 PARAMETER = re.compile(r"(?<![:\w']):([a-z_]\w*)")
 SLOTS = {
     "which": ("done",),
+    "owned": ("claimed_rows",),
     "keyed": ("keyed_running",),
     **dict(_slots(LaneFlow(None, None), walk=False, recent=False, suspects=False)),
 }
@@ -183,6 +184,7 @@ OTHERWISE = {
     "prune_deliveries": "only the number of rows is read",
     "prune_messages": "only the number of rows is read",
     "server_settings": "pairs of name and value from pragmas",
+    "remove_deliveries": "only the id is read; SQLite's steps pass the other columns on",
     "settle": "only the id is read; SQLite's steps pass the other columns on",
     "settle_new": "no row is read; SQLite's steps pass the columns on",
     "died": "pairs of minute and count from a list of values",

@@ -28,10 +28,18 @@ class Deliver(_Change):
 
 @dataclass(frozen=True, slots=True)
 class DeliverResult(Deliver):
-    """The delivery is done, and its result is stored for `keep`, as JSON text."""
+    """The delivery is done, and its result is stored for `keep`, as JSON text. `remove`: only the result stays."""
 
     result: str
     keep: timedelta
+    remove: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Deliver):
+    """The delivery is done, and its rows are removed. `completed`: it was marked delivered by `ctx.complete`."""
+
+    completed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

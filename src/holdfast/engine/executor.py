@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from holdfast._log import get_logger
-from holdfast.core.change import Deliver
+from holdfast.core.change import Deliver, Remove
 from holdfast.core.decide import budget
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.failures.classify import Verdict
@@ -26,14 +26,15 @@ from holdfast.engine.context import Context
 from holdfast.engine.deps import WorkerDeps
 from holdfast.engine.groups import GroupStages
 from holdfast.engine.handler import Handler
+from holdfast.engine.lease import Lease
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.options import WorkerOptions
 from holdfast.engine.payloads import LargePayloads
 from holdfast.engine.progress import ProgressWriter
 from holdfast.engine.results import ResultContext
 from holdfast.engine.runner import NEWER_VERSION_DELAY, FinishedRun, Runner
-from holdfast.engine.settlement import SettlementBuilder
-from holdfast.engine.settler import Settler
+from holdfast.engine.settlement import SettlementBuilder, removal
+from holdfast.engine.settler import Ack, Settler
 from holdfast.engine.threads import Threads
 from holdfast.engine.workflows.deadline import RunningDeadline, StepDeadlinePassed
 from holdfast.engine.workflows.loader import StepLoader, has_steps, may_run
@@ -41,7 +42,7 @@ from holdfast.engine.workflows.step import Step
 from holdfast.engine.workflows.step_ack import completed, for_run
 from holdfast.engine.workflows.step_context import MappedStep, StepContext
 from holdfast.stores.deliveries.claim import Claimed, Lane, claim_trial
-from holdfast.stores.deliveries.settle import ClaimState
+from holdfast.stores.deliveries.settle import ClaimState, Settlement, may_remove_messages
 from holdfast.stores.deliveries.trial import flow_trial
 from holdfast.stores.queries.query import first_trace
 
@@ -80,6 +81,7 @@ class DeliveryExecutor:
         self._payloads = LargePayloads(self._store)
         self.groups = GroupStages(self._store, worker, deps.max_result)
         self.progress = ProgressWriter(self._store, worker)
+        self._removing = frozenset(name for name, one in deps.handlers.items() if one.removes_delivered)
         self._steps = StepLoader(self._store, deps.handlers)
         self._has_steps = has_steps(deps.handlers)
         self._confirmation = Confirmation(self._store, lease_lost)
@@ -96,6 +98,15 @@ class DeliveryExecutor:
             lease,
         )
         """Runs the deliveries of batch handlers."""
+
+    async def start(self, lease: Lease) -> None:
+        """Prepares to run under this lease; `ConfigurationError` if the rows of a handler cannot be removed as it says."""
+        self._settler.lease_held_since = lease.held_since
+        if self._removing and not await self._store.run(may_remove_messages()):
+            raise ConfigurationError(
+                f"handlers with keep='0' remove their messages ({', '.join(sorted(self._removing))}), and this database role may "
+                "not: `grant delete on holdfast.message` to it, or give keep= a time"
+            )
 
     def accepted(self, claims: Sequence[Claimed]) -> None:
         """Loads the runs of claimed workflow steps before the steps start."""
@@ -287,6 +298,8 @@ class DeliveryExecutor:
                 ack = for_run(ack, change, context)
             elif isinstance(context, ResultContext):
                 ack = context.settlement(ack, change, self._deps.announce_result)
+        if self._removing and claimed.consumer in self._removing:
+            ack = removal(claimed, ack)
         if GROUP_MARK in claimed.headers:
             ack = self.groups.settlement(claimed, change, ack)
         if context.reported is not None:
@@ -309,6 +322,9 @@ class DeliveryExecutor:
                 self._deps.announce_result()
             if GROUP_MARK in claimed.headers:
                 self.groups.ended(claimed)
+            elif claimed.consumer in self._removing:
+                done = Settlement(claimed.id, claimed.fence, Remove(completed=True), Deliver.name)
+                self._settler.add(Ack(done))
             if context.reported is not None:
                 self.progress.delivered(context.reported)
         else:

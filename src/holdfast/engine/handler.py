@@ -59,7 +59,7 @@ class Handler:
     result: timedelta | None = None
     """How long what the function returns is kept; None if it is not stored."""
     keep: timedelta | None = None
-    """How long its delivered rows are kept; None for the retention of the app."""
+    """How long its delivered rows are kept; None for the retention of the app. See `removes_delivered`."""
     parameters: Parameters | None = None
     reprocess_raw: Callable[[Context], Awaitable[None]] | None = None
     """Decodes a stored raw broker record again, and completes its delivery."""
@@ -92,6 +92,16 @@ class Handler:
             None if self.flow is None else self.flow.text,
             None if self.keep is None else self.keep.total_seconds(),
         )
+
+    @property
+    def removes_delivered(self) -> bool:
+        """Whether its rows go with the settlement: `keep="0"` of a job or command.
+
+        The delivered row of an event's consumer stays until the next pruning, because without it a catch-up or a broker
+        would deliver the event again; so do the rows of steps, which belong to their run, and runs that are kept.
+        """
+        is_addressed = self.kind is Kind.JOB or self.kind is Kind.COMMAND
+        return self.keep == timedelta(0) and is_addressed and self.step is None and not self.keep_runs
 
     @property
     def subscriptions(self) -> list[EventSubscription]:

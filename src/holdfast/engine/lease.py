@@ -41,11 +41,16 @@ class Lease(threading.Thread):
         self._stopping = threading.Event()
         self._renewed_at = time.monotonic() if started_at is None else started_at
         self._contact_since: float | None = self._renewed_at
+        self._valid_since = self._renewed_at
 
     @property
     def left(self) -> float:
         """Seconds that the lease is valid for certain; a tenth is reserved to stop the handlers."""
         return self._renewed_at + _HOLDS_FOR * self._seconds - time.monotonic()
+
+    def held_since(self, moment: float) -> bool:
+        """Whether the lease has been valid without a gap since this time of the monotonic clock."""
+        return self._valid_since <= moment and self.left > 0
 
     @property
     def trusted_in(self) -> float:
@@ -79,6 +84,9 @@ class Lease(threading.Thread):
             # A process that was suspended had no contact during that time.
             if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
                 self._contact_since = started
+            if time.monotonic() - self._renewed_at > self._seconds:
+                # It may have expired before this renewal.
+                self._valid_since = started
             # The time before the query: the store counts from its answer, so this errs on the safe side.
             self._renewed_at = started
             if cancelled is not None:

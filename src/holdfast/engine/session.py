@@ -104,6 +104,7 @@ class WorkerSession:
             started_at,
             lambda runs: call_threadsafe(loop, self._cancellations.received, runs),
         )
+        await self._executor.start(self._lease)
         self._lease.start()
         log.info("worker started", worker=self.id, consumers=consumers, queues=queues or "all")
 

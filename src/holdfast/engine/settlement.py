@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import UUID
@@ -12,16 +13,19 @@ from holdfast.core.change import (
     Change,
     DeadLetter,
     Deliver,
+    DeliverResult,
     Discard,
     Park,
     Postpone,
     Release,
+    Remove,
     Replay,
     Retry,
     Suspend,
 )
 from holdfast.core.decide import budget, decide, suspect_after
 from holdfast.core.failures.report import ErrorReport
+from holdfast.core.group import GROUP_MARK
 from holdfast.core.outcome import LeaseExpired, Outcome, Released, error_of
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.workflows.names import COMMANDS, is_start
@@ -33,6 +37,7 @@ from holdfast.engine.meter import Meter
 from holdfast.engine.repeats import Write
 from holdfast.engine.settler import Ack
 from holdfast.engine.workflows.settler import FinalFailure
+from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.deliveries.settle import Settlement
 
 log = get_logger("holdfast.worker")
@@ -169,6 +174,18 @@ class SettlementBuilder:
         self._meter.lost(claimed)
         known = self.log_fields(claimed) | {"outcome": outcome.name, "fence": claimed.fence}
         self._log(log.warning, "lease lost", None, known)
+
+
+def removal(claimed: Claimed, ack: Ack) -> Ack:
+    """The settlement of a run whose handler keeps no delivered rows. A job of a group stays for the job after it."""
+    change = ack.settlement.change
+    if GROUP_MARK in claimed.headers:
+        return ack
+    if isinstance(change, DeliverResult):
+        change = replace(change, remove=True)
+    elif type(change) is Deliver:
+        change = Remove()
+    return ack._replace(settlement=ack.settlement._replace(change=change))
 
 
 def release_unstarted(delivery_id: UUID, fence: int) -> Settlement:

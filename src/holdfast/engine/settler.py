@@ -2,18 +2,20 @@
 
 import asyncio
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 from uuid import UUID
 
 from holdfast._log import get_logger
+from holdfast.core.change import Change, DeliverResult, Remove
 from holdfast.core.delivery import Claim
 from holdfast.core.errors import StoreUnavailable
 from holdfast.core.failures.report import ErrorReport
 from holdfast.engine.log_fields import error_fields
 from holdfast.engine.workflows.settler import StepOutcome, StepSettlement, StepSettler
-from holdfast.stores.deliveries.settle import ClaimState, Settlement, claim_states, settle
+from holdfast.stores.deliveries.settle import ClaimState, Settlement, absent, claim_states, settle
 from holdfast.stores.protocol import Store
 
 log = get_logger("holdfast.settle")
@@ -72,6 +74,8 @@ class Settler:
         self._in_progress: list[Ack] = []
         self._refused: list[Ack] = []
         self._steps: StepSettler | None = None
+        self.lease_held_since: Callable[[float], bool] = lambda _: False
+        """Whether the worker has had its lease without a gap since then, so that no other worker settled its claims."""
         self._added = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -114,12 +118,15 @@ class Settler:
             if not self._refused:
                 self._empty.set()
 
-    async def _write(self, batch: list[Ack]) -> None:
+    async def _write(self, batch: list[Ack], sent_at: float | None = None) -> None:
+        """Writes a batch. `sent_at` is when an earlier attempt began whose reply was lost."""
         pause = _SHORTEST_PAUSE
         while True:
+            started = time.monotonic()
             try:
-                settled, skipped = await self._settle_all(batch)
+                settled, skipped = await self._settle_all(batch, sent_at)
             except StoreUnavailable as error:
+                sent_at = started if sent_at is None else sent_at
                 log.warning("store unavailable", task="settle", settlements=len(batch), error=str(error))
             except Exception as error:  # noqa: BLE001
                 if len(batch) == 1:
@@ -127,7 +134,7 @@ class Settler:
                     return
                 # One settlement that cannot be stored must not delay the others.
                 for ack in batch:
-                    await self._write([ack])
+                    await self._write([ack], sent_at)
                 return
             else:
                 # Without a lookup if all are settled: to hash the id of each delivery costs more than its callback.
@@ -143,18 +150,18 @@ class Settler:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
             pause = min(pause * 2, self._longest_pause)
 
-    async def _settle_all(self, batch: list[Ack]) -> tuple[Set[UUID], Set[UUID]]:
+    async def _settle_all(self, batch: list[Ack], sent_at: float | None) -> tuple[Set[UUID], Set[UUID]]:
         """The deliveries whose outcome is durable, and steps whose run is locked by another transaction."""
         if self._steps is None or not (steps := [ack for ack in batch if ack.step is not None]):
-            return await self._settle(batch), _NONE
+            return await self._settle(batch, sent_at), _NONE
         plain = [ack for ack in batch if ack.step is None]
-        settled = await self._settle(plain) if plain else _NONE
+        settled = await self._settle(plain, sent_at) if plain else _NONE
         ended, skipped = await self._steps.settle(
             [StepSettlement(ack.settlement, ack.step, ack.skips) for ack in steps if ack.step is not None]
         )
         return settled | ended, skipped
 
-    async def _settle(self, batch: list[Ack]) -> frozenset[UUID]:
+    async def _settle(self, batch: list[Ack], sent_at: float | None) -> frozenset[UUID]:
         """The deliveries whose outcome is durable, by this attempt or an earlier one. Another worker owns the others."""
         written = await self._store.run(settle(self._worker, [ack.settlement for ack in batch]))
         if len(written) == len(batch):
@@ -163,7 +170,12 @@ class Settler:
         # The reply to an earlier attempt may have been lost after its commit.
         claims = [Claim(settlement.delivery_id, self._worker, settlement.fence) for settlement in missing]
         holds = await self._store.run(claim_states(claims))
-        return written | {id for id, hold in holds.items() if hold is ClaimState.SETTLED}
+        found = written | {id for id, hold in holds.items() if hold is ClaimState.SETTLED}
+        if sent_at is None or not (removed := [one.delivery_id for one in missing if _removes(one.change)]):
+            return found
+        # Without a row it was removed: by that attempt, if no other worker could own the delivery since then.
+        gone = await self._store.run(absent(removed))
+        return found | gone if self.lease_held_since(sent_at) else found
 
     def _retry_later(self, ack: Ack, error: Exception) -> None:
         """Retries a refused settlement later; from the second refusal on with a generic error text."""
@@ -182,6 +194,10 @@ class Settler:
     def _requeue(self, ack: Ack) -> None:
         self._refused.remove(ack)
         self.add(ack)
+
+
+def _removes(change: Change) -> bool:
+    return isinstance(change, Remove) or (isinstance(change, DeliverResult) and change.remove)
 
 
 def _call_back(callback: Callable[[], None]) -> None:

@@ -28,6 +28,7 @@ _OPERATIONS = {
     "claim_debounced": "claim",
     "settle": "settle",
     "settle_delivered": "settle",
+    "remove_deliveries": "settle",
     "rescue": "rescue",
     "renew_worker": "renew",
     "catch_up_advance": "catch_up",

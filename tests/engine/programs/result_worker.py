@@ -10,7 +10,7 @@ from tests.engine.ways import by_psycopg, by_sqlite3
 
 
 def build(dsn: str) -> tuple[Holdfast, dict[str, Job[[int], Any]]]:
-    """One job returns its result, the other commits it with `ctx.complete`; the result is the number of the run."""
+    """Jobs that return their result, commit it with `ctx.complete`, and keep no rows; the result is the number of the run."""
     hf = Holdfast(dsn)
     open = by_sqlite3 if dsn.startswith("sqlite") else by_psycopg
 
@@ -25,7 +25,11 @@ def build(dsn: str) -> tuple[Holdfast, dict[str, Job[[int], Any]]]:
             crash.point("effect.completed")
         crash.point("effect.committed")
 
-    return hf, {"returns": returns, "completes": completes}
+    @hf.job(result="1h", keep="0", retry=RetryPolicy.fixed(0, attempts=20))
+    async def removes(ctx: Context, n: int) -> Any:
+        return [n, ctx.fence]
+
+    return hf, {"returns": returns, "completes": completes, "removes": removes}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from holdfast.core.change import (
     Park,
     Postpone,
     Release,
+    Remove,
     Replay,
     Retry,
     Suspend,
@@ -52,6 +53,9 @@ SETTLEMENT = (
 )
 
 
+_REMOVE = Remove()
+
+
 class Settlement(NamedTuple):
     """The outcome of one claim. A failure always gets a run record, a success on request.
 
@@ -86,8 +90,17 @@ def settle(worker: str, settlements: Sequence[Settlement]) -> Operation[frozense
     """
     plain = [s for s in settlements if type(s.change) is Deliver and not s.keep_run]
     rest = [s for s in settlements if type(s.change) is not Deliver or s.keep_run]
-    has_results = any(type(s.change) is DeliverResult for s in rest)
-    return Operation(lambda: _settle(worker, plain, rest), single=not ((plain and rest) or has_results), hot=True)
+    return Operation(lambda: _settle(worker, plain, rest), single=_is_single(plain, rest), hot=True)
+
+
+def _is_single(plain: Sequence[Settlement], rest: Sequence[Settlement]) -> bool:
+    """Whether one statement writes all of them."""
+    if not rest or plain:
+        return not rest
+    kinds = {type(s.change) for s in rest}
+    if Remove in kinds:
+        return len({s.change for s in rest}) == 1
+    return DeliverResult not in kinds
 
 
 def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]) -> Steps[frozenset[UUID]]:
@@ -97,6 +110,11 @@ def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]
         claims: Columns = {"delivery_id": ids, "fence": [s.fence for s in plain]}
         rows = yield Query("settle_delivered", {"worker": worker}, {"settlements": claims})
         settled.update(ids if len(rows) == len(ids) else (as_uuid(row[0]) for row in rows))
+    removed = [s for s in rest if type(s.change) is Remove]
+    if removed:
+        rest = [s for s in rest if type(s.change) is not Remove]
+        settled |= yield from _remove(worker, [s for s in removed if s.change == _REMOVE], "claimed_rows")
+        settled |= yield from _remove(worker, [s for s in removed if s.change != _REMOVE], "delivered_rows")
     if rest:
         batch = {"settlements": columns(SETTLEMENT, [settlement_row(s) for s in rest])}
         written = {as_uuid(row[0]) for row in (yield Query("settle", {"worker": worker}, batch))}
@@ -108,7 +126,21 @@ def _settle(worker: str, plain: Sequence[Settlement], rest: Sequence[Settlement]
             ]
         )
         settled |= written
+        done = [s for s in rest if type(s.change) is DeliverResult and s.change.remove and s.delivery_id in written]
+        yield from _remove(worker, done, "delivered_rows")
     return frozenset(settled)
+
+
+def _remove(worker: str, settlements: Sequence[Settlement], which: str) -> Steps[set[UUID]]:
+    """Removes the rows of these claims, and the messages that nothing else needs; returns the deliveries."""
+    if not settlements:
+        return set()
+    claims: Columns = {
+        "delivery_id": [s.delivery_id for s in settlements],
+        "fence": [s.fence for s in settlements],
+    }
+    query = Query("remove_deliveries", {"worker": worker}, {"claims": claims}, slots=(("owned", (which,)),))
+    return {as_uuid(row[0]) for row in (yield query)}
 
 
 @operation(reads=True)
@@ -120,6 +152,19 @@ def claim_states(claims: Iterable[Claim]) -> Steps[dict[UUID, ClaimState]]:
         for row in (yield Query("claim_states", {"ids": list(held)}))
     }
     return {id: found.get(id, ClaimState.LOST) for id in held}
+
+
+@operation(reads=True)
+def may_remove_messages() -> Steps[bool]:
+    """Whether the database lets this process remove messages: a worker's role usually may not."""
+    return bool((yield Query("may_remove_messages"))[0][0])
+
+
+@operation(reads=True)
+def absent(ids: Iterable[UUID]) -> Steps[frozenset[UUID]]:
+    """The deliveries that have no row."""
+    wanted = list(ids)
+    return frozenset(wanted) - {as_uuid(row[0]) for row in (yield Query("claim_states", {"ids": wanted}))}
 
 
 @operation(reads=True)

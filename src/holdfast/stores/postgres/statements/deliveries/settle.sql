@@ -46,6 +46,39 @@ r as (
   from u where u.keep_run)
 select u.id from u
 
+-- fragment: claimed_rows
+case when d.locked_by = :worker::text then d.fence = s.fence end
+-- fragment: delivered_rows
+case when d.status = 'delivered' then d.fence = s.fence end
+
+-- name: remove_deliveries
+-- Removes deliveries that are done, with their runs and progress; a claim that is not returned was lost. The message goes
+-- if it was addressed to this consumer alone and has no key: an event stays for its other readers, and a key for its
+-- repetitions. The result of an earlier cycle goes too.
+with d as (
+  delete from {hf}delivery d
+  using unnest(:delivery_id::uuid[], :fence::bigint[]) s (delivery_id, fence)
+  where d.id = any (array[s.delivery_id]) and {owned}
+  returning d.id, d.message_id, d.fence),
+r as (delete from {hf}run r where r.delivery_id = any (array(select d.id from d))),
+p as (delete from {hf}progress p where p.delivery_id = any (array(select d.id from d))),
+o as (
+  delete from {hf}result o using d where o.delivery_id = any (array[d.id]) and o.fence <> d.fence),
+m as (
+  delete from {hf}message m
+  where m.id = any (array(select d.message_id from d)) and m.key is null and m.sub_epoch = 9223372036854775807
+    and not exists (
+      select 1 from {hf}delivery x
+      where x.message_id = m.id and x.id <> all (array(select d.id from d))
+        and x.id between (left(m.id::text, 18) || '-8000-000000000000')::uuid
+                     and (left(m.id::text, 18) || '-bfff-ffffffffffff')::uuid
+      offset 0))
+select d.id from d
+
+-- name: may_remove_messages
+-- Whether this role may remove messages.
+select has_table_privilege('{hf}message', 'delete')
+
 -- name: claim_states
 -- The current owners of these deliveries. After a lost reply, an unchanged fence without an owner means "settled".
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id = any (:ids::uuid[])

@@ -35,6 +35,33 @@ select :id, :fence, :attempt, :outcome, :error_type, :error, :trace, :worker, {n
        case when not :expired then (select w.generation from {hf}worker w where w.id = :worker) end
 where :keep_run
 
+-- fragment: claimed_rows
+locked_by = :worker
+-- fragment: delivered_rows
+status = 'delivered'
+
+-- name: remove_deliveries
+-- Removes deliveries that are done, with their runs and progress; a claim that is not returned was lost. The message goes
+-- if it was addressed to this consumer alone and has no key: an event stays for its other readers, and a key for its
+-- repetitions. The result of an earlier cycle goes too.
+-- each: claims
+delete from {hf}delivery where id = :delivery_id and fence = :fence and {owned}
+returning id, message_id, fence;
+-- each: returned
+delete from {hf}run where delivery_id = :id;
+delete from {hf}progress where delivery_id = :id;
+delete from {hf}result where delivery_id = :id and fence <> :fence;
+delete from {hf}message
+where id = :message_id and key is null and sub_epoch = 9223372036854775807
+  and not exists (
+    select 1 from {hf}delivery x
+    where x.message_id = :message_id and x.id between substr(:message_id, 1, 18) || '-8000-000000000000'
+                                                  and substr(:message_id, 1, 18) || '-bfff-ffffffffffff')
+
+-- name: may_remove_messages
+-- Whether this process may remove messages; SQLite has no roles.
+select 1
+
 -- name: claim_states
 -- The current owners of these deliveries. After a lost reply, an unchanged fence without an owner means "settled".
 select d.id, d.fence, d.status, d.locked_by from {hf}delivery d where d.id in (select value from json_each(:ids))
