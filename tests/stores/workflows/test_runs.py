@@ -5,6 +5,7 @@ from datetime import timedelta
 from holdfast.core.change import DeadLetter
 from holdfast.core.delivery import Claim
 from holdfast.core.identity import first_id
+from holdfast.engine.workflows.sweeper import RunSweeper
 from holdfast.stores.admin.actions import replay
 from holdfast.stores.deliveries.claim import Claimed
 from holdfast.stores.deliveries.settle import ClaimState, claim_states, complete
@@ -29,7 +30,7 @@ from tests.stores.workflows.run_steps import (
     started,
     steps_of,
 )
-from tests.support.builders import all_deliveries, failure, fresh_id, outcome, sql
+from tests.support.builders import all_deliveries, claim_of, failure, fresh_id, outcome, sql
 
 HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
@@ -187,6 +188,17 @@ async def test_a_completed_step_is_advanced_once(store: Store) -> None:
     for _ in range(2):
         await store.run(advance_completed(*step[:3], step.next, "shop", 0, events()))
     assert "d" not in await steps_of(store, run)
+
+
+async def test_a_run_that_cannot_continue_does_not_keep_others_waiting(store: Store) -> None:
+    first, second = await started(store, 2)
+    for claimed in await claim_steps(store):
+        await store.run(complete_step(complete(claim_of(claimed), HOUR), end(claimed)))
+    sql(store, f"update {{hf}}workflow_step set next = 'no steps' where run_id = '{first}'")
+    await store.run(travel(timedelta(minutes=1)))
+    await RunSweeper(store).perform("w1")
+    assert await steps_of(store, first) == {"a": "delivered"}
+    assert await steps_of(store, second) == {"a": "delivered", "b": "pending", "c": "pending"}
 
 
 async def test_a_dead_step_is_blocked_or_fails_the_run_by_its_declaration(store: Store) -> None:

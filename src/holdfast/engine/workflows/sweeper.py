@@ -1,8 +1,13 @@
 """Continues runs whose worker died between two transactions, and ends runs at their deadline."""
 
+from collections.abc import Coroutine
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 from holdfast._log import get_logger
+from holdfast.core.errors import StoreUnavailable
+from holdfast.engine.log_fields import error_fields
 from holdfast.engine.workflows.settler import new_events
 from holdfast.stores.protocol import Store
 from holdfast.stores.workflows.advance import UnadvancedStep, advance_completed, next_steps, unadvanced_steps
@@ -27,12 +32,27 @@ class RunSweeper:
 
     async def perform(self, worker: str) -> None:
         for step in await self._store.run(unadvanced_steps(self._age)):
-            await self._advance(step)
+            await self._one(step.run_id, self._advance(step))
         for run_id in await self._store.run(expired_runs()):
-            if await self._store.run(expire_run(run_id, self._events)):
-                await self._store.run(begin_compensation(run_id, self._events))
+            await self._one(run_id, self._expire(run_id))
         for run_id in await self._store.run(compensating_runs()):
-            await self._store.run(begin_compensation(run_id, self._events))
+            await self._one(run_id, self._compensate(run_id))
+
+    async def _one(self, run_id: UUID, work: Coroutine[Any, Any, None]) -> None:
+        """Continues one run; a run that cannot continue does not keep the others waiting."""
+        try:
+            await work
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001
+            log.error("periodic task failed", task="RunSweeper", run=str(run_id), **error_fields(error))
+
+    async def _expire(self, run_id: UUID) -> None:
+        if await self._store.run(expire_run(run_id, self._events)):
+            await self._compensate(run_id)
+
+    async def _compensate(self, run_id: UUID) -> None:
+        await self._store.run(begin_compensation(run_id, self._events))
 
     async def _advance(self, step: UnadvancedStep) -> None:
         next = step.next
@@ -47,4 +67,4 @@ class RunSweeper:
         )
         advanced = await self._store.run(operation)
         for run_id in advanced.compensating:
-            await self._store.run(begin_compensation(run_id, self._events))
+            await self._compensate(run_id)
