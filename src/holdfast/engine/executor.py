@@ -82,7 +82,8 @@ class DeliveryExecutor:
         self.groups = GroupStages(self._store, worker, deps.max_result)
         self.progress = ProgressWriter(self._store, worker)
         self._removing = frozenset(name for name, one in deps.handlers.items() if one.removes_delivered)
-        self._steps = StepLoader(self._store, deps.handlers)
+        self.steps = StepLoader(self._store, deps.handlers)
+        """Reads the runs of claimed workflow steps."""
         self._has_steps = has_steps(deps.handlers)
         self._confirmation = Confirmation(self._store, lease_lost)
         self.batches = BatchExecutor(
@@ -111,7 +112,7 @@ class DeliveryExecutor:
     def accepted(self, claims: Sequence[Claimed]) -> None:
         """Loads the runs of claimed workflow steps before the steps start."""
         if self._has_steps:
-            self._steps.prefetch(claims)
+            self.steps.prefetch(claims)
 
     def run(self, claimed: Claimed, task: "asyncio.Task[None]") -> Coroutine[Any, Any, None]:
         """Runs one delivery in this task. A cancellation releases the delivery."""
@@ -227,14 +228,14 @@ class DeliveryExecutor:
         """The context of a step; None if it must not run, and then it is settled."""
         spec = handler.step
         assert spec is not None
-        run = await self._steps.load(loaded, spec)
+        run = await self.steps.load(loaded, spec)
         if run is None or not may_run(run.status, spec):
             claimed = loaded._replace(payload="")
             state = "gone" if run is None else str(run.status)
             log.info("step skipped", **self._settlements.log_fields(claimed) | {"run_status": state})
             self.settle(claimed, Cancelled(f"its run is {state}; see `holdfast workflows show {loaded.message_id}`"))
             return None
-        graph = await self._steps.graph(spec, run.version)
+        graph = await self.steps.graph(spec, run.version)
         if graph is None:
             claimed = loaded._replace(payload="")
             known = self._settlements.log_fields(claimed) | {
@@ -266,7 +267,7 @@ class DeliveryExecutor:
 
     async def _begin(self, loaded: Claimed, step: str, limit: timedelta) -> RunningDeadline | None:
         """The deadline of a step that starts; None if it has passed, and then the step is a dead letter."""
-        row = await self._steps.begin_deadline(self._worker, loaded, step, limit)
+        row = await self.steps.begin_deadline(self._worker, loaded, step, limit)
         claimed = loaded._replace(payload="")
         if row is None:
             self._deps.meter.lost(claimed)

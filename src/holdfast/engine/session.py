@@ -58,14 +58,14 @@ class WorkerSession:
         self._lease_lost = asyncio.Event()
         self._longest_pause = min(_LONGEST_PAUSE, options.lease.total_seconds() / 4)
         self._settler = Settler(self._store, self.id, self._on_settled, self._longest_pause, deps.announce_result)
-        self._backlogged = False
         self._settlements = SettlementBuilder(self.id, deps.alerts, deps.meter, deps.handlers)
         self._executor = DeliveryExecutor(
             deps, self.id, self._settler, self._settlements, self._lease_lost, self._hold_back, options.lease
         )
         self._pools = pools(options)
+        self._executor.steps.loaded = [partial(self._spawn_slot_soon, pool) for pool in self._pools]
         self._cancellations = Cancellations(self._store, self.id, self._pools, deps.handlers)
-        self._claimed_at = time.monotonic()
+        self._claimed_at, self._backlogged = time.monotonic(), False
         # Suspects run one at a time, also those of batch handlers.
         self._batches = {} if options.suspects else deps.batches
         self._batches_first = bool(self._batches)
@@ -264,7 +264,7 @@ class WorkerSession:
         """Starts a slot if all slots are waiting for I/O. Handlers that never wait need only one."""
         pool.spawn_scheduled = False
         pool.turn_started_at = time.monotonic()
-        if pool.waiting and not pool.resting and len(pool.running) < pool.slots and not self._ending:
+        if pool.needs_slot and not self._executor.steps.waiting and not self._ending:
             task = asyncio.create_task(self._work(pool), name="holdfast-slot")
             pool.running[task] = None
             task.add_done_callback(lambda task: self._on_slot_done(pool, task))

@@ -62,6 +62,11 @@ class SlotPool:
         running = (work for work in self.running.values() if work is not None)
         return {claim.id for work in (*self.waiting, *running) for claim in deliveries_of(work)}
 
+    @property
+    def needs_slot(self) -> bool:
+        """Whether deliveries wait, another slot is allowed, and no slot will take them in this turn of the loop."""
+        return bool(self.waiting) and not self.resting and len(self.running) < self.slots
+
     def room(self) -> int:
         """How many deliveries to claim now."""
         return self.scheduler.room(len(self.running), len(self.waiting))

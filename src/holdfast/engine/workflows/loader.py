@@ -26,14 +26,22 @@ T = TypeVar("T")
 
 _MOST_LOADED = 5000
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+_LONGEST_WAIT = 0.05
+"""Seconds; other deliveries must not wait longer for a slot because the read of a step takes long."""
 
 
 class StepLoader:
     """Reads runs before their steps start. A value from before the start is safe: a wait compares it with the run, and a
-    settlement checks that the run is active."""
+    settlement checks that the run is active.
+    """
 
     def __init__(self, store: Store, handlers: Mapping[str, Handler]) -> None:
         self._store, self._handlers = store, handlers
+        self.waiting = 0
+        """Steps that have waited for a short time for a read that is under way; more slots would only wait for it too."""
+        self.loaded: Sequence[Callable[[], None]] = ()
+        """Called when such a step has stopped to wait."""
+        self._slow: asyncio.Task[list[LoadedRun | None]] | None = None
         self._loading: dict[tuple[UUID, int], tuple[asyncio.Task[list[LoadedRun | None]], int]] = {}
         self._graphs: dict[tuple[str, int], Graph] = {}
 
@@ -59,12 +67,24 @@ class StepLoader:
         """The run of a claimed step; waits while the store is unavailable. None if the run does not exist."""
         task, n = self._loading.pop((claimed.id, claimed.fence), (None, 0))
         if task is not None:
+            if not task.done() and task is not self._slow:
+                await self._wait(task)
             try:
                 return (task.result() if task.done() else await asyncio.shield(task))[n]
             except StoreUnavailable as error:
                 _log_unavailable(claimed, error)
             await asyncio.sleep(_SHORTEST_PAUSE)
         return (await self._patiently(claimed, lambda: load_steps([_request(claimed, spec)])))[0]
+
+    async def _wait(self, task: "asyncio.Task[list[LoadedRun | None]]") -> None:
+        self.waiting += 1
+        try:
+            if (await asyncio.wait({task}, timeout=_LONGEST_WAIT))[1]:
+                self._slow = task
+        finally:
+            self.waiting -= 1
+            for call in self.loaded:
+                call()
 
     async def begin_deadline(self, worker: str, claimed: Claimed, step: str, limit: timedelta) -> DeadlineRow | None:
         """When a step must be done; waits while the store is unavailable. None if the claim was lost."""
