@@ -1,7 +1,8 @@
 -- name: flow_claim
 -- Claims due deliveries of one lane within the limits, rates, pauses and order of its consumer and queue. The room of each
--- key is found once, at its first candidate. Only the chosen ids are locked: a search that skipped locked rows would take
--- the second delivery of an ordered key before the first. The last row has no delivery: it has the number of candidates
+-- key is found once, at its first candidate, by subqueries with a limit: instead of `exists` the planner would read all
+-- that is in flight. Only the chosen ids are locked: a search that skipped locked rows would take the second delivery of an
+-- ordered key before the first. The last row has no delivery: it has the number of candidates
 -- left, how many of them have no key, the milliseconds until the next token of a rate, the last key of a walk, the number
 -- of its keys, the first candidate (of recent ones the last), and the time.
 with recursive t as materialized (select clock_timestamp() as now),
@@ -156,10 +157,11 @@ null
     select from {hf}flow_pause p where p.consumer = :consumer::text and p.flow_key = n.flow_key) then 0 else {limit} end
 -- fragment: room_head
 , case
-    when exists (
-      select from {hf}delivery f
+    when (
+      select f.flow_ticket from {hf}delivery f
       where f.status = 'in_flight' and f.flow_key is not null and f.consumer = :consumer::text
-        and f.flow_key = n.flow_key and f.flow_ticket >= :low::bigint) then 0
+        and f.flow_key = n.flow_key and f.flow_ticket >= :low::bigint
+      order by f.flow_ticket limit 1) is not null then 0
     when n.flow_seq > (
       select h.flow_seq from {hf}delivery h
       where h.status = 'pending' and h.flow_seq is not null and h.consumer = :consumer::text
