@@ -247,3 +247,10 @@ async def test_lanes_with_nothing_due_cost_one_query_a_round(hf: Holdfast) -> No
     await jobs[3].enqueue(2)
     assert await claimer.claim(Counter(), lambda: None)
     assert (log.names[3:5], [claim.consumer for claim in accepted]) == (["due_lanes", "flow_floor"], ["job3"])
+    # Its limit is reached now: after one claim that finds no room, the same query finds that out.
+    await jobs[3].enqueue(3)
+    await claimer.claim(Counter(), lambda: None)
+    log.names.clear()
+    for _ in range(3):
+        assert not await claimer.claim(Counter(), lambda: None)
+    assert log.names == ["due_lanes"] * 3

@@ -120,7 +120,10 @@ def test_idle_lanes_are_checked_together_and_a_single_one_is_claimed_from() -> N
     scan = FlowScan(10)
     scheduler.claimed(busy, scan, FlowClaim([CLAIM]), 0.0, 0.001)
     assert scheduler.to_check(0.0) == [stuck, empty]
+    # Its limit may be reached, which the check finds out as well.
     scheduler.claimed(stuck, scan, FlowClaim([], left=3), 0.0, 0.001)
+    assert scheduler.to_check(0.0) == [stuck, empty]
+    scheduler.claimed(stuck, scan, FlowClaim([CLAIM], left=3), 0.0, 0.001)
     assert scheduler.to_check(0.0) == []
     scheduler.claimed(busy, scan, FlowClaim([]), 0.0, 0.001)
     assert scheduler.to_check(0.0) == [busy, empty]

@@ -84,6 +84,9 @@ FLOW = [
         postgres("due_lanes", "d.priority = l.priority"),
         sqlite("due_lanes", "d.priority = l.value ->> 3"),
         *both("due_lanes", "{suspicion}"),
+        *both("due_lanes", "f.status = 'in_flight'", "f.status = 'in_flight' and f.locked_by = ''"),
+        *both("due_lanes", "l.most > (", "l.most >= (", lite="l.value ->> 6 > (", lite_left="l.value ->> 6 >= ("),
+        *both("due_lanes", "f.consumer = l.consumer", lite="f.consumer = l.value ->> 1"),
     ),
     *kills(
         claims.test_a_walk_gives_each_key_a_turn_and_continues_after_its_last_key,

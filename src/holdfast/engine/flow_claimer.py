@@ -99,10 +99,11 @@ class FlowClaimer:
         return more, next_wait(waits)
 
     async def _empty(self, scheduler: FlowScheduler) -> set[LaneName]:
-        """The idle lanes that have nothing due: one query for all of them instead of one claim for each."""
+        """The idle lanes that have nothing to claim: one query for all of them instead of one claim for each."""
         if not (idle := scheduler.to_check(started := time.monotonic())):
             return set()
-        due = await self._store.run(due_lanes(idle, suspects=self._options.suspects))
+        floors = [scheduler.state(lane).floors for lane in idle]
+        due = await self._store.run(due_lanes(idle, floors, suspects=self._options.suspects))
         scheduler.checked(started, time.monotonic())
         return {lane[:4] for lane in idle} - {lane[:4] for lane in due}
 

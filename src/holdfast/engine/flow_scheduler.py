@@ -87,7 +87,7 @@ class LaneState:
     walk_due: float | None = None
     """When to continue a walk that has not visited every key, or a scan that was delayed; None without one."""
     idle: bool = True
-    """The last claim found no candidate, so a check for due deliveries comes before the next one."""
+    """The last claim found no candidate, or perhaps no room in a limit for all keys: a check comes before the next one."""
 
 
 class FlowScheduler:
@@ -173,14 +173,14 @@ class FlowScheduler:
     def claimed(self, lane: Lane, scan: FlowScan, found: FlowClaim, started: float, ended: float) -> FlowScan | None:
         """Records the result of a claim; returns the scan that continues it, or None."""
         state = self.state(lane)
-        state.idle = not found.claims and not found.left
+        assert lane.flow is not None
+        state.idle = not found.claims and (not found.left or lane.flow.cap is not None)
         if scan.cursor is not None:
             return self._walked(state, scan, found, started, ended)
         if scan.since is not None:
             return self._looked(state, scan, found, started, ended)
         state.depth.took(started, ended)
         state.floor = found.floor or state.floor
-        assert lane.flow is not None
         missing = scan.size - len(found.claims)
         if lane.flow.consumer is None or lane.flow.consumer.key is None or found.unkeyed:
             return None

@@ -276,10 +276,14 @@ async def test_the_lanes_with_a_due_delivery_are_found_together(store: Store) ->
     later = "interval '1 h'" if "postgres" in store.dialect.name else "3600000"
     sql(store, f"update {{hf}}delivery set run_at = run_at + {later} where consumer = 'later'")
     await send(store, flow, "a", name="later", priority=3)
-    known = await store.run(lanes(["due", "full", "later", "suspect", "unkeyed"], 0))
+    for name, taken in (("reached", 3), ("room", 2)):
+        await declare(store, settings(limit=Limit(3)), name=name)
+        await send(store, settings(limit=Limit(3)), *"aaaaa", name=name)
+        await take(store, taken, name=name)
+    known = await store.run(lanes(["due", "full", "later", "suspect", "unkeyed", "reached", "room"], 0))
     sql(store, "update {hf}delivery set suspect = true where consumer = 'suspect'")
     due = [(lane.consumer, lane.priority) for lane in await store.run(due_lanes(known))]
-    assert sorted(due) == [("due", 1), ("full", 1), ("later", 3), ("unkeyed", 1)]
+    assert sorted(due) == [("due", 1), ("full", 1), ("later", 3), ("room", 1), ("unkeyed", 1)]
     assert [lane.consumer for lane in await store.run(due_lanes(known, suspects=True))] == ["suspect"]
 
 

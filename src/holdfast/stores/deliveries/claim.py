@@ -32,6 +32,11 @@ class LaneFlow:
         """Whether the newest delivery of a key supersedes the others: claim with `claim_debounced` only."""
         return self.consumer is not None and self.consumer.debounce is not None
 
+    @property
+    def cap(self) -> int | None:
+        """The limit that all deliveries of the consumer share."""
+        return None if self.consumer is None or self.consumer.limit_by_key else self.consumer.limit
+
     def locks(self, lane: "Lane") -> tuple[str, ...]:
         """The locks under which a claim counts; fairness alone counts nothing. The queue's first, in every claim."""
         own = self.consumer

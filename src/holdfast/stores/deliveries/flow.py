@@ -156,11 +156,19 @@ def flow_query(
 
 
 @operation(reads=True, hot=True)
-def due_lanes(lanes: Sequence[Lane], *, suspects: bool = False) -> Steps[list[Lane]]:
-    """Those of the lanes that have a due delivery, with or without a key; it may still have to wait for a limit."""
-    given = columns(LANE_COLUMNS, (lane[: len(LANE_COLUMNS)] for lane in lanes))
-    rows = yield Query("due_lanes", batches={"lanes": given}, slots=_suspicion(suspects))
-    return [lanes[number] for (number,) in rows]
+def due_lanes(lanes: Sequence[Lane], floors: Sequence[Floors] = (), *, suspects: bool = False) -> Steps[list[Lane]]:
+    """Those of the lanes that have a due delivery, with or without a key, and whose limit for all keys is not reached.
+
+    It may still have to wait for another limit. `floors` are those of each lane.
+    """
+    lows = [floor.consumer for floor in floors] or [0] * len(lanes)
+    rows = (
+        (*lane[: len(LANE_COLUMNS)], None if lane.flow is None else lane.flow.cap, low)
+        for lane, low in zip(lanes, lows, strict=True)
+    )
+    given = columns((*LANE_COLUMNS, "most", "low"), rows)
+    found = yield Query("due_lanes", batches={"lanes": given}, slots=_suspicion(suspects))
+    return [lanes[number] for (number,) in found]
 
 
 @operation(reads=True)

@@ -251,18 +251,24 @@ cross join lateral (
   from {hf}message m where m.id = i.id offset 0) m
 
 -- name: due_lanes
--- The numbers of the given lanes, from 0, that have a due delivery. One index entry of each is read; `limit` in a lateral
--- query keeps the planner from joining the whole table.
+-- The numbers of the given lanes, from 0, that have a due delivery, and fewer in flight than the limit for all keys. One
+-- index entry of each is read, and those in flight up to the limit; `limit` in a lateral query keeps the planner from
+-- joining the whole table.
 select l.number - 1
 from unnest(:queue::text[], :consumer::text[], :generation::bigint[], :priority::smallint[],
-            :floor_at::timestamptz[], :floor_id::uuid[])
-       with ordinality l (queue, consumer, generation, priority, floor_at, floor_id, number)
+            :floor_at::timestamptz[], :floor_id::uuid[], :most::bigint[], :low::bigint[])
+       with ordinality l (queue, consumer, generation, priority, floor_at, floor_id, most, low, number)
 cross join lateral (
   select from {hf}delivery d
   where d.status = 'pending' and {suspicion}
     and d.queue = l.queue and d.consumer = l.consumer and d.generation = l.generation and d.priority = l.priority
     and (d.run_at, d.id) >= (l.floor_at, l.floor_id) and d.run_at <= now()
   order by d.run_at, d.id limit 1) d
+where l.most is null or l.most > (
+  select count(*) from (
+    select from {hf}delivery f
+    where f.status = 'in_flight' and f.flow_key is not null and f.consumer = l.consumer and f.flow_ticket >= l.low
+    limit l.most) f)
 
 -- name: flow_floor
 -- The lowest tickets in flight, of the consumer and of the queue. Under their locks, every later claim gets a higher one.

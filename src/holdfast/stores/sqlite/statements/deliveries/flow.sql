@@ -222,7 +222,8 @@ select m.id, m.type, m.source, m.key, case when length(m.payload) <= 65536 then 
 from json_each(:ids) i join {hf}message m on m.id = i.value
 
 -- name: due_lanes
--- The numbers of the given lanes, from 0, that have a due delivery. One index entry of each is read.
+-- The numbers of the given lanes, from 0, that have a due delivery, and fewer in flight than the limit for all keys. One
+-- index entry of each is read, and those in flight.
 -- all: lanes
 select l.key from json_each(:rows) l
 where exists (
@@ -230,6 +231,9 @@ where exists (
   where d.status = 'pending' and {suspicion}
     and d.queue = l.value ->> 0 and d.consumer = l.value ->> 1 and d.generation = l.value ->> 2
     and d.priority = l.value ->> 3 and d.run_at <= {now})
+  and (l.value ->> 6 is null or l.value ->> 6 > (
+    select count(*) from {hf}delivery f indexed by {hf}delivery_running
+    where f.status = 'in_flight' and f.flow_key is not null and f.consumer = l.value ->> 1))
 
 -- name: flow_floor
 -- The lowest tickets in flight; SQLite counts without them.
