@@ -9,16 +9,20 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import BatchError, Holdfast, Limit, Queue, Rate, RetryPolicy, TerminalError, WorkerOptions
 from tests.engine.programs.place import until
 from tests.flow.log import Database
 from tests.flow.oracle import Promise
+
+if TYPE_CHECKING:
+    from tests.stores.mutation import Mutant
 
 EVENT = "order.placed"
 HELD, MOVED, COUNTED, SHARED, QUEUED = "slot.held", "order.moved", "call.counted", "work.shared", "work.queued"
@@ -106,8 +110,18 @@ def build(dsn: str) -> Holdfast:
 class Workers:
     """Worker processes on one database. They are forked, and end with this process."""
 
-    def __init__(self, dsn: str, count: int = WORKERS, *, slots: int = SLOTS, lease: float = LEASE) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        count: int = WORKERS,
+        *,
+        slots: int = SLOTS,
+        lease: float = LEASE,
+        sabotage: Sequence["Mutant"] = (),
+    ) -> None:
+        """With `sabotage`, the workers run with these mutations of statements."""
         self._dsn, self._count, self._slots, self._lease = dsn, count, slots, lease
+        self._sabotage = sabotage
         self.processes: list[BaseProcess] = []
 
     async def __aenter__(self) -> "Workers":
@@ -126,15 +140,18 @@ class Workers:
 
         await asyncio.to_thread(until, all_started, "the workers do not start")
 
-    def replace(self, random: random.Random) -> None:
-        """Kills one of the workers with SIGKILL and starts another."""
-        _kill(self.processes.pop(random.randrange(len(self.processes))))
+    def replace(self, random: random.Random, among: Collection[int | None] | None = None) -> int | None:
+        """Kills one of the workers, or of those `among` them, with SIGKILL and starts another; returns the one it killed."""
+        victim = random.choice([one for one in self.processes if among is None or one.pid in among])
+        _kill(victim)
+        self.processes.remove(victim)
         self.processes.append(self._start())
+        return victim.pid
 
     def _start(self) -> BaseProcess:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.flow.worker"])
-        process = context.Process(target=_work, args=(self._dsn, self._slots, self._lease), daemon=True)
+        process = context.Process(target=_work, args=(self._dsn, self._slots, self._lease, self._sabotage), daemon=True)
         process.start()
         return process
 
@@ -144,7 +161,7 @@ def _kill(process: BaseProcess) -> None:
     process.join()
 
 
-def _work(dsn: str, slots: int, lease: float) -> None:
+def _work(dsn: str, slots: int, lease: float, sabotage: Sequence["Mutant"]) -> None:
     global hf
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # a test that is aborted leaves no worker behind
     os.environ["HOLDFAST_DSN"] = dsn
@@ -156,7 +173,13 @@ def _work(dsn: str, slots: int, lease: float) -> None:
         os.dup2(nowhere.fileno(), 2)
     hf = build(dsn)
     seconds, poll = timedelta(seconds=lease), timedelta(milliseconds=50)
-    hf.run(options=WorkerOptions(lease=seconds, poll=poll, concurrency=slots, cron=False))
+    with ExitStack() as mutated:
+        if sabotage:
+            from tests.stores.mutation import applied  # it imports pytest, which other workers do not need
+
+            for mutant in sabotage:
+                mutated.enter_context(applied(hf.store, mutant))
+        hf.run(options=WorkerOptions(lease=seconds, poll=poll, concurrency=slots, cron=False))
 
 
 if "HOLDFAST_DSN" in os.environ:  # the child process of a worker, for suspect deliveries
