@@ -18,7 +18,7 @@ MESSAGES = int(os.environ.get("FLOW_MESSAGES", "500"))
 KILLS = int(os.environ.get("FLOW_KILLS", "18"))
 _RUNS = {"postgres18": 30, "sqlite": 10}
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(570)
 
 
 async def soak(dsn: str, seed: int, messages: int, kills: int, through: str | None = None) -> Oracle:
