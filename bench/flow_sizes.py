@@ -3,6 +3,9 @@
 `python -m bench.flow_sizes` fills PostgreSQL and SQLite and claims 50 deliveries at a time through the engine's
 `FlowClaimer`. It prints microseconds per claimed row with 100 and 100,000 keys, the claims of other keys next to a key
 with 300,000 deliveries, claims under a held snapshot, and the time until a free key is found behind 100,000 blocked ones.
+
+Costs are processor time, of this process and of the server's sessions, so that the load of the machine matters little.
+What is compared takes turns.
 """
 
 import asyncio
@@ -50,6 +53,7 @@ class Lanes:
         self.now = store.dialect.now if isinstance(store, SqliteStore) else "now()"
         self._second = "interval '1 s'" if self.on_postgres else "1000"
         self._claims: list[Claimed] = []
+        self._watch: psycopg.Connection | None = None
         pool = SlotPool(None, _SIZE)
         flow = LaneFlow(settings, None)
         pool.scheduler.refreshed([Lane("default", _NAME, 0, 1, flow=flow)], 0.0, 0.0)
@@ -106,19 +110,67 @@ class Lanes:
                 f"completed_at = {self.now} where id in ({ids})",
             )
 
-    async def measure(self) -> tuple[int, list[float]]:
-        """The rows and seconds of each claim, after the first sweep of the lane and a few unmeasured claims."""
+    async def prepare(self) -> "Lanes":
+        """Makes the first sweep of the lane and a few claims."""
         ends, unmeasured = time.perf_counter() + _PATIENCE, 5
         while unmeasured and time.perf_counter() < ends:
             unmeasured -= await self.claim() > 0
             self.settle()
-        rows, times = 0, []
-        for _ in range(_ROUNDS):
-            started = time.perf_counter()
-            rows += await self.claim()
-            times.append(time.perf_counter() - started)
-            self.settle()
-        return rows, times
+        return self
+
+    def processor_time(self) -> float:
+        """Seconds that this process and the server's sessions have used."""
+        used = time.process_time()
+        if isinstance(self.store, PostgresStore):
+            sessions = "select pid from pg_stat_activity where datname = current_database()"
+            if self._watch is None:
+                self._watch = psycopg.connect(self.store.conninfo, autocommit=True)
+            own = self._watch.info.backend_pid
+            for (pid,) in self._watch.execute(sessions).fetchall():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    stat = Path(f"/proc/{pid}/schedstat").read_text()
+                    used += int(stat.split()[0]) / 1e9 if pid != own else 0.0
+        return used
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        await self.store.close()
+
+
+class Cost:
+    """The claimed rows of a lane and the processor time of each claim."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes, self.rows = lanes, 0
+        self.times: list[float] = []
+
+    async def claim(self) -> None:
+        started = self.lanes.processor_time()
+        self.rows += await self.lanes.claim()
+        self.times.append(self.lanes.processor_time() - started)
+        self.lanes.settle()
+
+    @property
+    def per_row(self) -> float:
+        """Microseconds."""
+        return sum(self.times) / max(self.rows, 1) * 1e6
+
+    @property
+    def per_claim(self) -> float:
+        """Milliseconds."""
+        return statistics.median(self.times) * 1000
+
+
+async def measure(*lanes: Lanes) -> list[Cost]:
+    """The costs of claims of these lanes, which take turns."""
+    costs = [Cost(await one.prepare()) for one in lanes]
+    for _ in range(_ROUNDS):
+        for cost in costs:
+            await cost.claim()
+    for one in lanes:
+        await one.close()
+    return costs
 
 
 _SQLITE_UUID = (
@@ -129,51 +181,51 @@ Make = Callable[[], Store]
 
 
 async def many_keys(make: Make, options: dict[str, Any]) -> Iterator[str]:
-    costs, lines = [], []
-    for keys in (100, 100_000):
-        lanes = Lanes(make(), _settings(options))
+    few, many = (Lanes(make(), _settings(options)) for _ in range(2))
+    for lanes, keys in ((few, 100), (many, 100_000)):
         lanes.fill(100_000, f"'k' || (x.n * 7919 % {keys})")
         lanes.analyze()
-        rows, times = await lanes.measure()
-        costs.append(sum(times) / max(rows, 1))
-        lines.append(f"{keys} keys: {costs[-1] * 1e6:.0f} us a row, {rows} rows")
-        await lanes.store.close()
-    return iter([*lines, f"{costs[1] / costs[0]:.2f} times as much"])
+    costs = await measure(few, many)
+    lines = [
+        f"{keys} keys: {cost.per_row:.0f} us a row, {cost.rows} rows"
+        for keys, cost in zip((100, 100_000), costs, strict=True)
+    ]
+    return iter([*lines, f"{costs[1].per_row / costs[0].per_row:.2f} times as much"])
 
 
 async def hot_key(make: Make, options: dict[str, Any]) -> Iterator[str]:
-    lanes = Lanes(make(), _settings(options))
-    lanes.fill(300_000, "'hot'")
-    lanes.fill(6_000, "'k' || (x.n % 1000)")
-    if "fair_by" not in options:
-        lanes.hold("id in (select id from {hf}delivery where flow_key = 'hot' order by run_at, id limit 20)")
-    lanes.analyze()
-    rows, times = await lanes.measure()
-    await lanes.store.close()
-    return iter([f"hot key: {statistics.median(times) * 1000:.1f} ms a claim, {rows} rows"])
+    hot, plain = (Lanes(make(), _settings(options)) for _ in range(2))
+    for lanes in (hot, plain):
+        if lanes is hot:
+            lanes.fill(300_000, "'hot'")
+            if "fair_by" not in options:
+                lanes.hold("id in (select id from {hf}delivery order by run_at, id limit 20)")
+        lanes.fill(6_000, "'k' || (x.n % 1000)")
+        lanes.analyze()
+    costs = await measure(hot, plain)
+    return iter(
+        [f"hot key: {costs[0].per_claim:.1f} ms a claim, {costs[0].rows} rows; without it {costs[1].per_claim:.1f} ms"]
+    )
 
 
 async def held_snapshot(make: Make, options: dict[str, Any]) -> Iterator[str]:
-    lanes = Lanes(make(), _settings(options))
-    if not isinstance(lanes.store, PostgresStore):
+    held, free = (Lanes(make(), _settings(options)) for _ in range(2))
+    if not isinstance(held.store, PostgresStore):
         return iter(())
-    lanes.fill(100_000, "'k' || (x.n * 7919 % 10000)")
-    lanes.analyze()
-    costs = []
-    with psycopg.connect(lanes.store.conninfo) as held:
-        for holds in (False, True):
-            if holds:
-                held.execute("set transaction isolation level repeatable read")
-                held.execute("select 1 from holdfast.delivery limit 1")
-                sql(
-                    lanes.store,
-                    "update {hf}delivery set status = 'delivered', completed_at = now() where id in (select id from "
-                    "{hf}delivery where status = 'pending' order by run_at limit 80000)",
-                )
-            rows, times = await lanes.measure()
-            costs.append(sum(times) / max(rows, 1))
-    await lanes.store.close()
-    return iter([f"held snapshot, 80,000 dead rows: {costs[1] / costs[0]:.2f} times as much, {costs[1] * 1e6:.0f} us"])
+    for lanes, rows in ((held, 100_000), (free, 20_000)):
+        lanes.fill(rows, "'k' || (x.n * 7919 % 10000)")
+        lanes.analyze()
+    with psycopg.connect(held.store.conninfo) as other:
+        other.execute("set transaction isolation level repeatable read")
+        other.execute("select 1 from holdfast.delivery limit 1")
+        sql(
+            held.store,
+            "update {hf}delivery set status = 'delivered', completed_at = now() where id in (select id from "
+            "{hf}delivery where status = 'pending' order by run_at limit 80000)",
+        )
+        costs = await measure(held, free)
+    times = costs[0].per_row / costs[1].per_row
+    return iter([f"held snapshot, 80,000 dead rows: {times:.2f} times as much, {costs[0].per_row:.0f} us a row"])
 
 
 async def free_key(make: Make, options: dict[str, Any]) -> Iterator[str]:
@@ -191,16 +243,16 @@ async def free_key(make: Make, options: dict[str, Any]) -> Iterator[str]:
     lanes.analyze()
     found = []
     for more in (True, False):
-        started = time.perf_counter()
+        started, used = time.perf_counter(), lanes.processor_time()
         while not await lanes.claim() and time.perf_counter() < started + _PATIENCE:
             pass
-        found.append(time.perf_counter() - started)
+        found.append(f"{time.perf_counter() - started:.2f} s ({lanes.processor_time() - used:.2f} s of processor time)")
         lanes.settle()
         if more:
             lanes.fill(1, "'zz2'")
             sql(lanes.store, f"update {{hf}}delivery set run_at = {lanes.now} where flow_key = 'zz2'")
-    await lanes.store.close()
-    return iter([f"free key behind 100,000 blocked: at the start after {found[0]:.2f} s, later {found[1]:.2f} s"])
+    await lanes.close()
+    return iter([f"free key behind 100,000 blocked: at the start after {found[0]}, later {found[1]}"])
 
 
 def _settings(options: dict[str, Any]) -> FlowSettings:
