@@ -170,9 +170,9 @@ async def test_a_dead_peer_cannot_hold_the_row_for_ever(hf: Holdfast, dsn: str) 
 async def test_a_handler_that_reads_then_writes_gets_the_remedy_and_the_remedy_works(hf: Holdfast, dsn: str) -> None:
     path = dsn.removeprefix("sqlite:///")
 
-    def read(db: sqlite3.Connection) -> None:
+    def read(db: sqlite3.Connection, patience: float) -> None:
         db.execute("select count(*) from effect").fetchall()
-        with sqlite3.connect(path, timeout=0.1) as other:
+        with sqlite3.connect(path, timeout=patience) as other:
             try:
                 other.execute("insert into effect values ('another writer')")
             except sqlite3.OperationalError:
@@ -184,9 +184,21 @@ async def test_a_handler_that_reads_then_writes_gets_the_remedy_and_the_remedy_w
         db = sqlite3.connect(path, isolation_level=None)
         try:
             db.execute("begin")
-            read(db)
+            read(db, patience=20)
             ctx.sync.complete(conn=db)
         finally:
+            db.close()
+
+    @hf.job(retry=RetryPolicy.none())
+    def locked(ctx: Context) -> None:
+        db, other = (sqlite3.connect(path, timeout=20, isolation_level=None) for _ in range(2))
+        try:
+            db.execute("begin")
+            db.execute("select count(*) from effect").fetchall()
+            other.execute("begin immediate")
+            ctx.sync.complete(conn=db)
+        finally:
+            other.close()
             db.close()
 
     @hf.job(retry=RetryPolicy.none())
@@ -194,20 +206,21 @@ async def test_a_handler_that_reads_then_writes_gets_the_remedy_and_the_remedy_w
         db = sqlite3.connect(path, timeout=10, isolation_level=None)
         try:
             with immediate(db):
-                read(db)
+                read(db, patience=0.1)
                 db.execute("insert into effect values ('immediate')")
                 ctx.sync.complete(conn=db)
         finally:
             db.close()
 
-    await deferred.enqueue()
-    await at_once.enqueue()
+    for job in (deferred, locked, at_once):
+        await job.enqueue()
     await drain(hf, concurrency=1)
-    failed = await only(hf, "deferred")
-    assert failed.error_type == f"{StoreBusy.__module__}.StoreBusy"
-    assert "BEGIN IMMEDIATE" in (failed.last_error or "")
+    for name in ("deferred", "locked"):
+        failed = await only(hf, name)
+        assert failed.error_type == f"{StoreBusy.__module__}.StoreBusy", name
+        assert "BEGIN IMMEDIATE" in (failed.last_error or "")
     assert await statuses(hf, "at_once") == [Status.DELIVERED]
-    # Both jobs are enqueued within a millisecond, so either may run first.
+    # The jobs are enqueued within a millisecond, so any may run first.
     assert sorted(await effects(hf)) == ["another writer", "immediate"]
 
 

@@ -18,8 +18,14 @@ def translate(error: Exception, query: Query) -> Exception | None:
     for link in _chain(error):
         if _is(link, _OLD_SNAPSHOT):
             return StoreBusy(cause=_OLD_SNAPSHOT.code)
-        if query.raises is not None and _is(link, query.raises[0]):
-            return query.raises[1]()
+        if query.raises is None:
+            continue
+        condition, create = query.raises
+        if _is(link, condition):
+            return create()
+        if _is(link, WRITE_LOCKED):
+            # These statements run in the caller's transaction, which has read before: waiting for the lock would not help.
+            return StoreBusy(cause=WRITE_LOCKED.code)
     return None
 
 
