@@ -32,6 +32,7 @@ from bench.suites.snapshot import snapshot_suite
 from bench.suites.steady import steady_suite
 from bench.suites.store import store_suite
 from bench.suites.transact import transact_suite
+from bench.suites.workflow import workflow_suite
 from bench.table import acceptance, figures, problems
 
 SUITES: dict[str, Callable[[Run], None]] = {
@@ -48,6 +49,7 @@ SUITES: dict[str, Callable[[Run], None]] = {
     "snapshot": snapshot_suite,
     "batch": batch_suite,
     "flow": flow_suite,
+    "workflow": workflow_suite,
     "store": store_suite,
     "redis": lambda run: drain_suite(run, Kind.REDIS),
     "publish": publish_suite,

@@ -1,6 +1,6 @@
 """The bars that a run is held against, as ratios within the run: who was measured against whom, on one machine."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from bench.measure import Results
@@ -78,9 +78,29 @@ def verdicts(results: Results) -> list[Verdict]:
             )
             for colour in ("async", "plain")
         ),
+        *_workflows(results),
         _below(results, "memory of a worker at rest", 80, "memory", "at rest", "MB"),
         _below(results, "memory after many deliveries vs the beginning", 1.1, "memory", "growth", "times"),
     ]
+
+
+def _workflows(results: Results) -> Iterator[Verdict]:
+    """Three-step runs against three plain jobs, and against the workflows of the peers."""
+    steps, jobs = "three-step runs", "three jobs"
+    for store, suite, drain, both in (
+        ("PostgreSQL", "workflow-postgres", 0.33, 0.6),
+        ("SQLite", "workflow-sqlite", 0.5, 0.75),
+    ):
+        bar = f"{store}, three-step runs vs three jobs"
+        yield _points(results, f"{bar}, drain", suite, "drain", (steps, jobs), least=drain)
+        yield _points(results, f"{bar}, start and drain", suite, "start and drain", (steps, jobs), least=both)
+        yield _longer(results, f"{bar}, outcome to next claim", suite, "step to step p50", (steps, jobs), 0.6)
+        yield _below(results, f"{store}, advance of 500 steps", 25, suite, "advance of 500", "ms")
+        yield _above(results, f"{store}, fan-in of 10,000", 12_000, suite, "fan-in of 10,000", "children/s")
+        waits = ("10,000 runs wait", "no run waits")
+        yield _points(results, f"{store}, plain drain while runs wait", suite, "plain drain", waits, least=0.98)
+    for peer in ("dbos", "absurd"):
+        yield _at_least(results, f"three-step workflows vs {peer}", 5.0, "workflow-peers", "workflows", _of(peer))
 
 
 Others = Callable[[Iterable[str]], list[str]]
@@ -159,6 +179,26 @@ def _below(results: Results, bar: str, limit: float, suite: str, metric: str, un
     if found is None:
         return Verdict(bar, asked, "", None)
     return Verdict(bar, asked, f"{found.median:.3g} {unit}", found.median < limit)
+
+
+def _above(results: Results, bar: str, limit: float, suite: str, metric: str, unit: str) -> Verdict:
+    asked = f"at least {limit:,g} {unit}"
+    found = results.spread(suite, OURS, metric)
+    if found is None:
+        return Verdict(bar, asked, "", None)
+    return Verdict(bar, asked, f"{found.median:,.0f} {unit}", found.median >= limit)
+
+
+def _longer(
+    results: Results, bar: str, suite: str, metric: str, points: tuple[str, str], milliseconds: float
+) -> Verdict:
+    """The first may take so many milliseconds more than the second."""
+    asked = f"at most {milliseconds:g} ms more"
+    one, other = (results.spread(suite, OURS, metric, point) for point in points)
+    if one is None or other is None:
+        return Verdict(bar, asked, "", None)
+    found = one.median - other.median
+    return Verdict(bar, asked, f"{found:.2f} ms more", found <= milliseconds)
 
 
 def _ours(results: Results, suite: str, metric: str, *, any_driver: bool = False) -> list[str]:

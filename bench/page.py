@@ -27,6 +27,9 @@ _TITLES = {
     "growth": "Cost as it grows",
     "snapshot": "An old snapshot held open",
     "store": "A big store",
+    "workflow-postgres": "PostgreSQL: workflows",
+    "workflow-sqlite": "SQLite: workflows",
+    "workflow-peers": "A workflow of three steps, compared with peers",
 }
 _BARS = (
     ("drain-postgres", "drain", "Drained deliveries a second, PostgreSQL, one worker process"),

@@ -29,6 +29,10 @@ class Sizes:
     calls: int
     records: int
     """Through each broker, in and out; fewer than the backlog at which an intake waits for its workers."""
+    runs: int
+    """Runs of a workflow with three steps."""
+    peer_runs: int
+    """The same of a peer, which takes longer for each."""
     defaults: bool
     """Whether peers are measured by their defaults too, and not by their best settings alone."""
     minutes: float
@@ -49,6 +53,8 @@ SHORT = Sizes(
     growth=10_000,
     calls=50_000,
     records=5_000,
+    runs=3_000,
+    peer_runs=300,
     defaults=False,
     minutes=10,
 )
@@ -66,6 +72,8 @@ FULL = Sizes(
     growth=30_000,
     calls=300_000,
     records=9_000,
+    runs=20_000,
+    peer_runs=2_000,
     defaults=True,
     minutes=88,
 )

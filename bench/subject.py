@@ -110,6 +110,14 @@ BATCHED = {Kind.POSTGRES: _postgres(OURS, "batch", batch=100), Kind.SQLITE: _sql
 """Ours with a handler that takes lists of 100."""
 
 
+WORKFLOWS = (
+    _postgres(OURS, three_steps=True),
+    _postgres("dbos", "best", three_steps=True, polling_interval_sec=0.05, pool=20, publishers=10),
+    _postgres("absurd", "best", three_steps=True, concurrency=50, batch_size=50),
+)
+"""A workflow of three steps, whose results are stored."""
+
+
 def one_each(subjects: "list[Subject]") -> list[Subject]:
     """The first variant of each peer: its best, and of ours the defaults."""
     first: dict[str, Subject] = {}

@@ -1,4 +1,5 @@
-"""Absurd; its tables come from its repository, by its own tool. `settings`: those of `start_worker`."""
+"""Absurd; its tables come from its repository, by its own tool. `settings`: `three_steps` of a task, and those of
+`start_worker`."""
 
 import asyncio
 import sys
@@ -56,13 +57,19 @@ class AbsurdPeer(Peer):
         await self._app.spawn("bench", row, queue="default")
 
     async def work(self, handle: Handle, stop: asyncio.Event) -> None:
-        app = AsyncAbsurd(self.where)
+        app, options = AsyncAbsurd(self.where), dict(self.settings)
+        steps = ("one", "two", "three") if options.pop("three_steps", False) else ()
 
         @app.register_task(name="bench")
         async def bench(params: Any, context: Any) -> None:
+            async def step() -> int:
+                return int(params["id"])
+
+            for name in steps:
+                await context.step(name, step)
             handle(params)
 
-        working = asyncio.create_task(app.start_worker(**self.settings))
+        working = asyncio.create_task(app.start_worker(**options))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         app.stop_worker()

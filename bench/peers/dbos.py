@@ -1,4 +1,4 @@
-"""DBOS: a workflow of no steps on a queue, on PostgreSQL or SQLite.
+"""DBOS: a workflow of no steps, or with `three_steps`, on a queue, on PostgreSQL or SQLite.
 
 `settings`: those of the queue, `pool`, and `publishers` at once: it enqueues one at a time.
 """
@@ -21,6 +21,20 @@ async def bench(id: int, pad: str) -> None:
     HANDLE[0]({"id": id, "pad": pad})
 
 
+@DBOS.step()
+async def step(id: int) -> int:
+    return id
+
+
+@DBOS.workflow(name="three steps")
+async def three_steps(id: int, pad: str) -> Any:
+    one = await step(id)
+    two = await step(one)
+    three = await step(two)
+    HANDLE[0]({"id": id, "pad": pad})
+    return three
+
+
 class DbosPeer(Peer):
     packages = ("dbos", "sqlalchemy", "psycopg")
 
@@ -29,6 +43,7 @@ class DbosPeer(Peer):
         self._queue = dict(settings)
         self._pool = self._queue.pop("pool", None)
         self._publishers = self._queue.pop("publishers", 1)
+        self._name = "three steps" if self._queue.pop("three_steps", False) else "bench"
 
     @property
     def postgres(self) -> bool:
@@ -75,14 +90,14 @@ class DbosPeer(Peer):
 
     def _enqueue(self, rows: list[Payload]) -> None:
         for row in rows:
-            self._client.enqueue({"workflow_name": "bench", "queue_name": "bench"}, row["id"], row["pad"])
+            self._client.enqueue({"workflow_name": self._name, "queue_name": "bench"}, row["id"], row["pad"])
 
     async def transact(self, row: Payload) -> None:
         import sqlalchemy
 
         with self._engine.begin() as conn:
             conn.execute(sqlalchemy.text("insert into business (id, note) values (:id, 'x')"), {"id": row["id"]})
-            options: Any = {"workflow_name": "bench", "queue_name": "bench"}
+            options: Any = {"workflow_name": self._name, "queue_name": "bench"}
             self._client.enqueue_in_transaction(conn, options, row["id"], row["pad"])
 
     async def work(self, handle: Handle, stop: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from bench.peers.protocol import Handle, Payload, Peer, batches, serve
-from holdfast import Holdfast, WorkerOptions
+from holdfast import Holdfast, Step, WorkerOptions, Workflow
 from holdfast.runtime.loop import COLLECT_AFTER
 
 _BATCH = 5000
@@ -17,7 +17,7 @@ _BATCH = 5000
 
 class HoldfastPeer(Peer):
     """`settings`: `consumers` per event, `batch` of its handler, `driver` of the caller's connection, `joins` a
-    transaction of the caller to publish batches, and options of the worker."""
+    transaction of the caller to publish batches, `three_steps` of a workflow instead of the event, and options of the worker."""
 
     packages = ("holdfast", "psycopg", "asyncpg", "orjson", "uvloop")
 
@@ -28,16 +28,38 @@ class HoldfastPeer(Peer):
         self._driver = given.pop("driver", "psycopg")
         self._joins = given.pop("joins", False)
         batch = given.pop("batch", None)
+        three_steps = given.pop("three_steps", False)
         self._options: dict[str, Any] = {
             name: timedelta(seconds=v) if name == "poll" else v for name, v in given.items()
         }
         self.hf = Holdfast(where)
         self._handle: Handle = lambda payload: None
-        for number in range(self._consumers if batch is None else 0):
+        for number in range(self._consumers if batch is None and not three_steps else 0):
             self.hf.consumer("bench.happened", name=f"bench{number}")(self._handler(number))
         if batch is not None:
             self.hf.consumer("bench.happened", name="bench0", batch=batch)(self._handle_all)
+        self._workflow = self._three_steps() if three_steps else None
         self._conn: Any = None
+
+    def _three_steps(self) -> Workflow:
+        """Each step takes the result of the one before it."""
+        self._consumers = 3
+        workflow = self.hf.workflow("bench")
+
+        @workflow.step
+        async def one(ctx: Step, id: int) -> int:
+            return id
+
+        @workflow.step(after=one)
+        async def two(ctx: Step, one: int) -> int:
+            return one
+
+        @workflow.step(after=two)
+        async def three(ctx: Step, id: int, pad: str, two: int) -> int:
+            self._handle({"id": id, "pad": pad})
+            return two
+
+        return workflow
 
     def _handler(self, number: int) -> Any:
         async def handler(payload: dict[str, Any]) -> None:
@@ -83,8 +105,18 @@ class HoldfastPeer(Peer):
         await self.hf.close()
 
     async def publish(self, rows: list[Payload]) -> None:
+        if self._workflow is not None:
+            await self._start_runs(self._workflow, rows)
+            return
         for batch in batches(rows, _BATCH):
             await self.hf.publish_many([("bench.happened", row) for row in batch], conn=None)
+
+    async def _start_runs(self, workflow: Workflow, rows: list[Payload]) -> None:
+        # A start is one call; many in one transaction spare the commits.
+        for batch in batches(rows, 1000):
+            async with self._conn.transaction():
+                for row in batch:
+                    await workflow.using(conn=self._conn).start(**row)
 
     async def publish_batch(self, rows: list[Payload]) -> None:
         events = [("bench.happened", row) for row in rows]

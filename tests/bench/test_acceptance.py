@@ -74,3 +74,28 @@ def test_with_retry_must_be_cheaper_than_the_cheaper_library() -> None:
         ("calls", "no wrapper", "async", 0.1),
     ]
     assert verdict("`with_retry` vs the cheaper of stamina and tenacity, async", *figures).held is False
+
+
+@pytest.mark.parametrize(("steps", "held"), [(1.5, True), (1.7, False)])
+def test_a_step_may_take_a_little_longer_than_a_job(steps: float, held: bool) -> None:
+    figures = [
+        ("workflow-sqlite", "holdfast", "step to step p50", steps, "three-step runs"),
+        ("workflow-sqlite", "holdfast", "step to step p50", 1.0, "three jobs"),
+    ]
+    assert verdict("SQLite, three-step runs vs three jobs, outcome", *figures).held is held
+
+
+@pytest.mark.parametrize(("rate", "held"), [(12_000.0, True), (11_999.0, False)])
+def test_a_fan_in_is_held_against_a_rate(rate: float, held: bool) -> None:
+    found = verdict("PostgreSQL, fan-in", ("workflow-postgres", "holdfast", "fan-in of 10,000", rate))
+    assert found.held is held
+
+
+def test_workflows_are_compared_with_each_peer() -> None:
+    figures = [
+        ("workflow-peers", "holdfast", "workflows", 500.0),
+        ("workflow-peers", "dbos/best", "workflows", 100.0),
+        ("workflow-peers", "absurd/best", "workflows", 101.0),
+    ]
+    assert verdict("three-step workflows vs dbos", *figures).held is True
+    assert verdict("three-step workflows vs absurd", *figures).held is False
