@@ -15,7 +15,7 @@ DEMO      := $(if $(wildcard $(STAMP)),$(VENV),$(DEMO_VENV))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check format bench bench-full docs soak clean
+.PHONY: help demo test test-long check format bench bench-full simulate docs soak clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -59,6 +59,9 @@ bench: $(STAMP) ## compare with peers and the bare database, in short (ARGS="--s
 bench-full: $(STAMP) ## measure all of it, up to 90 minutes, into bench.json
 	@$(BIN)/python -m bench --full --json bench.json $(ARGS)
 
+simulate: $(STAMP) ## run the deterministic simulation (ARGS="--seeds 1000", "--seed 42", "--planted")
+	@$(BIN)/python -m simulation $(ARGS)
+
 docs: $(STAMP) ## build the documentation into site/, refusing broken links
 	@$(BIN)/zensical build --strict --clean
 	@echo "Documentation is in site/index.html"
@@ -68,4 +71,4 @@ soak: $(STAMP) ## run the full sizes and the long runs (hours may pass)
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) $(DEMO_VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
-	find src tests docs bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests docs bench simulation -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -65,32 +65,35 @@ class Lease(threading.Thread):
         return max(0.0, since + _BREAK * self._seconds - now)
 
     def run(self) -> None:
-        pause = self._seconds / _RENEWALS
-        while not self._stopping.wait(pause):
-            started = time.monotonic()
-            try:
-                renewed, cancelled = self._store.run_sync(renew_and_read(self._worker, self._lease))
-            except Exception as error:  # noqa: BLE001
-                # Every error: if this thread ended, the worker would continue without a lease.
-                self._contact_since = None
-                pause = self._seconds / _RETRIES
-                log.warning("lease renewal failed", worker=self._worker, error=str(error))
-                continue
-            if not renewed:
-                if not self._stopping.is_set():
-                    self._gone()
-                return
-            pause = self._seconds / _RENEWALS
-            # A process that was suspended had no contact during that time.
-            if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
-                self._contact_since = started
-            if time.monotonic() - self._renewed_at > self._seconds:
-                # It may have expired before this renewal.
-                self._valid_since = started
-            # The time before the query: the store counts from its answer, so this errs on the safe side.
-            self._renewed_at = started
-            if cancelled is not None:
-                self._cancelled(cancelled)
+        pause: float | None = self._seconds / _RENEWALS
+        while pause is not None and not self._stopping.wait(pause):
+            pause = self.renew()
+
+    def renew(self) -> float | None:
+        """Renews the lease once; returns the seconds until the next renewal, None if the row is gone."""
+        started = time.monotonic()
+        try:
+            renewed, cancelled = self._store.run_sync(renew_and_read(self._worker, self._lease))
+        except Exception as error:  # noqa: BLE001
+            # Every error: if this thread ended, the worker would continue without a lease.
+            self._contact_since = None
+            log.warning("lease renewal failed", worker=self._worker, error=str(error))
+            return self._seconds / _RETRIES
+        if not renewed:
+            if not self._stopping.is_set():
+                self._gone()
+            return None
+        # A process that was suspended had no contact during that time.
+        if self._contact_since is None or started - self._renewed_at > _BREAK * self._seconds:
+            self._contact_since = started
+        if time.monotonic() - self._renewed_at > self._seconds:
+            # It may have expired before this renewal.
+            self._valid_since = started
+        # The time before the query: the store counts from its answer, so this errs on the safe side.
+        self._renewed_at = started
+        if cancelled is not None:
+            self._cancelled(cancelled)
+        return self._seconds / _RENEWALS
 
     def stop(self) -> None:
         """Ends the thread. The caller removes the row."""

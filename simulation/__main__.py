@@ -1,0 +1,132 @@
+"""`python -m simulation`: runs seeds, one seed with its trace, or the planted bugs."""
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+
+import click
+
+from simulation.database import Database
+from simulation.minimiser import minimise
+from simulation.planted import BUGS, Bug, planted
+from simulation.run import Result, simulate
+from simulation.world import Settings
+
+_TRACE_LINES = 400
+_CHUNK = 25
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(1), help="Run this many seeds.")
+@click.option("--first", type=int, default=1, show_default=True, help="The first seed.")
+@click.option("--seed", type=int, help="Run one seed, print its trace and the digest of its history.")
+@click.option("--only", help="With --seed: apply only the faults at these addresses, separated by commas; '' for none.")
+@click.option("--planted", "bugs", is_flag=True, help="Apply each planted bug until a check finds it.")
+@click.option("--bug", help="With --seed: apply this planted bug.")
+@click.option("--most", type=int, default=200, show_default=True, help="With --planted: give up after this many seeds.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes for --seeds.")
+def main(
+    seeds: int | None, first: int, seed: int | None, only: str | None, bugs: bool, bug: str | None, most: int, jobs: int
+) -> None:
+    """Runs the deterministic simulation. Ends with 1 if a check fails, or if a planted bug is not found."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of a set of texts depends on the hash seed, and the history must not.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])  # noqa: S606
+    if bugs:
+        sys.exit(0 if _find_bugs(most) else 1)
+    if seed is not None:
+        sys.exit(0 if _show(seed, only, bug) else 1)
+    sys.exit(0 if _run_seeds(range(first, first + (seeds or 100)), jobs) else 1)
+
+
+def _show(seed: int, only: str | None, bug: str | None) -> bool:
+    """Runs one seed; if a check fails, with the fewest faults."""
+    database = Database()
+    addresses = None if only is None else tuple(filter(None, only.split(",")))
+    with planted(next((one for one in BUGS if one.name == bug), Bug("none")), database):
+        result = simulate(Settings(seed, only=addresses), database)
+        if result.violations and only is None:
+            result = minimise(result, database)
+    print("\n".join(result.trace))
+    _report(result, bug)
+    return not result.violations
+
+
+def _report(result: Result, bug: str | None = None) -> None:
+    faults = ",".join(fault.address for fault in result.faults)
+    print(
+        f"seed {result.settings.seed}: digest {result.digest}, {result.deliveries} deliveries, {len(result.faults)} faults, "
+        f"{result.seconds:.1f} virtual seconds, {len(result.violations)} violations"
+    )
+    for violation in result.violations:
+        print(f"  {violation}")
+    if result.violations:
+        with_bug = f" --bug '{bug}'" if bug else ""
+        print(f"replay: python -m simulation --seed {result.settings.seed} --only '{faults}'{with_bug}")
+
+
+def _run_seeds(seeds: Iterable[int], jobs: int) -> bool:
+    seeds, started = list(seeds), time.monotonic()
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    failed: list[int] = []
+    done = deliveries = faults = 0
+    if jobs == 1:
+        database = Database()
+        results: Iterable[list[tuple[int, bool, int, int]]] = (_run_chunk(chunk, database) for chunk in chunks)
+    else:
+        results = ProcessPoolExecutor(jobs).map(_run_chunk, chunks)
+    for chunk in results:
+        for seed, sound, count, applied in chunk:
+            done, deliveries, faults = done + 1, deliveries + count, faults + applied
+            if not sound:
+                failed.append(seed)
+        if failed:
+            break
+    took = time.monotonic() - started
+    print(
+        f"{done} seeds in {took:.1f} s ({done / took:.1f} per second): {deliveries} deliveries, {faults} faults, "
+        f"{len(failed)} seeds failed"
+    )
+    if failed:
+        print(f"first failure, with the fewest faults that show it (seeds {failed[:20]}):")
+        database = Database()
+        result = minimise(simulate(Settings(failed[0]), database), database)
+        print("\n".join(result.trace[-_TRACE_LINES:]))
+        _report(result)
+    return not failed
+
+
+def _run_chunk(seeds: list[int], database: Database | None = None) -> list[tuple[int, bool, int, int]]:
+    database = database or Database()
+    results = [simulate(Settings(seed), database) for seed in seeds]
+    return [(one.settings.seed, not one.violations, one.deliveries, len(one.faults)) for one in results]
+
+
+def _find_bugs(most: int) -> bool:
+    database, missed = Database(), 0
+    print(f"{'planted bug':42} {'found by':28} {'seeds':>5} {'seconds':>8}")
+    for bug in BUGS:
+        started = time.process_time()
+        found, seeds = find(bug, database, most)
+        missed += found is None
+        shown = "NOT FOUND" if found is None else found
+        print(f"{bug.name:42} {shown:28} {seeds:5} {time.process_time() - started:8.1f}", flush=True)
+    print(f"{len(BUGS) - missed} of {len(BUGS)} found")
+    return not missed
+
+
+def find(bug: Bug, database: Database, most: int) -> tuple[str | None, int]:
+    """The first check that finds the bug, and the number of seeds that it took."""
+    with planted(bug, database):
+        for seed in range(1, most + 1):
+            result = simulate(Settings(seed), database)
+            if result.violations:
+                return result.violations[0].check, seed
+    return None, most
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""The programs of the simulated processes: workers, publishers, and an operator."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from uuid import UUID
+
+from holdfast import StoreUnavailable, WorkerOptions
+from holdfast.core.errors import HoldfastError
+from simulation.application import TICK_SECONDS, SimulatedApp, application, chance
+from simulation.history import Action, Publication
+from simulation.process import Process
+from simulation.world import World
+
+_PAUSABLE = ("book", "pay", "call", "ledger")
+
+
+async def worker(world: World, process: Process) -> None:
+    """A worker that is stopped by a deploy from time to time."""
+    hf, stop = application(world, process), asyncio.Event()
+    if not world.quiet:
+        asyncio.get_running_loop().call_later(world.random.uniform(2, 3 * world.settings.seconds), stop.set)
+    await hf.work(_options(world), stop=stop)
+
+
+async def suspect_worker(world: World, process: Process) -> None:
+    """The child process that runs suspect deliveries one at a time; it ends when there are none."""
+    hf = application(world, process)
+    await hf.work(_options(world, suspects=True))
+
+
+def _options(world: World, *, suspects: bool = False) -> WorkerOptions:
+    settings = world.settings
+    return WorkerOptions(
+        concurrency=1 if suspects else 6,
+        lease=timedelta(seconds=settings.lease),
+        poll=timedelta(seconds=settings.poll),
+        grace=timedelta(seconds=2),
+        suspects=suspects,
+    )
+
+
+class Publisher:
+    """Publishes its messages one after another. A new life of the process continues after the last one."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._next = number, 0
+
+    def is_done(self, world: World) -> bool:
+        return self._next >= world.settings.messages
+
+    async def run(self, world: World, process: Process) -> None:
+        hf = application(world, process)
+        while not self.is_done(world):
+            n = self._number * 1000 + self._next
+            self._next += 1
+            await asyncio.sleep(world.random.uniform(0, 1.6 * world.settings.seconds / world.settings.messages))
+            await self._publish(hf, n)
+
+    async def _publish(self, hf: SimulatedApp, n: int) -> None:
+        world, process = hf.world, hf.process
+        kind = ("order", "entry", "pay", "call", "entry", "order", "trip")[int(chance(world, "kind", n) * 7)]
+        history, place = world.history.publications, len(world.history.publications)
+        history.append(Publication(n, kind, "unknown", None))
+        process.record("publish", kind=kind, n=n)
+        try:
+            if kind == "order" and chance(world, "own", n) < 0.5:
+                outcome, message = await self._in_transaction(hf, n)
+            else:
+                outcome, message = "accepted", await self._commit(hf, kind, n)
+        except HoldfastError as error:
+            process.record("publish failed", n=n, error=type(error).__name__)
+            return
+        history[place] = Publication(n, kind, outcome, message)
+        process.record("published", n=n, outcome=outcome)
+
+    async def _commit(self, hf: SimulatedApp, kind: str, n: int) -> str:
+        """Publishes in a separate transaction. With a key it repeats until it succeeds; without, the first error is final."""
+        key = f"{kind}-{n}" if chance(hf.world, "keyed", n) < 0.6 else None
+        while True:
+            try:
+                return await self._send(hf, kind, n, key)
+            except StoreUnavailable:
+                if key is None:
+                    raise
+                await asyncio.sleep(0.2)
+
+    async def _send(self, hf: SimulatedApp, kind: str, n: int, key: str | None) -> str:
+        match kind:
+            case "order":
+                return str((await hf.publish("order.placed", {"n": n}, conn=None, key=key)).id)
+            case "entry":
+                entry = {"n": n, "account": f"a{self._number}"}
+                return str((await hf.publish("entry.added", entry, conn=None, key=key)).id)
+            case "trip":
+                flow = hf.declared_workflows["trip"]
+                return str((await flow.using(key=key).start(n=n)).id)
+            case _:
+                job = hf.declared_jobs[kind]
+                return str((await job.using(key=key).enqueue(n)).id)
+
+    async def _in_transaction(self, hf: SimulatedApp, n: int) -> tuple[str, str | None]:
+        """Publishes with a row of the business, and commits or rolls back both."""
+        world, message = hf.world, None
+        await hf._runtime.registration.prepare()
+        try:
+            async with world.database.transaction(hf.process) as conn:
+                conn.execute("insert into business values (?)", (n,))
+                message = str(hf.sync.publish("order.placed", {"n": n}, conn=conn).id)
+                await asyncio.sleep(world.latency())
+                if chance(world, "rolls back", n) < 0.3:
+                    raise _RolledBack
+        except _RolledBack:
+            return "rolled back", message
+        return "accepted", message
+
+
+class _RolledBack(Exception):
+    """The application changed its mind."""
+
+
+async def operator(world: World, process: Process) -> None:
+    """Acts on random deliveries, and on consumers, until the time of faults is over; then undoes its pauses."""
+    hf = application(world, process)
+    await _until_done(partial(hf.schedules.put, "tick", every=f"{TICK_SECONDS}s", job="tick", missed="all"))
+    while not world.quiet:
+        await asyncio.sleep(world.random.uniform(0.3, 2.5))
+        try:
+            await _act(hf)
+        except StoreUnavailable as error:
+            process.record("action failed", error=type(error).__name__)
+    for name in _PAUSABLE:
+        await _until_done(partial(hf.ops.resume_consumer, name, actor="op"))
+    await _until_done(partial(hf.ops.pause_schedule, "tick", actor="op"))
+    world.operator_done = True
+
+
+async def _act(hf: SimulatedApp) -> None:
+    world = hf.world
+    choice = world.random.random()
+    if choice < 0.25:
+        name = world.random.choice(_PAUSABLE)
+        paused = world.random.random() < 0.4
+        await (hf.ops.pause_consumer if paused else hf.ops.resume_consumer)(name, actor="op")
+        return
+    if choice < 0.3:
+        await hf.ops.prune(timedelta(seconds=world.settings.seconds / 4), actor="op")
+        return
+    rows = world.database.connection.execute(
+        "select id, status from holdfast_delivery where consumer not like 'trip%' and consumer <> 'tick' order by id"
+    ).fetchall()
+    wanted = [id for id, status in rows if (status == "failed") == (choice < 0.75)]
+    if not wanted:
+        return
+    chosen = world.random.choice(wanted)
+    kind = "replay" if choice < 0.65 else "discard" if choice < 0.75 else "cancel"
+    report = await getattr(hf.ops, kind)([UUID(chosen)], actor="op")
+    hf.process.record(kind, delivery=chosen, done=report.done)
+    if report.done:
+        world.history.actions.append(Action(world.database.number(), kind, chosen))
+
+
+async def _until_done(call: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await call()
+            return
+        except StoreUnavailable:
+            await asyncio.sleep(0.3)

@@ -1,0 +1,132 @@
+"""The history of a run: what was requested and acknowledged, what handlers did, and every change of the database.
+
+Values only. Nothing here or in `checks` imports Holdfast, so that a bug there cannot hide itself.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Change(NamedTuple):
+    """A committed change of a delivery, as a trigger saw it. `n` is its place in the order of the whole history."""
+
+    n: int
+    at: int
+    process: str
+    delivery: str
+    message: str
+    consumer: str
+    flow_key: str | None
+    old_status: str | None
+    status: str
+    old_fence: int | None
+    fence: int
+    old_attempts: int | None
+    attempts: int
+    old_owner: str | None
+    owner: str | None
+    old_run_at: int | None
+    run_at: int
+    old_lease: int | None
+    discarded: int | None
+    budget: int | None
+
+
+class LeaseChange(NamedTuple):
+    """A committed change of a worker's lease."""
+
+    n: int
+    at: int
+    process: str
+    worker: str
+    alive_until: int
+    gone: int
+
+
+class Effect(NamedTuple):
+    """A row that a handler wrote in the transaction that it completed."""
+
+    n: int
+    delivery: str
+    consumer: str
+    attempt: int
+
+
+class StoredMessage(NamedTuple):
+    """A message as it is stored at the end."""
+
+    id: str
+    type: str
+    key: str | None
+    n: int | None
+
+
+class Occurrence(NamedTuple):
+    """A firing of the schedule, at a time in milliseconds."""
+
+    message: str
+    at: int
+
+
+class ProcessFault(NamedTuple):
+    """A fault of a process, at a time in milliseconds."""
+
+    at: int
+    process: str
+
+
+class Publication(NamedTuple):
+    """A publish. `outcome`: accepted, unknown (an error, so either is allowed) or rolled back."""
+
+    n: int
+    kind: str
+    outcome: str
+    message: str | None
+
+
+class Run(NamedTuple):
+    """A run of a handler, with the numbers of its start and its end; `end` is None if the process died."""
+
+    start: int
+    end: int | None
+    process: str
+    delivery: str
+    consumer: str
+    fence: int
+    attempt: int
+    outcome: str
+    n: int | None
+
+
+class Action(NamedTuple):
+    """An acknowledged action of an operator on a delivery; `n` is its place in the history."""
+
+    n: int
+    kind: str
+    delivery: str
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that the checker may read."""
+
+    publications: list[Publication] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    leases: list[LeaseChange] = field(default_factory=list)
+    faults: list[ProcessFault] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+    """When each process died or ended, in milliseconds."""
+    ended_at: int = 0
+    """The end of the run, in milliseconds."""
+    pauses: list[tuple[int, str, bool]] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    messages: list[StoredMessage] = field(default_factory=list)
+    occurrences: list[Occurrence] = field(default_factory=list)
+    deliveries: dict[str, str] = field(default_factory=dict)
+    """The status of each delivery at the end."""
+    quiet_seconds: float = 0.0
+    """How long it took after the last fault until nothing was left to do."""
+    errors: list[str] = field(default_factory=list)
+    """Errors inside Holdfast that no fault explains."""

@@ -1,0 +1,143 @@
+"""One run: the time of faults, the quiet time after it, and the check of the history."""
+
+import gc
+import sys
+import warnings
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from unittest.mock import patch
+
+import orjson
+
+from simulation.actors import Publisher, operator, suspect_worker, worker
+from simulation.application import ATTEMPTS, CALL_LIMIT, ORDERED_ATTEMPTS, TICK_SECONDS, chance
+from simulation.checks import Rules, Violation, violations
+from simulation.database import Database
+from simulation.environment import simulated
+from simulation.faults import Planned
+from simulation.history import Change, Effect, History, LeaseChange, Occurrence, StoredMessage
+from simulation.world import Settings, World
+
+_OPEN = "select count(*) from holdfast_delivery where status in ('pending', 'in_flight')"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one seed showed."""
+
+    settings: Settings
+    violations: list[Violation]
+    faults: list[Planned]
+    trace: list[str]
+    digest: str
+    seconds: float
+    """Virtual seconds."""
+    deliveries: int
+
+
+def simulate(settings: Settings, database: Database) -> Result:
+    """Runs one seed and checks its history."""
+    world = World(settings, database)
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with simulated(world):
+            _run(world)
+            history = _collect(world)
+            trace, digest, seconds = world.trace, world.digest, world.clock.seconds
+            _dispose(world)
+    finally:
+        if collects:
+            gc.enable()
+    found = violations(history, _rules(world))
+    return Result(settings, found, world.faults.applied, trace, digest, seconds, len(history.deliveries))
+
+
+def _dispose(world: World) -> None:
+    """Frees the tasks of all processes while nothing that their `finally` blocks do can reach the next run."""
+    world.close()
+    with patch.object(sys, "unraisablehook", lambda _: None), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
+def _run(world: World) -> None:
+    settings = world.settings
+    publishers = [Publisher(number) for number in range(1, settings.publishers + 1)]
+    for number in range(1, settings.workers + 1):
+        world.start(f"worker-{number}", worker)
+    for number, publisher in enumerate(publishers, 1):
+        world.start(f"publisher-{number}", publisher.run, until=partial(publisher.is_done, world))
+    world.start("operator", operator, until=lambda: world.operator_done)
+    _watch_suspects(world)
+    world.run(lambda: world.clock.seconds >= settings.seconds, settings.seconds)
+    world.faults.enabled, world.quiet = False, True
+    world.record("world", "no more faults", {})
+
+    def is_done() -> bool:
+        return world.operator_done and all(one.is_done(world) for one in publishers) and not _open_deliveries(world)
+
+    world.run(is_done, settings.quiet_seconds)
+    world.history.quiet_seconds = world.clock.seconds - settings.seconds
+
+
+def _open_deliveries(world: World) -> int:
+    connection = world.database.connection
+    if connection.in_transaction:
+        return 1
+    (found,) = connection.execute(_OPEN).fetchone()
+    return int(found)
+
+
+def _watch_suspects(world: World) -> None:
+    """Starts the child process for suspect deliveries, as the quarantine of a worker does."""
+    suspects = "select count(*) from holdfast_delivery where status = 'pending' and suspect"
+    if not world.database.connection.in_transaction:
+        (found,) = world.database.connection.execute(suspects).fetchone()
+        if found and not any(process.name.startswith("suspects") for process in world.processes):
+            world.start("suspects", suspect_worker, until=lambda: True)
+    world.call_later(1.0, lambda: _watch_suspects(world))
+
+
+def _collect(world: World) -> History:
+    """Reads the final tables and the recorded changes."""
+    history, read = world.history, world.database.connection.execute
+    history.ended_at = world.clock.milliseconds()
+    history.changes = [Change(*row) for row in read("select * from sim_change order by n")]
+    history.leases = [LeaseChange(*row) for row in read("select * from sim_lease order by n")]
+    history.pauses = [
+        (n, name, bool(on)) for n, name, on in read("select n, consumer, paused from sim_pause order by n")
+    ]
+    history.effects = [Effect(*row) for row in read("select * from effect")]
+    history.deliveries = dict(read("select id, status from holdfast_delivery").fetchall())
+    for id, type, key, payload, headers in read("select id, type, key, payload, headers from holdfast_message"):
+        body = orjson.loads(payload)
+        arguments = body.get("args", body) if isinstance(body, dict) else {}
+        history.messages.append(StoredMessage(id, type, key, _number(body) if arguments is not None else None))
+        if "scheduled_for" in (known := orjson.loads(headers)):
+            at = datetime.fromisoformat(known["scheduled_for"])
+            history.occurrences.append(Occurrence(id, round(at.timestamp() * 1000)))
+    return history
+
+
+def _number(body: object) -> int | None:
+    """The number of a publication, at any depth of a payload."""
+    if isinstance(body, dict):
+        if isinstance(found := body.get("n"), int):
+            return found
+        return next((number for value in body.values() if (number := _number(value)) is not None), None)
+    if isinstance(body, list):
+        return next((value for value in body if isinstance(value, int)), None)
+    return None
+
+
+def _rules(world: World) -> Rules:
+    return Rules(
+        attempts={"book": ATTEMPTS, "post": ATTEMPTS, "pay": ATTEMPTS, "call": ATTEMPTS, "ledger": ORDERED_ATTEMPTS},
+        limits={"call": CALL_LIMIT},
+        ordered=frozenset({"ledger"}),
+        tick_ms=TICK_SECONDS * 1000,
+        lease_ms=round(world.settings.lease * 1000),
+        terminal=lambda consumer, n: consumer == "pay" and chance(world, "terminal", n) < 0.1,
+    )

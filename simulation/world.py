@@ -1,0 +1,213 @@
+"""The world of one run: time, processes, the database, and the scheduler that chooses who runs next."""
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from simulation.clock import Clock
+from simulation.database import Database
+from simulation.faults import FaultPlan, Planned
+from simulation.history import History, ProcessFault, Run
+from simulation.process import Process
+
+Program = Callable[["World", Process], Coroutine[Any, Any, None]]
+
+_NOTICED = 0.7
+"""The share of commits whose notification arrives."""
+_SLOW = 0.02
+_MORE_FAULTS = 4
+_OMITTED = frozenset({"stack_trace", "next_attempt_at"})
+"""Fields that depend on the machine: lines of source files, and the time of day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The size of a run; the seed decides everything else."""
+
+    seed: int
+    seconds: float = 15.0
+    """Virtual seconds with faults."""
+    quiet_seconds: float = 60.0
+    """Virtual seconds without faults after which everything must have ended."""
+    lease: float = 3.0
+    poll: float = 1.0
+    workers: int = 3
+    publishers: int = 2
+    messages: int = 10
+    """Publications of each publisher."""
+    fault_rate: float = 0.015
+    """The share of store operations with a fault."""
+    only: Collection[str] | None = None
+    """The addresses of the faults to apply; None applies all of the seed."""
+
+
+class World:
+    """Runs processes one turn at a time. The same settings give the same history, to the last bit."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self.settings, self.seed, self.database = settings, settings.seed, database
+        self.clock = Clock()
+        self.random = random.Random(f"{self.seed}/schedule")
+        self.faults = FaultPlan(self.seed, settings.fault_rate, settings.only)
+        self.history = History()
+        self.trace: list[str] = []
+        self.listeners: dict[Process, Callable[[float], None]] = {}
+        self.processes: list[Process] = []
+        self.all_processes: list[Process] = []
+        self.operator_done = False
+        self.quiet = False
+        """Whether the time of faults is over."""
+        self._closed = False
+        self._digest = hashlib.sha256()
+        self._lives: dict[str, int] = {}
+        self._calls: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = count(1)
+        database.reset(self.clock)
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that was recorded."""
+        return self._digest.hexdigest()[:16]
+
+    def close(self) -> None:
+        """Ends all processes and forgets them; nothing is recorded any more."""
+        self._closed = True
+        for process in self.all_processes:
+            process.alive = False
+        self.all_processes, self.processes = [], []
+        self.listeners.clear()
+        self._calls.clear()
+        self.database.forget_waiting()
+
+    def record(self, process: str, event: str, fields: dict[str, Any]) -> None:
+        """Adds a line to the trace."""
+        if self._closed:
+            return
+        shown = " ".join(f"{name}={value}" for name, value in fields.items() if name not in _OMITTED)
+        line = f"{self.clock.seconds:9.3f} {process:12} {event} {shown}".rstrip()
+        self._digest.update(line.encode(errors="replace"))
+        self.trace.append(line)
+        if event in _DEFECTS:
+            self.history.errors.append(line)
+
+    def latency(self) -> float:
+        """Seconds between a process and the database: mostly a few milliseconds, sometimes half a second."""
+        if self.random.random() < _SLOW:
+            return self.random.uniform(0.05, 0.6)
+        return self.random.uniform(0.0005, 0.01)
+
+    def next_fault(self, process: Process) -> Planned | None:
+        process.operations += 1
+        # A publisher makes few operations, so each of them is more likely to meet a fault.
+        factor = 1 if process.name.startswith(("worker", "suspects")) else _MORE_FAULTS
+        planned = self.faults.at(f"{process.name}#{process.operations}", factor)
+        if planned is not None:
+            self.history.faults.append(ProcessFault(self.clock.milliseconds(), process.name))
+            process.record(f"fault: {planned.fault}", address=planned.address)
+        return planned
+
+    def pause_seconds(self, fault: Planned) -> float:
+        """Up to two and a half leases: some pauses outlast the lease, some do not."""
+        return self.settings.lease * (0.3 + 2.2 * fault.size)
+
+    def notify(self) -> None:
+        """Notifies listening processes, best effort."""
+        for process, hear in self.listeners.items():
+            if process.alive and self.random.random() < _NOTICED:
+                hear(self.random.uniform(0.0, 0.05))
+
+    def start(self, role: str, program: Program, until: Callable[[], bool] = lambda: False) -> Process:
+        """Starts a process. Some time after it died or ended it is started again, unless `until` holds then."""
+        self._lives[role] = life = self._lives.get(role, 0) + 1
+        process = Process(f"{role}.{life}", self.clock, self._numbers, self.record)
+        process.on_end = lambda: self._restart(role, program, until)
+        self.processes.append(process)
+        self.all_processes.append(process)
+        process.start(program(self, process))
+        return process
+
+    def kill(self, process: Process) -> None:
+        """Ends a process at once; the database rolls back its open transaction."""
+        process.kill()
+        self._forget(process)
+        for lock in list(process.locks):
+            self.database.release(lock)
+        process.on_end()
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> None:
+        heapq.heappush(self._calls, (self.clock.seconds + seconds, next(self._numbers), call))
+
+    def run(self, until: Callable[[], bool], limit: float) -> bool:
+        """Runs until the condition holds, or until the time limit; returns whether it holds."""
+        end = self.clock.seconds + limit
+        while not until():
+            due = [found for process in self.processes for found in process.due()]
+            at = min((when for when, _ in due), default=end)
+            if self._calls and self._calls[0][0] <= at:
+                at, _, call = heapq.heappop(self._calls)
+                self.clock.seconds = max(self.clock.seconds, at)
+                call()
+                continue
+            if at >= end:
+                self.clock.seconds = end
+                return until()
+            self.clock.seconds = max(self.clock.seconds, at)
+            ready = [loop for when, loop in due if when <= self.clock.seconds]
+            loop = ready[0] if len(ready) == 1 else self.random.choice(ready)
+            loop.turn()
+            if not loop.process.alive or loop.process.ended:
+                self._remove_ended()
+        return True
+
+    def started_run(
+        self, process: Process, delivery: str, consumer: str, fence: int, attempt: int, n: int | None
+    ) -> int:
+        """Records the start of a handler; returns its index."""
+        process.record("run started", consumer=consumer, delivery=delivery, fence=fence, attempt=attempt)
+        self.history.runs.append(
+            Run(self.database.number(), None, process.name, delivery, consumer, fence, attempt, "unknown", n)
+        )
+        return len(self.history.runs) - 1
+
+    def ended_run(self, process: Process, index: int, outcome: str) -> None:
+        """Records the end of a handler."""
+        run = self.history.runs[index]
+        process.record("run ended", consumer=run.consumer, delivery=run.delivery, fence=run.fence, outcome=outcome)
+        self.history.runs[index] = run._replace(end=self.database.number(), outcome=outcome)
+
+    def _restart(self, role: str, program: Program, until: Callable[[], bool]) -> None:
+        if not until():
+            delay = self.random.uniform(0.1, self.settings.lease * 1.5)
+            self.call_later(delay, lambda: until() or self.start(role, program, until))
+
+    def _forget(self, process: Process) -> None:
+        self.listeners.pop(process, None)
+        self.history.ended[process.name] = self.clock.milliseconds()
+
+    def _remove_ended(self) -> None:
+        for process in [one for one in self.processes if one.alive and one.ended]:
+            process.alive = False
+            self._forget(process)
+            process.on_end()
+        self.processes = [process for process in self.processes if process.alive]
+
+
+_DEFECTS = frozenset(
+    {
+        "attempt failed outside handler",
+        "claim failed",
+        "loop error",
+        "periodic task failed",
+        "process failed",
+        "schedule failed",
+        "settlement callback failed",
+        "settlement failed",
+        "slot failed",
+        "takeover failed",
+    }
+)
+"""Log events that no simulated fault explains: a lost connection is logged as an unavailable store."""
