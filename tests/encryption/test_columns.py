@@ -19,7 +19,7 @@ UNAFFECTED = {
     *("log_ahead", "log_behind", "list_requests", "reopen_wait", "reset_steps", "workflow_run_item_counts"),
     # SQLite inserts a join without a result.
     "advance_completed",
-    # Text search does not find encrypted text.
+    # Text search skips encrypted text.
     "search_deliveries",
 }
 

@@ -73,3 +73,17 @@ async def test_an_operator_without_the_key_cannot_run_a_schedule_now(hf: Holdfas
     await hf.schedules.put("daily", cron="0 7 * * *", job=greet, args={"name": SECRET}, conn=None)
     with pytest.raises(EncryptionKeyMissing, match="key 'old'"):
         await make_app().ops.run_schedule("daily", actor="ada")
+
+
+async def test_a_search_does_not_match_ciphertext(hf: Holdfast, make_app: MakeApp) -> None:
+    plain = make_app()
+    for app in (hf, plain):
+
+        @app.consumer("note.a", name="read")
+        async def read(note: dict[str, str]) -> None: ...
+
+    await hf.publish("note.a", {"text": SECRET}, conn=None)
+    await plain.publish("note.a", {"text": SECRET}, conn=None)
+    assert len((await plain.ops.search(SECRET)).matches) == 1
+    for app in (hf, plain):
+        assert (await app.ops.search("$encrypted")).matches == ()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from holdfast.core.encryption import encrypted_value
 from holdfast.core.errors import ConfigurationError
 from holdfast.core.message import Message
 from holdfast.ops.queries.deliveries import groups_where
@@ -173,7 +174,8 @@ def _fields(listed: DeliverySummary, message: Message | None) -> Iterator[tuple[
     if message is not None:
         for name, value in message.headers.items():
             yield name, str(value)
-        yield "payload", message.payload
+        if encrypted_value(message.payload) is None:
+            yield "payload", message.payload
 
 
 def _made_at(cursor: str) -> TaskSteps[datetime | None]:
