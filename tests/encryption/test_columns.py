@@ -14,7 +14,7 @@ COLUMN = re.compile(
 UNAFFECTED = {
     # Results of plans, and tables of that name.
     *("list_plan_items", "unsettled_plans", "unsettled_plan_items", "record_plan_results"),
-    *("forget_results", "prune_deliveries", "travel"),
+    *("forget_results", "prune_deliveries", "remove_deliveries", "travel"),
     # The size of a value, whether there is one, or null.
     *("log_ahead", "log_behind", "list_requests", "reopen_wait", "reset_steps", "workflow_run_item_counts"),
     # SQLite inserts a join without a result.

@@ -5,6 +5,7 @@ import time
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -13,6 +14,7 @@ from holdfast.core.change import DeliverResult, Remove
 from holdfast.core.delivery import Status
 from holdfast.core.errors import StoreUnavailable
 from holdfast.engine.lease import Lease
+from holdfast.engine.pruner import Pruner
 from holdfast.engine.settler import Ack, Settler
 from holdfast.stores.operation import Operation
 from holdfast.stores.queries.time_travel import abandon
@@ -29,7 +31,11 @@ async def rows(hf: Holdfast, table: str) -> int:
     return int(count)
 
 
-async def test_rows_of_a_job_go_when_it_is_done_and_dead_letters_stay(make_app: MakeApp, dsn: str) -> None:
+async def test_rows_of_a_job_go_when_it_is_done_and_dead_letters_stay(
+    make_app: MakeApp, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pruner of a worker that starts may meet what `ctx.complete` has just marked delivered; it leaves the message.
+    monkeypatch.setattr(Pruner, "perform", AsyncMock())
     hf = make_app(queues=[Queue("brief", keep="0")])
     way = next(iter(BLOCKING["sqlite" if dsn.startswith("sqlite") else "postgres18"].values()))
 
