@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +9,12 @@ import structlog
 from holdfast._log import background
 from tests.servers.postgres import PostgresServer
 from tests.servers.tables import migrated
+
+
+def pytest_configure() -> None:
+    """A run that was started in the background ignores SIGINT, and so would the programs that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
