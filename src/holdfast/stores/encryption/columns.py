@@ -1,7 +1,7 @@
 """The encrypted columns, by the statements that write and return them.
 
 A place names the row of a value: its kind and its key. It is authenticated with the value, so a value that was copied to
-another row is refused. `tests/stores/test_encryption.py` compares these tables with the statements of both dialects.
+another row is refused. `tests/encryption/test_columns.py` compares these tables with the statements of both dialects.
 """
 
 from collections.abc import Callable, Mapping

@@ -374,5 +374,5 @@ def _is_gone(holder: str) -> bool:
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        return False
+        pass
     return False
